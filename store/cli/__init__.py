@@ -1,4 +1,4 @@
-"""The command line, `rollbook`: looks at a store, proves it, and runs the demo. It decides nothing of its own."""
+"""The command-line program `rollbook`, which inspects, verifies and serves stores. Its commands call other packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Run the command named in `sys.argv` and exit with its code, as `store.cli.errors` lists them."""
+    """Run the command in `sys.argv`, and exit with one of the codes that `store.cli.errors` lists."""
     from store.cli.app import app
 
     app(prog_name="rollbook")

@@ -28,7 +28,7 @@ _ORDER: Final = (
     *("train", "runner", "proxy", "guess-number", "trading"),
     *("import-runs", "export-run", "mirror", "ls", "partitions", "keys"),
 )
-"""The order of the commands in the help; any other command follows."""
+"""The order of the commands in the help. All other commands follow."""
 
 
 class _Declared(TyperCommand):
@@ -60,7 +60,10 @@ class Program(Commands):
 
 @cache
 def _all_declared() -> dict[str, _Declared]:
-    """Return the commands of all modules by their names, read once: a test runs many commands in one process."""
+    """Return the commands of all modules by name.
+
+    The result is cached, because tests run many commands in one process.
+    """
     modules = Path(__file__).with_name("commands").glob("*.py")
     return {command.name or "": command for path in modules for command in _declared(path)}
 
@@ -91,7 +94,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 the database does not match its log, 4 unavailable, 5 not found.",
     no_args_is_help=True,
     add_completion=False,
-    # The traceback of a bug is printed by Python, without the values of all variables.
+    # Python prints the traceback of a bug. Typer's own traceback would also contain the values of all variables.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -37,13 +37,13 @@ class Ambiguous(StoreError):
 
 
 class Commands(TyperGroup):
-    """A group of commands that reports the errors of all of them."""
+    """A group of commands that reports their errors."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and turn errors of the store, of files and of a closed pipe into exit codes."""
+        """Run the command, and convert errors of the store, of files and of a closed pipe to exit codes."""
         try:
             result = super().invoke(ctx)
-            # A closed pipe cannot be caught at interpreter exit, so flush now.
+            # At interpreter exit, the error of a closed pipe cannot be caught, so the output is flushed here.
             sys.stdout.flush()
         except StoreError as error:
             raise typer.Exit(_report(error, exit_code(error))) from error
@@ -73,7 +73,7 @@ def _report(error: Exception, code: int) -> int:
 
 
 def _discard_output() -> None:
-    # Flushing the remaining buffer would fail again at interpreter exit.
+    # At interpreter exit, flushing the remaining buffer would fail again, so the output goes to the null device.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

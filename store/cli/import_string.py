@@ -32,7 +32,7 @@ def imported(option: str, name: str) -> Any:
 
 
 def named(option: str, target: str, kind: type[Any]) -> Any:
-    """Return the object that `package.module:NAME` names; a class of this kind is instantiated without arguments.
+    """Return the object at `package.module:NAME`. A class of this kind is instantiated without arguments.
 
     Raises:
         Invalid: there is no such object, or it is of another kind.
@@ -51,10 +51,10 @@ def named(option: str, target: str, kind: type[Any]) -> Any:
 
 
 def pipeline_named(option: str, target: str) -> Pipeline:
-    """Return the pipeline that `package.module:NAME` names; `trading` names that of the shipped example.
+    """Return the pipeline at `package.module:NAME`; `trading` stands for the pipeline of the shipped example.
 
     Raises:
-        Invalid: there is no such object, or it is no pipeline.
+        Invalid: there is no such object, or it is not a pipeline.
     """
     from store.training import Pipeline
 

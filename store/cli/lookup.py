@@ -1,4 +1,4 @@
-"""Lookup of ids that users abbreviate: an id, or a unique beginning of one."""
+"""Lookup of abbreviated ids: users may give a unique beginning of an id."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ _LISTED: Final = 10
 
 
 async def rollout(store: Store, given: str) -> str:
-    """Return the id of the rollout whose id is `given`, or begins with it.
+    """Return the id of the rollout whose id is `given`, or begins with `given`.
 
     The prefix up to the first `-` may be omitted.
 
     Raises:
-        NotFound: no rollout id begins with it.
-        Ambiguous: several rollout ids begin with it.
+        NotFound: no rollout id begins with `given`.
+        Ambiguous: several rollout ids begin with `given`.
     """
     return (await anything(store, given, ("rollout",)))[1]
 
 
 async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Found:
-    """Return the kind and the id of the thing whose id is `given`, or begins with it; raises as `rollout` does."""
+    """Return the kind and the id of the object whose id is `given`, or begins with `given`.
+
+    It raises the errors of `rollout`.
+    """
     if not given:
         raise Invalid("ID", "is empty; give at least the beginning of an id")
     found: list[Found] = []
@@ -46,13 +49,13 @@ async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout",
 
 
 async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None = None) -> str:
-    """Return the id of an attempt of a rollout, given by its id, a beginning of it, its number, or `latest`.
+    """Return the id of an attempt; `given` is this id, a beginning of the id, the attempt's number, or `latest`.
 
-    A number is never the beginning of an id: it is an attempt number, or all characters after the prefix of an id.
+    A number is never treated as the beginning of an id. It is an attempt number, or a complete id without its prefix.
 
     Raises:
         NotFound: the rollout has no such attempt.
-        Ambiguous: several attempt ids begin with it.
+        Ambiguous: several attempt ids begin with `given`.
     """
     attempts = await store.query_attempts(rollout_id, as_at=as_at)
     if given == "latest" and attempts:
@@ -69,7 +72,7 @@ async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None 
 
 
 async def _candidates(store: Store, kind: Kind, given: str) -> tuple[list[str], bool]:
-    """Return the matching ids, and whether these are all: the id itself if it exists, else ids that begin with it."""
+    """Return the id itself if it exists, else ids that begin with it, and whether these are all matching ids."""
     if await _EXISTS[kind](store, given):
         return [given], True
     matching: list[str] = []

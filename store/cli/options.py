@@ -51,7 +51,7 @@ Db = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# Typer requires a single class; with a parser any class will do.
+# Typer requires a single class. With a parser, any class works.
 AsAt = Annotated[
     Any,
     typer.Option(
@@ -85,7 +85,7 @@ Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, fo
 
 
 class OrphanChoice(Enum):
-    """What a pipeline's runner does with runs whose process died."""
+    """The actions of a pipeline's runner on runs whose process died."""
 
     RESUME = "resume"
     FAIL = "fail"

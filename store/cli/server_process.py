@@ -40,7 +40,7 @@ logger = logging.getLogger("store.server")
 
 _FILES: Final = 65_536
 _PIPELINE_SECONDS: Final = 15.0
-"""How long the runner of the pipeline may take to start, and interrupted runs to end."""
+"""The time limit for the pipeline's runner to start, and for interrupted runs to end."""
 _LOOK_SECONDS: Final = 0.02
 
 
@@ -83,7 +83,7 @@ async def _serve(
     is_local = is_loopback(settings.host)
     try:
         if not is_private:
-            # Otherwise the server would accept every client after its last key is revoked.
+            # Without `always`, the server would accept every client after its last key is revoked.
             ring = await KeyRing.open(settings.db, always=not (is_local or settings.insecure))
         app = build_app(
             partitions,
@@ -113,7 +113,10 @@ async def _serve(
 
 @asynccontextmanager
 async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGenerator[None]:
-    """Execute runs with the pipeline of the settings, in a thread, so that its functions cannot block requests."""
+    """Execute runs with the pipeline of the settings during the block.
+
+    It runs in a thread, so it cannot block requests.
+    """
     if settings is None or settings.pipeline is None:
         yield
         return
@@ -127,7 +130,7 @@ async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGener
     part.start()
     part.ended.add_done_callback(lambda ended: _log_end(ended.result()))
     try:
-        # The first request for a re-run finds a live runner.
+        # This waits for the runner, so that the first request for a re-run finds a live runner.
         with suppress(TimeoutError):
             async with asyncio.timeout(_PIPELINE_SECONDS):
                 while not part.ended.done() and not await live_runners(store, pipeline.graph.name):  # noqa: ASYNC110
@@ -156,7 +159,7 @@ async def _serve_seated(app: FastAPI, seat: Seat, certificate: Certificate | Non
 
 
 def _allow_many_sockets() -> None:
-    # The default limit is 1,024 open files, and every runner holds one or two connections.
+    # The default limit is 1,024 open files, and every runner needs one or two connections.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -164,7 +167,7 @@ def _allow_many_sockets() -> None:
 
 
 def _tune_collector() -> None:
-    # Existing objects live until the end, and a full collection during a request delays its response.
+    # Existing objects live until the process ends, so collections skip them: a full collection would delay responses.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -45,7 +45,7 @@ class ServeSettings:
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
 
     def run_defaults(self) -> RunDefaults:
-        """Return what posted runs get.
+        """Return the defaults of posted runs.
 
         Raises:
             Invalid: the pipeline or the phase graph cannot be imported.
@@ -65,7 +65,10 @@ def announce(text: str) -> None:
 
 
 class _JsonLines(logging.Formatter):
-    """A JSON document per record with time, level, message and request id; never with contents of requests."""
+    """A formatter that writes each record as a JSON document with time, level, message and request id.
+
+    It never writes contents of requests.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {

@@ -16,11 +16,14 @@ T = TypeVar("T")
 
 
 def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Return the result of `work` on the store, opened for reading: nothing is created, upgraded or swept.
+    """Return the result of `work` on the store, opened for reading.
+
+    Nothing is created or upgraded, and no attempt is ended.
 
     Raises:
         NotFound: there is no such store; the message names the command that creates one.
-        Incompatible: its schema is older than this program; the message names the command that upgrades it.
+        Incompatible: the schema of the store is older than this program; the message names the command that upgrades
+            the store.
     """
     return asyncio.run(_run(db, work, read_only=True))
 
@@ -29,7 +32,7 @@ def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Return the result of `work` on the store, opened for writing; a missing or older store is refused."""
 
     async def both() -> T:
-        # Opening for writing would upgrade an older file; opening for reading refuses it.
+        # Opening for writing would upgrade an older file. Opening for reading refuses it, so this comes first.
         async with await _open(db, read_only=True):
             pass
         return await _run(db, work, read_only=False)
@@ -38,7 +41,10 @@ def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def dialect_of(db: str) -> Dialect:
-    """Return the dialect of a database, read-only and not yet opened, for data that no method of a store returns."""
+    """Return the dialect of a database, for data that no method of a store returns.
+
+    It is read-only and not yet opened.
+    """
     url = parse(_shared(db))
     return dialect_for(url)(url, None, read_only=True)
 

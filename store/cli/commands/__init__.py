@@ -1,1 +1,1 @@
-"""Commands: the declaration and the body of each in one module."""
+"""Commands. The declaration and the body of a command are in the same module."""

@@ -34,7 +34,7 @@ app.add_typer(keys)
 
 
 class Role(Enum):
-    """The roles of keys, in ascending order; each includes those before it."""
+    """The roles of keys, in ascending order. Each role includes the roles before it."""
 
     READER = "reader"
     RUNNER = "runner"
@@ -88,7 +88,7 @@ def keys_list(
     try:
         found = _run(db, Keys.all if every else _unrevoked, create=False)
     except NotFound:
-        # Keys are stored in the default partition. If only that is missing, there are no keys yet.
+        # Keys are stored in the default partition. If only that partition is missing, there are no keys yet.
         if parse(db).partition == DEFAULT_PARTITION:
             raise
         asyncio.run(_check_store(db))
@@ -137,7 +137,7 @@ def _only(keys: list[Key], given: str) -> str:
 def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool) -> T:
     async def run() -> T:
         if create:
-            # Keys are stored in the default partition; also create the named partition.
+            # Keys are stored in the default partition, so the partition in the URL is created separately.
             await _make_store(db)
         keys = await Keys.open(db, create=create)
         try:

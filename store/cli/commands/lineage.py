@@ -155,7 +155,10 @@ async def _named(store: Store, run_id: str, nodes: dict[int, AttemptNode], to: s
 
 
 def _undone(nodes: dict[int, AttemptNode], head: AttemptNode) -> int:
-    """Return the base of the latest re-run in the view of the head; a resume belongs to the attempt it continues."""
+    """Return the base of the latest re-run in the head's view.
+
+    A resume counts as part of the attempt that it continues.
+    """
     node = head
     while node.fork is not None:
         if node.fork.kind != "resume":

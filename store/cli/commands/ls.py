@@ -62,7 +62,7 @@ _NAMED_OPTIONS: Final[dict[tuple[type[PageQuery], str], Any]] = {
     ],
     (ResourcesQuery, "resources_id_contains"): IdContains,
 }
-"""The options that do not have the name of their condition."""
+"""The options whose names differ from the names of their conditions."""
 _HELP: Final = {
     "trace_id": "Of this trace.",
     "span_id": "With this id.",
@@ -85,7 +85,7 @@ def _parameter(name: str, option: Any, default: Any = None) -> Parameter:
 
 
 def _options(query: type[PageQuery]) -> list[Parameter]:
-    """Return the options of a query: its conditions, then what every list has."""
+    """Return the options of a query: its conditions, then the options that every list has."""
     conditions = query.conditions()
     return [
         *(_parameter(name, _NAMED_OPTIONS.get((query, name)) or _condition(query, name)) for name in conditions),
@@ -109,7 +109,7 @@ def _condition(query: type[PageQuery], name: str) -> Any:
 
 
 def _page(given: dict[str, Any], newest_by: str) -> dict[str, Any]:
-    """Return the fields of a query that every list has, except the conditions."""
+    """Return the fields that the queries of all lists have, without the conditions."""
     limit = given["limit"]
     if limit is None:
         limit = _ROWS_ON_A_TERMINAL if is_terminal() and not given["json"] else -1

@@ -33,9 +33,9 @@ class ProxyOptions:
     """The options of `rollbook proxy`."""
 
     store: str
-    """The URL of the store in which it records."""
+    """The URL of the store in which the proxy records."""
     backends: Sequence[str]
-    """Each `NAME=URL` or `NAME=URL,model,model`, with a provider of LiteLLM as `NAME=PROVIDER+URL`."""
+    """Each backend is `NAME=URL` or `NAME=URL,model,model`. A provider of LiteLLM is given as `NAME=PROVIDER+URL`."""
     host: str
     port: int
     token_ids: bool
@@ -143,7 +143,7 @@ def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
     try:
         yield
     finally:
-        # A second Ctrl+C does not wait for calls in flight.
+        # Without the handlers, a second Ctrl+C does not wait for running calls.
         for each in _STOPS:
             loop.remove_signal_handler(each)
 
@@ -156,7 +156,7 @@ def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
     line("To record an agent in any language, set this as its base URL, for example in OPENAI_BASE_URL:")
     line(f"  {at}/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID/v1")
     line(f"or with the headers x-rollout-id and x-attempt-id at {at}/v1. Calls without ids are not recorded.")
-    # The reader of a pipe waits for these lines.
+    # A program that reads the output through a pipe waits for these lines.
     sys.stdout.flush()
 
 

@@ -138,7 +138,7 @@ def rerun(
 
 
 def _view_of(base: str) -> str:
-    """Return the view that `--base` names: `head` or `attempt:3`, which may be written as `3`."""
+    """Return the view for `--base`: `head` or `attempt:3`, which may also be given as `3`."""
     return f"attempt:{base}" if base.isascii() and base.isdigit() else base
 
 
@@ -212,7 +212,7 @@ def _print_plan(found: ForkPlan) -> None:
 
 
 async def _request(store: Store, planned: ForkPlan, selection: _Selection, options: _Options, *, json: bool) -> None:
-    """Ask the runners of the pipeline for the re-run."""
+    """Request the re-run from the runners of the pipeline."""
     answer = await request_rerun(
         store, planned.rollout_id, **asdict(selection), **asdict(options), expected_head=planned.head
     )
@@ -253,7 +253,7 @@ async def _execute(
             line(f"attempt {forked[0].attempt.sequence_id} has started: {forked[0].attempt.attempt_id}")
         return forked[0].rollout
 
-    # What the pipeline raises is printed here, without its traceback.
+    # Errors of the pipeline are printed below, so the log does not print them with a traceback.
     logging.getLogger("store.training.attempt").setLevel(logging.CRITICAL)
     outcome = await PipelineRunner(pipeline).execute(store, start)
     for error in _causes(outcome.error):
@@ -266,10 +266,10 @@ async def _execute(
 
 
 def _causes(error: Any) -> list[BaseException]:
-    """Return the exceptions that several phases raised at once, or the only one."""
+    """Return the exceptions that several phases raised at once, or the only exception."""
     if error is None:
         return []
-    # The runner raises the first exception of a group from the group.
+    # If several phases fail, the runner raises the first exception of the group, with the group as its cause.
     cause: Any = error.__cause__
     return _leaves(cause) if _is_group(cause) else [error]
 
@@ -286,7 +286,7 @@ def _is_group(error: Any) -> bool:
 
 async def _check_scopes(store: Store, planned: ForkPlan, pipeline: Pipeline) -> None:
     rollout = await store.get_rollout_by_id(planned.rollout_id)
-    assert rollout is not None  # it was planned
+    assert rollout is not None  # its re-run was planned
     try:
         await pipeline.scopes_of(store, rollout, f"attempt:{planned.base}")
     except Invalid as error:

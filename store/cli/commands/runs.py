@@ -23,7 +23,7 @@ app = typer.Typer()
 
 _AT_ONCE: Final = 20
 _LOOKED_AT: Final = 1000
-"""The maximum number of rollouts that are read: a store may hold millions of rollouts that are not runs."""
+"""The maximum number of rollouts that are read. A store may contain millions of rollouts that are not runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def serve(
         phase_graph=phase_graph,
         unresponsive_seconds=unresponsive_seconds,
     )
-    # What cannot be imported is refused before the server listens.
+    # This refuses a pipeline or a phase graph that cannot be imported, before the server listens.
     settings.run_defaults()
     log_as_json(settings.log_level)
     url = parse(settings.db)
@@ -154,7 +154,7 @@ async def _has_keys(db: str) -> bool:
 def _work(settings: ServeSettings, seat: Seat) -> None:
     """Serve as one of several processes."""
     log_as_json(settings.log_level)
-    # Imported late: the parent process does not need it, and starts its workers sooner without it.
+    # This import is late, because the parent process does not need the module and starts its workers sooner without it.
     from store.cli.server_process import run
 
     run(settings, seat.listener, seat)

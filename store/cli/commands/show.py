@@ -54,7 +54,7 @@ class _Whole:
     spans: Sequence[Span]
     annotations: Annotations
     threads: Sequence[ThreadSummary] = ()
-    """Its current LangGraph threads; empty for the past and for a remote store."""
+    """The current LangGraph threads of the rollout; empty for a past moment and for a remote store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def _print_spans(whole: _Whole, *, cuts: bool) -> None:
 
 
 def _family(spans: Sequence[Span]) -> tuple[list[Span], Callable[[Span], list[Span]]]:
-    """Return the root spans, and a function from a span to its children.
+    """Return the root spans, and a function that returns the children of a span.
 
     Every span is reached exactly once, even if ids repeat or parents form a cycle.
     """

@@ -36,21 +36,21 @@ class StoreCounts:
 
     store_id: str
     rollouts: Mapping[str, int]
-    """By status."""
+    """The number of rollouts by status."""
     workers: Mapping[str, int]
-    """By status."""
+    """The number of workers by status."""
     attempts: int
     spans: int
     resources: int
-    """Ids, not versions."""
+    """The number of ids, not of versions."""
     queued: int
-    """Rollouts that wait for a claim."""
+    """The number of rollouts that wait for a claim."""
     events: int | None = None
     commits: int | None = None
     last_position: int | None = None
-    """0 for an empty log."""
+    """The position of the last event; 0 for an empty log."""
     last_commit_time: float | None = None
-    """In seconds since the epoch."""
+    """The time of the last commit, in seconds since the epoch."""
     payload_bytes: int | None = None
     """The size of all payloads before compression."""
     disk_bytes: int | None = None
@@ -99,7 +99,7 @@ def _print(counts: StoreCounts) -> None:
 
 
 async def _count_remote(store: Store) -> StoreCounts:
-    """Return the counts from calls of a store; each call sees a different moment."""
+    """Return counts that are read with several calls of a store. Each call sees a different moment."""
     rollouts = {
         status: (await store.query_rollouts(status_in=[status], limit=1)).total for status in get_args(RolloutStatus)
     }

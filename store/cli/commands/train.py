@@ -110,7 +110,7 @@ def runner(
 def _opened(url: str) -> Store:
     """Open a store for use through its `sync` wrapper."""
     if url.startswith("http"):
-        # Created outside an event loop, the client uses only the loop of its `sync`.
+        # The client is created outside an event loop, so it uses only the loop of its `sync` wrapper.
         from store.client import HTTPStore
 
         return HTTPStore(url)
@@ -121,7 +121,7 @@ def _opened(url: str) -> Store:
 
 @contextlib.contextmanager
 def _exit_codes() -> Generator[None]:
-    """Turn the end of a training into an exit code."""
+    """Convert an interruption or a failure of the training to an exit code."""
     from store.training.execution import RunnersGone
     from store.training.failing import AgentFails
 

@@ -25,7 +25,8 @@ _MOVED: Final = {
 }
 
 
-# Following may go on for days; forgotten attempts are shown by their ids.
+# A command may follow the log for days, so it remembers only the latest attempts. Other attempts are shown by their
+# ids.
 _REMEMBERED: Final = 100_000
 
 
@@ -38,7 +39,7 @@ class _Seen:
 
 
 class Narrator:
-    """Describes events in order, oldest first: sentences about an attempt use its earlier events."""
+    """Describes events in order, oldest first. A sentence about an attempt uses the attempt's earlier events."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, _Seen] = {}

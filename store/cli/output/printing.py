@@ -94,7 +94,7 @@ def compact(value: Any) -> str:
 
 def fitted(text: str, width: int) -> str:
     """Return a text truncated to a number of terminal columns; a truncated text ends with …"""
-    # Most texts fit without checking each character.
+    # For most texts, this test avoids checking each character.
     if len(text) * 2 <= width or (len(text) <= width and text.isascii()):
         return text
     if sum(map(_columns, text)) <= width:

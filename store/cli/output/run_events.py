@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 def describe(type_: str, data: Json, attempt: str) -> str:
-    """Return a sentence about an event; `attempt` names its attempt, empty if it has none."""
+    """Return a sentence about an event; `attempt` describes the event's attempt and is empty if there is none."""
     return _SENTENCES[type_](data, attempt)
 
 

@@ -15,7 +15,7 @@ from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate,
 
 T = TypeVar("T")
 Now = float | None
-"""The current time in seconds since the epoch; None if the rows are of the past, which have no relative times."""
+"""The current time in seconds since the epoch; None for rows of a past moment, whose times are not shown as ages."""
 
 _GAP: Final = "  "
 _LEAST: Final = 12
@@ -34,7 +34,7 @@ class Column(Generic[T]):
     is_status: bool = False
     right: bool = False
     shrinks: bool = False
-    """Whether it is truncated if the terminal is too narrow."""
+    """Whether the column is truncated if the terminal is too narrow."""
 
 
 def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, is_past: bool = False, indent: str = "") -> None:

@@ -12,10 +12,10 @@ _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
 def moment(text: str, now: datetime | None = None) -> int | datetime:
-    """Return the log position or the timezone-aware time that a text names.
+    """Convert a text to a log position or a timezone-aware time.
 
-    A number is a position of the log. Times are in RFC 3339, a date with or without a time of day, a time of today, or
-    an age such as `10m ago`; times without an offset are local.
+    A number is a position of the log. A time is in RFC 3339, a date with or without a time of day, a time of today, or
+    an age such as `10m ago`. Times without an offset are local.
 
     Raises:
         ValueError: the text is none of these.
@@ -118,6 +118,6 @@ def _short(seconds: float) -> str:
 
 
 def _datetime(time: float, zone: tzinfo | None) -> datetime:
-    # Rounded to the nearest microsecond, which is the precision of the log.
+    # The time is rounded to the nearest microsecond, which is the precision of the log.
     micros = round(time * 1_000_000)
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).astimezone(zone)
