@@ -34,7 +34,7 @@ def parse(url: str) -> Address:
     A path before the partition is kept, for servers behind a proxy.
 
     Raises:
-        Invalid: the URL is not a server's, contains a user or a password, or has an invalid partition name.
+        Invalid: the URL is not the URL of a server, contains a user or a password, or has an invalid partition name.
     """
     try:
         parts = urlsplit(url)

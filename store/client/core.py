@@ -17,10 +17,13 @@ from store.wire import encoding, paths
 T = TypeVar("T")
 
 SLICE_SECONDS: Final = 25.0
-"""The longest wait in one request. Proxies often close a request after 30 s."""
+"""The longest wait in one request. It is below 30 s, after which proxies often close a request."""
 
 FULL_WAIT: Final = 0.8
-"""The fraction of the requested time after which a wait counts as complete. Clocks differ; timers fire early."""
+"""The fraction of the requested time after which a wait counts as complete.
+
+It is below 1, because clocks differ and timers may fire early.
+"""
 _NO_WAIT_PAUSE_SECONDS: Final = 0.5
 
 
@@ -42,7 +45,7 @@ class HTTPCore:
         """Check that the server is a Rollbook server.
 
         Raises:
-            Incompatible: it is not, so it does not support the operation.
+            Incompatible: it is not a Rollbook server, so it does not support the operation.
         """
         call = reading(operation, paths.STORE, rollbook_only=True)
         info = await self.transport.request(call, encoding.decode_store_info)
@@ -53,13 +56,13 @@ class HTTPCore:
         """Check that the store may write.
 
         Raises:
-            ReadOnly: it was opened read-only.
+            ReadOnly: the store was opened read-only.
         """
         if self.read_only:
             raise ReadOnly(operation)
 
     async def change(self, operation: str, path: str, body: bytes, decode: Callable[[bytes], T], **details: Any) -> T:
-        """Send a call that writes, and return its decoded answer."""
+        """Send a call that writes, and return its decoded response."""
         self.check_writable(operation)
         return await self.transport.request(changing(operation, path, body, **details), decode)
 
@@ -94,7 +97,7 @@ class HTTPCore:
         return {**requests.query(query), **await self.moment(query.as_at, getattr(query, "at", None))}
 
     async def read(self, operation: str, path: str, fields: dict[str, Any], decode: Callable[[bytes], T]) -> T:
-        """Send a read with the fields in its query string, and return its decoded answer."""
+        """Send a read with the fields in its query string, and return its decoded response."""
         return await self.transport.request(reading(operation, path + requests.query_string(fields)), decode)
 
     async def find(
@@ -115,7 +118,7 @@ class HTTPCore:
         """Return the fields for a read of the past.
 
         Raises:
-            Incompatible: the server is not Rollbook's and would return the present state.
+            Incompatible: the server is not a Rollbook server, and would return the present state.
         """
         moment = requests.moment(as_at, at)
         if moment and not self.server_checked:
@@ -127,13 +130,15 @@ class HTTPCore:
     async def in_slices(
         self, operation: str, seconds: float, request: Callable[[float], Awaitable[T]], is_over: Callable[[T], bool]
     ) -> T:
-        """Repeat a request that waits on the server until its answer is complete or the time is over; return the last.
+        """Repeat a request that waits on the server, until its response is complete or the time is over.
+
+        Return the last response.
 
         Args:
             operation: the name of the method, for errors.
             seconds: the total time to wait.
             request: sends a request that waits for at most the given number of seconds.
-            is_over: whether an answer is complete.
+            is_over: returns whether a response is complete.
         """
         deadline = time.monotonic() + seconds
         left = seconds
@@ -146,7 +151,8 @@ class HTTPCore:
             if left <= 0 or is_over(answer):
                 return answer
             if now - began < requested * FULL_WAIT:
-                # This server answers at once instead of waiting, as servers of Agent-lightning do.
+                # This server responds at once instead of waiting, as servers of Agent-lightning do, so the client
+                # pauses.
                 await self.transport.pause(operation, min(left, _NO_WAIT_PAUSE_SECONDS))
 
 

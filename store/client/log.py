@@ -130,7 +130,7 @@ class HTTPLog(StoreLog):
 
 def _log_path(after: str | None, types: Sequence[str] | None, rollout_id: str | None) -> str:
     named = requests.texts(types, "types")
-    # A query string cannot contain an empty list. No event type has an empty name.
+    # A query string cannot contain an empty list. It contains an empty name instead, which no event type has.
     fields = requests.given(after=after, type=[""] if named == [] else named, rollout=rollout_id)
     return paths.LOG + requests.query_string({**fields, "limit": _PAGE})
 

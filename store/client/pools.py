@@ -1,7 +1,7 @@
 """Connection pools for one server: one pool for each event loop in each process.
 
-A connection belongs to the loop that opened it, and a loop to one thread, so threads share no pool and no lock is
-needed. Threads only share a dict, whose single operations are atomic.
+A connection belongs to the event loop that opened it, and a loop runs in one thread, so threads do not share pools and
+need no lock. They only share a dict, whose single operations are atomic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from aiohttp.connector import Connection
 from store.errors import Closed
 
 _IDLE_SECONDS: Final = 20.0
-"""How long an idle connection is kept: less than on the server, so that the client rarely uses a closed one."""
+"""The time after which an idle connection is closed.
+
+The server's limit is longer, so the client rarely uses a connection that the server has closed.
+"""
 
 _WAITING_CONNECTIONS: Final = 1024
 _OTHER_LOOPS_SECONDS: Final = 5.0
@@ -53,7 +56,8 @@ class _Connector(aiohttp.TCPConnector):
 def resetting() -> Generator[None]:
     """Reset the connection of a call that is cancelled, instead of closing it.
 
-    After a normal close the server cannot know whether the client has read the answer. A reset shows that it has not.
+    After a normal close, the server cannot know whether the client has read the response. A reset shows that it has
+    not.
     """
     used: list[asyncio.Transport] = []
     token = _in_use.set(used)
@@ -94,7 +98,8 @@ class Pool:
         self._session: aiohttp.ClientSession | None = None
 
     async def _open_session(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        # A generator, because a loop closes its generators when it ends: so the session is closed even without `close`.
+        # This is a generator, because a loop closes its generators when it ends. The session is closed even without
+        # `close`.
         connector = _Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=self._trust or True)
         session = aiohttp.ClientSession(
             connector=connector,
@@ -116,7 +121,7 @@ class Pool:
 
     @asynccontextmanager
     async def call(self, operation: str, *, waits: bool) -> AsyncGenerator[None]:
-        """Register a running call. When the pool closes, a call that waits is cancelled, and any other may finish.
+        """Register a running call. When the pool closes, a call that waits is cancelled, and any other call may finish.
 
         Raises:
             Closed: the pool is closed, or was closed while the call waited.
@@ -166,7 +171,10 @@ class Pool:
         return self._waiting_slots if waits else self._slots
 
     async def close(self) -> None:
-        """End the calls that wait, let the others finish, and close the connections. Runs in the pool's loop."""
+        """End the calls that wait, let other calls finish, and close the connections.
+
+        It must run in the pool's loop.
+        """
         self._closing = True
         for scope in self._waits:
             scope.reschedule(self.loop.time())
@@ -174,7 +182,10 @@ class Pool:
         await self._sessions.aclose()
 
     def close_soon(self) -> None:
-        """Schedule `close` in the pool's loop, for a store that was collected without being closed. Thread-safe."""
+        """Schedule `close` in the pool's loop, for a store that was garbage-collected without being closed.
+
+        Thread-safe.
+        """
         with suppress(RuntimeError):  # the loop is closed, and so are its connections
             self.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
 
@@ -216,6 +227,6 @@ class Pools:
             await asyncio.wait(others, timeout=_OTHER_LOOPS_SECONDS)
 
     def close_soon(self) -> None:
-        """Schedule the closing of all pools, for a store that was collected without being closed."""
+        """Schedule the closing of all pools, for a store that was garbage-collected without being closed."""
         for pool in self._of_this_process().values():
             pool.close_soon()

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class HTTPReads:
-    """Reads of a server's rollouts, attempts, spans, resources and workers, one request each."""
+    """Reads of a server's rollouts, attempts, spans, resources and workers. Each read sends one request."""
 
     def __init__(self, core: HTTPCore) -> None:
         self.core = core

@@ -1,4 +1,4 @@
-"""Encoder of arguments as request bodies, query strings and paths.
+"""Functions that encode arguments as request bodies, query strings and paths.
 
 The server validates types and sizes. Values that JSON cannot represent are refused here, with the same messages.
 """
@@ -133,7 +133,7 @@ def rollouts(requests: Sequence[EnqueueRolloutRequest]) -> bytes:
     """Return the body that enqueues rollouts.
 
     Raises:
-        TooLarge: there are more than one call may have.
+        TooLarge: there are more rollouts than one call may contain.
         Invalid: an item is not an `EnqueueRolloutRequest`, or JSON cannot represent it.
     """
     check_call(len(requests), 0, "rollouts")
@@ -146,9 +146,9 @@ def rollouts(requests: Sequence[EnqueueRolloutRequest]) -> bytes:
 
 
 def of_single_rollout(error: Invalid) -> Invalid:
-    """Change the field of an error about a list of one rollout to that of a single rollout, and return the error."""
+    """Rewrite the field of an error about a list of one rollout for a call without the list, and return the error."""
     field = error.field.removeprefix("rollouts[0].").removeprefix("rollouts.0.")
-    # An error about the size concerns the whole rollout; for a single rollout, it names the input.
+    # An error about the size concerns the whole rollout; for a single rollout, the field is the input.
     field = "input" if field == "rollouts[0]" else field
     error.args = (f"{field}{str(error).removeprefix(error.field)}",)
     error.field = field
@@ -174,13 +174,13 @@ def span(value: Any, place: str = "span") -> bytes:
 
 
 def span_batches(spans: Sequence[Span], *, number: bool = False) -> list[tuple[list[int], bytes]]:
-    """Return bodies that record spans, usually a single one, each with the indexes of its spans.
+    """Return the bodies that record spans, usually only one body, each with the indexes of its spans.
 
-    Several bodies are ordered by attempt, as the store processes the spans, so that a failure stores the same spans as
-    it would with a single body.
+    If there are several bodies, the spans are ordered by attempt, because the store processes them in this order. After
+    a failure, the same spans are then stored as with a single body.
 
     Raises:
-        TooLarge: there are more than one call may have.
+        TooLarge: there are more spans than one call may contain.
         Invalid: an item is not a span, or JSON cannot represent it.
     """
     check_call(len(spans), 0, "spans")
@@ -300,11 +300,13 @@ def query_string(fields: Mapping[str, Any]) -> str:
     return "?" + urlencode(fields, doseq=True) if fields else ""
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+# -- responses ---------------------------------------------------------------------------------------------------------
 
 
 def decode_span_page(text: bytes) -> PaginatedResult[Span]:
-    """Decode a page of spans without validation, which takes a fifth of the time. The server has validated them.
+    """Decode a page of spans without validation, because the server has validated the spans.
+
+    This takes a fifth of the time.
 
     Raises:
         LookupError: a field is missing.
@@ -320,5 +322,5 @@ def _span_of(given: dict[str, Any]) -> Span:
     row = _row(given)
     for name in _ROW:
         del given[name]
-    # The last two fields are the defaults for rows without a status; spans on the wire always have one.
+    # The last two fields are the defaults for rows without a status. Spans on the wire always have a status.
     return span_model((*row, "UNSET", None), given)

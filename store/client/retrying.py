@@ -1,4 +1,4 @@
-"""Retries: which failures are retried, for how long, and the pause between attempts."""
+"""Retries of failed calls: the failures that are retried, the time limits, and the pauses between attempts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Retries:
     retry_seconds: float = 30.0
     """The time between the start of the first attempt and the start of the last.
 
-    For a long poll it begins at the first failure.
+    For a long poll, this time begins at the first failure.
     """
     timeout_seconds: float = 15.0
     """The timeout of one attempt."""
@@ -46,7 +46,7 @@ class RetryableFailure:
     retry_after: float = 0.0
     """The shortest pause that the server accepts, in seconds."""
     error: StoreError | None = None
-    """The error that the server answered with; None for any other failure."""
+    """The error in the server's response; None for any other failure."""
     is_timeout: bool = False
 
 
@@ -78,7 +78,7 @@ class Attempts:
         """Return the pause before the next attempt, in seconds.
 
         Raises:
-            StoreError: there is no time for another attempt. It is the error that the server returned, or else
+            StoreError: there is no time for another attempt. The error is the one that the server returned, or else
                 `TimedOut` or `Unavailable`.
         """
         if self._since is None:

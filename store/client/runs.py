@@ -111,7 +111,7 @@ class HTTPRuns(StoreRuns):
             try:
                 while frames := await stream.take():
                     for frame in _run_frames(frames):
-                        # Set before the yield, because the caller may stop here.
+                        # These are set before the yield, because the caller may stop at the yield.
                         after, until, pause = frame.seq, frame.until, _SHORTEST_PAUSE
                         yield frame
                     if frames[-1]["kind"] in _ENDS:

@@ -28,7 +28,7 @@ class EventStream:
         self._rest = bytearray()
 
     async def take(self) -> list[dict[str, Any]]:
-        """Return the next frames, at least one; empty when the connection has ended.
+        """Return the next frames, at least one, or an empty list when the connection has ended.
 
         Raises:
             Closed: the store was closed.

@@ -61,7 +61,8 @@ class HTTPStore(HTTPReads, Store):
         url: `http://host:port`, with an optional partition: `/p/<name>` or `?partition=<name>`.
         api_key: sent with every request; None for the value of `ROLLBOOK_API_KEY`, if it is set. The key is never
             shown, but a pickle of the store contains it.
-        ca_file: a PEM file of certificates to trust in addition to the system's or those in `SSL_CERT_FILE`.
+        ca_file: a PEM file of certificates to trust in addition to the certificates of the system or in
+            `SSL_CERT_FILE`.
         read_only: refuse calls that write.
         retry_seconds: the time between the start of the first attempt of a call and the start of the last.
         timeout_seconds: the timeout of one attempt, in addition to the time that the call waits on the server.
@@ -114,7 +115,7 @@ class HTTPStore(HTTPReads, Store):
         Raises:
             Invalid: an argument is invalid; see the class.
             Unavailable: the server does not answer.
-            NotFound: it has no such partition.
+            NotFound: the server has no such partition.
         """
         store = cls(url, **settings)
         try:
@@ -297,10 +298,11 @@ class HTTPStore(HTTPReads, Store):
 
         Args:
             spans: the spans, of any attempts.
-            number: replace the sequence_id of each span by the next one of its rollout, in the same transaction.
+            number: whether to replace the sequence_id of each span by the next number of its rollout, in the same
+                transaction.
 
         Raises:
-            NotFound: no such rollout or attempt; the spans before it in the call are stored.
+            NotFound: a rollout or an attempt does not exist. The spans before it in the call are stored.
         """
         recorded: list[tuple[int, int]] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:
@@ -379,7 +381,7 @@ class HTTPStore(HTTPReads, Store):
             return ended
 
         def is_over(ended: list[Rollout]) -> bool:
-            # The server answers well before the timeout only if it has no rollout left to wait for.
+            # The server responds well before the timeout only if it has no rollout left to wait for.
             return len(ended) == len(wanted) or answered < requested * FULL_WAIT
 
         seconds = math.inf if timeout is None else max(timeout, 0.0)

@@ -1,4 +1,4 @@
-"""HTTP transport, which sends each call until it is answered or its time is over."""
+"""HTTP transport, which repeats each call until the server responds or the time is over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _JSON: Final = "application/json"
 _SHOWN: Final = 200
 _LARGE: Final = 512 * 1024
 _NAMED: Final = b'"error_type"'
-"""Text that marks an error of a Rollbook or an Agent-lightning server, as opposed to one of a proxy."""
+"""Text in errors of Rollbook and Agent-lightning servers, which errors of other proxies do not contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class StoreCall:
     """The percent-encoded path after the server's address, with its query string."""
     body: bytes | None = None
     key: str | None = None
-    """The idempotency key, with which the server executes the call once; None for reads."""
+    """The idempotency key, by which the server executes the call only once; None for reads."""
     waits: float = 0.0
-    """How long the server may wait before it answers, in seconds; infinity for no limit."""
+    """The longest time that the server may wait before it responds, in seconds; infinity for no limit."""
     rollbook_only: bool = False
     """Whether servers of Agent-lightning do not support the call."""
     claims: bool = False
@@ -84,10 +84,10 @@ class Transport:
         weakref.finalize(self, self._pools.close_soon).atexit = False
 
     async def request(self, call: StoreCall, decode: Callable[[bytes], T]) -> T:
-        """Return the decoded answer to a call.
+        """Return the decoded response to a call.
 
         Raises:
-            StoreError: the error that the server returned, or `Unavailable` if it did not answer in time.
+            StoreError: the error that the server returned, or `Unavailable` if the server did not respond in time.
         """
         body = await self.send(call)
         try:
@@ -96,7 +96,7 @@ class Transport:
             raise self._incompatible(f"answered {call.operation} with {body[:_SHOWN]!r}") from None
 
     async def send(self, call: StoreCall) -> bytes:
-        """Return the undecoded answer to a call.
+        """Return the undecoded response to a call.
 
         Raises:
             StoreError: see `request`.
@@ -131,7 +131,7 @@ class Transport:
         await self._pools.close()
 
     async def follow(self, call: StoreCall) -> EventStream | None:
-        """Open an event stream; return None if the server answers with a plain body instead.
+        """Open an event stream, or return None if the server responds with a plain body instead.
 
         Raises:
             StoreError: see `request`.
@@ -222,7 +222,7 @@ class Transport:
     def _check_response(
         self, call: StoreCall, response: aiohttp.ClientResponse, body: bytes
     ) -> bytes | RetryableFailure:
-        """Return the body of a successful answer, or a failure that may be retried.
+        """Return the body of a successful response, or a failure that may be retried.
 
         Raises:
             StoreError: a retry cannot succeed.
@@ -249,12 +249,12 @@ class Transport:
 
 
 def _payload(body: bytes | None) -> bytes | BytesIO | None:
-    """Return a body for sending. A large one is sent in parts, so that it does not block the event loop."""
+    """Return a body for sending. A large body is sent in parts, so that it does not block the event loop."""
     return body if body is None or len(body) < _LARGE else BytesIO(body)
 
 
 def trust_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """Return a TLS context that trusts the system's authorities (or those in `SSL_CERT_FILE`) and those in a file.
+    """Return a TLS context that trusts the authorities in a file, and those of the system (or in `SSL_CERT_FILE`).
 
     Raises:
         Invalid: the file is missing, or contains no PEM certificates.
