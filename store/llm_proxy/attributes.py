@@ -12,7 +12,7 @@ from store.llm_proxy.readings import AnswerChoice, ParsedAnswer, as_json
 from store.models import AttributeValue
 
 CALL_SPAN: Final = "openai.chat.completion"
-"""The name of every span of a generation, for every endpoint; adapters find calls by it."""
+"""The name of every span of a generation, for every endpoint. Adapters find calls by this name."""
 EMBEDDINGS_SPAN: Final = "openai.embeddings"
 
 BACKEND: Final = PROXY_MARK
@@ -23,7 +23,7 @@ STATUS: Final = "agl.call.status"
 TRIES: Final = "agl.call.tries"
 CACHED: Final = "agl.call.cached"
 TRUNCATED: Final = "agl.call.truncated"
-"""Names the part of a call that was too long to be recorded whole: `prompt`, `answer` or both."""
+"""The attribute with the part of a call that was too long to be recorded completely: `prompt`, `answer` or both."""
 ERROR: Final = "error.type"
 
 _OPERATIONS: Final = {
@@ -49,7 +49,7 @@ _REDACTED: Final = "[key removed]"
 
 
 class Attributes:
-    """Builder of a span's attributes, which removes keys and values that a store refuses, and limits the size.
+    """Builder of a span's attributes. It removes API keys and values that a store refuses, and limits the size.
 
     Args:
         secrets: texts to remove from all values.
@@ -63,7 +63,7 @@ class Attributes:
         self.is_truncated = False
 
     def put(self, name: str, value: Any) -> None:
-        """Add a value; None and values that a span cannot hold are left out."""
+        """Add a value. None and values that a span cannot contain are left out."""
         match value:
             case str():
                 self.values[name] = self.clean(value)
@@ -101,7 +101,7 @@ class Attributes:
 
 
 def put_request(into: Attributes, endpoint: Endpoint, request: Json) -> None:
-    """Add the request."""
+    """Add the attributes of the request."""
     into.put("gen_ai.system", "anthropic" if endpoint.is_anthropic else "openai")
     into.put("gen_ai.operation.name", _OPERATIONS.get(endpoint))
     into.put("gen_ai.request.type", "completion" if endpoint is Endpoint.COMPLETIONS else _OPERATIONS.get(endpoint))
@@ -110,7 +110,8 @@ def put_request(into: Attributes, endpoint: Endpoint, request: Json) -> None:
     for name, attribute in _SETTINGS.items():
         into.put(f"gen_ai.request.{attribute}", request.get(name))
     for index, tool in enumerate(as_objects(request.get("tools"))):
-        # Chat nests a function's fields, Responses does not, and Anthropic uses another name for its schema.
+        # The Chat API nests a function's fields, the Responses API does not, and Anthropic has another name for the
+        # schema.
         function = as_object(tool.get("function")) or tool
         prefix = f"gen_ai.request.functions.{index}"
         into.put_long(f"{prefix}.name", as_text(function.get("name")))
@@ -162,7 +163,7 @@ def _put_message(into: Attributes, prefix: str, message: Json) -> None:
 
 
 def put_reading(into: Attributes, reading: ParsedAnswer) -> None:
-    """Add the answer; the token ids and log probabilities are those of the first choice."""
+    """Add the response. The token ids and log probabilities without a number are those of the first choice."""
     into.put("gen_ai.response.id", reading.response_id)
     into.put("gen_ai.response.model", reading.model)
     into.put("gen_ai.usage.prompt_tokens", reading.tokens_in)

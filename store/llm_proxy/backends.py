@@ -20,34 +20,48 @@ _OPENAI_COMPATIBLE: Final = frozenset({"openai", "custom_openai", *_WITH_TOKEN_I
 class Backend:
     """A model server and its capabilities.
 
-    Without `provider` the server has OpenAI's protocol, and Anthropic's for `/messages`. Calls are forwarded unchanged.
+    Without `provider`, calls are forwarded unchanged. The server then has OpenAI's protocol, and Anthropic's protocol
+    for `/messages`.
 
     Raises:
         Invalid: the URL is not an HTTP URL, the name is empty, a rate is not a positive number, or LiteLLM is missing.
     """
 
     name: str
-    """The name for pauses and records; unique in a proxy."""
+    """The name by which the backend is paused and recorded. It is unique in a proxy."""
     base_url: str = ""
-    """The base URL as OpenAI's clients take it, with its `/v1`; `/v1` is appended to a URL without a path. With
-    `provider` it is the URL as LiteLLM takes it; empty for the provider's own."""
+    """The base URL in the form of OpenAI's clients, with `/v1`, which is appended to a URL without a path.
+
+    With `provider` it is a URL in the form of LiteLLM; empty for the provider's default.
+    """
     api_key: str | None = field(default=None, repr=False)
-    """The key sent instead of the client's. None: the client's key is forwarded, unless the proxy has a key itself."""
+    """The key that is sent instead of the client's key.
+
+    With None, the client's key is forwarded, unless the proxy itself has a key.
+    """
     models: Mapping[str, str] | Sequence[str] = ()
-    """The models that it serves; a mapping goes from the agents' name to the backend's own. Empty: all models."""
+    """The models that the backend serves; empty for all models.
+
+    A mapping contains the backend's name of each model by the name that agents use.
+    """
     version: str | None = None
-    """The version of its current weights, recorded with every call so that off-policy calls can be filtered."""
+    """The version of the backend's current weights.
+
+    It is recorded with every call, so that off-policy calls can be filtered.
+    """
     supports_token_ids: bool = False
-    """Whether it supports `return_token_ids`, as vLLM does since 0.10.2."""
+    """Whether the backend supports `return_token_ids`, as vLLM does since 0.10.2."""
     supports_logprobs: bool = False
-    """Whether the proxy requests `logprobs` from it."""
+    """Whether the proxy requests `logprobs` from the backend."""
     requests_per_second: float | None = None
     """The maximum rate of calls; None for no limit. Further calls wait."""
     burst: int = 1
-    """The number of calls that may start at once after an idle time, under `requests_per_second`."""
+    """The number of calls that may start at once after an idle time, if `requests_per_second` is set."""
     provider: str | None = None
-    """A provider of LiteLLM, such as `anthropic`, `azure`, `gemini` or `ollama`, whose protocol calls are translated
-    to. None: calls are not translated."""
+    """A provider of LiteLLM, such as `anthropic`, `azure`, `gemini` or `ollama`.
+
+    Calls are translated to the provider's protocol. With None, calls are not translated.
+    """
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further arguments of LiteLLM, such as `api_version`; only with `provider`."""
 
@@ -79,7 +93,7 @@ class Backend:
         return model is not None and model in self.models
 
     def own_name(self, model: str) -> str:
-        """Return the backend's own name of a model."""
+        """Return the backend's own name for a model."""
         return self.models.get(model, model) if isinstance(self.models, Mapping) else model
 
 
@@ -102,8 +116,8 @@ def from_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, .
 
     Args:
         model_list: entries of `model_name` and `litellm_params` with `model`, `api_base`, `api_key` and further
-            arguments of LiteLLM. Models `hosted_vllm/…` and `openai/…` with an `api_base` are called directly, those of
-            other providers through LiteLLM.
+            arguments of LiteLLM. Models `hosted_vllm/…` and `openai/…` with an `api_base` are called directly. Models
+            of other providers are called through LiteLLM.
 
     Raises:
         Invalid: an entry has another form, or needs LiteLLM, which is not installed.

@@ -1,4 +1,4 @@
-"""Cache of answers to repeated requests, which are compared byte for byte."""
+"""Cache of responses to repeated requests. Requests are compared byte for byte."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from store.llm_proxy.parts import Json
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """An answer as the backend sent it."""
+    """A response as the backend sent it."""
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
 
 
 class AnswerCache:
-    """The most recently used answers, in at most `limit` bytes; 0 disables the cache."""
+    """The most recently used responses, in at most `limit` bytes; 0 disables the cache."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -28,14 +28,15 @@ class AnswerCache:
         self._answers: OrderedDict[bytes, CachedAnswer] = OrderedDict()
 
     def key(self, backend: Backend, path: str, body: bytes, request: Json, keys: Sequence[str]) -> bytes | None:
-        """Return the key of a request's answer; None if the answer may differ every time or is a stream.
+        """Return the cache key of a request; None if its response may differ each time or is a stream.
 
         Args:
-            backend: the backend that would answer; other weights have other answers.
+            backend: the backend of the call. The key includes its version, because other weights generate other
+                responses.
             path: the path of the request.
             body: the body of the request, as it would be sent.
             request: the same body, parsed.
-            keys: the client's API keys; clients do not share answers.
+            keys: the client's API keys. Clients do not share responses.
         """
         is_certain = request.get("temperature") == 0 and not request.get("stream")
         if not self._limit or not is_certain:
@@ -44,14 +45,14 @@ class AnswerCache:
         return hashlib.sha256(place.encode() + "\n".join(keys).encode() + b"\n\n" + body).digest()
 
     def get(self, key: bytes) -> CachedAnswer | None:
-        """Return a cached answer."""
+        """Return a cached response, or None."""
         cached = self._answers.get(key)
         if cached is not None:
             self._answers.move_to_end(key)
         return cached
 
     def put(self, key: bytes, cached: CachedAnswer) -> None:
-        """Add an answer, and remove the least recently used ones beyond the limit."""
+        """Add a response, and remove the least recently used responses beyond the limit."""
         if len(cached.body) > self._limit:
             return
         self._size += len(cached.body) - len(self._answers[key].body if key in self._answers else b"")

@@ -1,4 +1,4 @@
-"""One call through the proxy: its request, its answer, and its span."""
+"""One call through the proxy: its request, its response, and its span."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DESCRIPTION: Final = 200
 
 
 class Whole:
-    """Collector of an answer that is not a stream, up to `limit` bytes."""
+    """Collector of a response that is not a stream, up to `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -35,7 +35,7 @@ class Whole:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the answer was too long."""
+        """Whether the response was too long."""
         return self._size > self._limit
 
     @property
@@ -52,7 +52,7 @@ class Whole:
             self._chunks.append(chunk)
 
     def answer(self) -> Json:
-        """Return the answer parsed; empty if it is not a JSON object."""
+        """Return the parsed response; empty if it is not a JSON object."""
         return parsed(self.body)
 
 
@@ -110,17 +110,19 @@ class ProxiedCall:
             return self.body
         if "model" in extra:
             return orjson.dumps({**self.request, **extra})
-        # The fields are put in front, so that the client's bytes stay as they are: its numbers may be longer than ours.
+        # The fields are inserted at the front, so that the client's bytes stay unchanged: its numbers may have more
+        # digits than orjson writes.
         return b"{" + orjson.dumps(extra)[1:-1] + b"," + self.body[self.body.index(b"{") + 1 :]
 
     def begin_answer(self, status: int, content_type: str, content_encoding: str, limit: int) -> None:
-        """Process the head of the answer.
+        """Process the status and the headers of the response.
 
         Args:
             status: the HTTP status.
             content_type: determines whether the body is read as a stream.
-            content_encoding: an encoded body is not read; the proxy requested none.
-            limit: the maximum number of bytes of the answer to keep.
+            content_encoding: the encoding of the body. An encoded body is not read, because the proxy requested no
+                encoding.
+            limit: the maximum number of bytes of the response to keep.
         """
         self.status = status
         if content_encoding not in {"", "identity"}:
@@ -132,7 +134,7 @@ class ProxiedCall:
             self.reader = Whole(limit)
 
     def received(self, chunk: bytes) -> bool:
-        """Process the next bytes of the answer; return whether they complete it."""
+        """Process the next bytes of the response, and return whether they complete it."""
         if self._first_byte is None:
             self._first_byte = time.perf_counter()
         if self.reader is None:
@@ -141,7 +143,7 @@ class ProxiedCall:
         return self.reader.is_complete
 
     def failed(self, kind: str, message: str) -> None:
-        """Record a failure; only the first one is kept."""
+        """Record a failure. Only the first failure is kept."""
         self._error = self._error or (kind, message)
 
     # -- the span ----------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class ProxiedCall:
         """Write the span of a recorded call, once.
 
         Args:
-            keys: API keys to remove from it, besides the client's.
+            keys: API keys to remove from the span, besides the client's keys.
             limit: the maximum size of the prompt in bytes.
         """
         if self.recording is None or self.is_recorded:

@@ -1,4 +1,4 @@
-"""Detection of a client disconnect while the client is being answered."""
+"""Detection of clients that disconnect during their requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 
 class ClientDisconnected(Exception):
-    """The client closed its connection before it had the whole answer."""
+    """The client closed its connection before it had received the whole response."""
 
 
 class Client:
@@ -18,16 +18,18 @@ class Client:
 
     def __init__(self) -> None:
         self.is_incomplete = True
-        """Whether the answer is not complete yet."""
+        """Whether the response is not complete yet."""
 
     def complete(self) -> None:
-        """Mark the answer as complete: a later disconnect is no failure."""
+        """Mark the response as complete. A later disconnect is not a failure."""
         self.is_incomplete = False
 
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncGenerator[Client]:
-    """Run the body of the `with` until the client disconnects; the request's own body must have been read.
+    """Run the body of the `with` statement until the client disconnects.
+
+    The body of the request must already have been read.
 
     Raises:
         ClientDisconnected: the client disconnected before `complete` was called; the body was cancelled.

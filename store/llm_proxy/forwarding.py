@@ -1,4 +1,4 @@
-"""Forwarding of a call to a backend, and of its answer to the client, byte for byte."""
+"""Forwarding of a call to a backend, and of the backend's response to the client, byte for byte."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from store.llm_proxy.translation import Translator
 
 _FIRST_PAUSE: Final = 0.1
 _MAX_HEAD_BYTES: Final = 64 * 1024
-# aiohttp adds these headers if a client sends none; the backend should see only what the client sent.
+# aiohttp adds these headers if a client does not send them, but the backend should see only the client's headers.
 _NO_HEADERS_OF_OUR_OWN: Final = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
 
 
 class BrokenOff(Exception):
-    """The backend's answer ended early; its beginning was sent to the client."""
+    """The backend's response ended early. Its beginning was sent to the client."""
 
 
 class Forwarder:
@@ -42,11 +42,11 @@ class Forwarder:
     Args:
         session: connects to backends.
         routes: selects a backend, and waits if necessary.
-        cache: stores repeatable answers.
+        cache: stores responses to repeatable requests.
         recorder: writes spans.
         translator: translates calls for backends with a provider.
         settings: numbers of retries and time limits.
-        key: the proxy's own key; without it the client's key is forwarded to the backend.
+        key: the proxy's own key. Without such a key, the client's key is forwarded to the backend.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Forwarder:
         self._key = key
 
     async def forward(self, call: ProxiedCall, client: Client, send: Send) -> None:
-        """Answer a call with a backend's answer, and record it before the client has the last bytes.
+        """Send a backend's response to the client, and record the call before the client has the last bytes.
 
         Raises:
             Refusal: no backend was available.
-            BrokenOff: the answer ended early; `call` has the reason.
+            BrokenOff: the response ended early; `call` has the reason.
         """
         active, outcome = await self._answer(call)
         try:
@@ -83,7 +83,7 @@ class Forwarder:
             try:
                 await self._relay(call, response, client, send)
             finally:
-                # This closes the connection unless the answer is complete, so that the backend can stop.
+                # This closes the connection unless the response is complete, so that the backend can stop.
                 response.release()
             reader = call.reader
             if key is not None and response.status == 200 and isinstance(reader, Whole) and not reader.is_truncated:
@@ -126,10 +126,10 @@ class Forwarder:
             await asyncio.sleep(outcome)
 
     async def _try(self, call: ProxiedCall, backend: Backend, body: bytes) -> aiohttp.ClientResponse | float:
-        """Return a backend's answer, or the seconds to wait before the next try.
+        """Return a backend's response, or the seconds to wait before the next try.
 
         Raises:
-            Refusal: there was no answer, and no retry is left.
+            Refusal: there was no response, and no retry is left.
         """
         is_last = call.tries > self._settings.num_retries
         try:
@@ -155,7 +155,7 @@ class Forwarder:
         return _backoff(call.tries)
 
     def _pause_after(self, response: aiohttp.ClientResponse, tries: int) -> float | None:
-        """Return the seconds to wait before a retry; None if the answer is final."""
+        """Return the seconds to wait before a retry; None if the response is final."""
         # A 429 without Retry-After is about the caller's account, so it is passed on to the caller.
         has_retry_after = "Retry-After" in response.headers
         if response.status < 500 and not (response.status == 429 and has_retry_after):
@@ -196,7 +196,8 @@ class Forwarder:
         async for chunk in _chunks(call, response):
             is_complete = call.received(chunk)
             if not is_stream:
-                # The last piece is sent after the record, and only the end shows which piece is the last.
+                # The last chunk is sent after the call is recorded. Each chunk is held until the next one shows that it
+                # is not the last.
                 chunk, held = held, chunk  # noqa: PLW2901 - the two are swapped
             elif is_complete:
                 await self.record(call)
@@ -216,7 +217,7 @@ class Forwarder:
         await send({"type": "http.response.body", "body": cached.body})
 
     async def _await_number(self, call: ProxiedCall) -> None:
-        """Wait for the call's sequence number, so that events after the answer get greater numbers."""
+        """Wait for the call's sequence number, so that spans after the response get greater numbers."""
         if call.recording is not None:
             with suppress(StoreError):  # reported when the span is written
                 await call.recording.number()
@@ -235,7 +236,7 @@ async def _chunks(call: ProxiedCall, response: aiohttp.ClientResponse) -> AsyncI
 
 
 def _backoff(tries: int) -> float:
-    # The delay is partly random, so that calls that failed together are not repeated together.
+    # The delay is partly random, so that calls that failed together are not repeated at the same time.
     return _FIRST_PAUSE * 2**tries * random.uniform(0.5, 1)
 
 

@@ -28,7 +28,7 @@ class ProxyHandler:
     Args:
         forwarder: forwards calls to the backends.
         routes: the backends and their state.
-        recorder: opens a record for each call that names an attempt.
+        recorder: opens a recording for each call of an attempt.
         settings: size limits.
         key: the key that clients must send; None allows all clients.
     """
@@ -46,7 +46,7 @@ class ProxyHandler:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         task = asyncio.current_task()
-        assert task is not None  # an application runs in one
+        assert task is not None  # an application runs in a task
         self._running.add(task)
         try:
             await self._handle(scope, receive, send)
@@ -54,7 +54,7 @@ class ProxyHandler:
             self._running.discard(task)
 
     async def finished(self) -> None:
-        """Wait until every call has ended and its span is written, also those of cancelled calls."""
+        """Wait until every call has ended and its span is written. This includes cancelled calls."""
         while self._running:
             await asyncio.wait(self._running)
         await self._recorder.close()
@@ -98,7 +98,7 @@ class ProxyHandler:
             call.failed("client_left", "the client left before it had the whole answer")
         except BrokenOff:
             await self._forwarder.record(call)
-            # A regular end would tell the client that the answer is complete.
+            # After a regular end, the client would consider the response complete.
             await _cut_off(scope, receive)
         finally:
             # This has no effect on a call that has ended in another way.
@@ -109,7 +109,7 @@ class ProxyHandler:
         if self._key is not None and not has_key(headers, self._key):
             raise Refusal(401, "this proxy requires its key, as Authorization: Bearer … or x-api-key", "no_key")
         if self._key is None and "origin" in headers:
-            # Otherwise any page in a browser on this machine could use the backends at the owner's cost.
+            # Without this check, any page in a browser on this machine could use the backends at the owner's cost.
             raise Refusal(403, "pages in a browser may call this proxy only if it has an api_key", "origin")
 
     async def _read(self, receive: Receive) -> bytes:
@@ -130,7 +130,7 @@ class ProxyHandler:
 
 
 async def _cut_off(scope: Scope, receive: Receive) -> None:
-    # Data sent so far is still delivered; only the end of the answer is missing.
+    # Data sent so far is still delivered. Only the end of the response is missing.
     scope["rollbook.connection"].transport.close()
     while (await receive())["type"] != "http.disconnect":
         continue

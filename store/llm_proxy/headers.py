@@ -1,4 +1,4 @@
-"""Selection of the headers that are forwarded between client and backend, and of the API key among them."""
+"""Selection of the headers that are forwarded between client and backend, and the API keys in these headers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from starlette.datastructures import Headers
 from store.llm_proxy.addresses import OWN_HEADERS, Endpoint
 from store.llm_proxy.backends import Backend
 
-# RFC 9110 §7.6.1: these headers belong to one connection, as do those that `Connection` names.
+# RFC 9110 §7.6.1: these headers, and the headers listed in `Connection`, belong to one connection.
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
     | {"proxy-authenticate", "proxy-authorization", "proxy-connection"}
 )
 _KEYS: Final = frozenset({"authorization", "x-api-key", "api-key"})
-# Cookies belong to one client and one origin. The answer is requested uncompressed, so that the proxy can read it.
+# Cookies belong to one client and one origin. The response is requested uncompressed, so that the proxy can read it.
 _NOT_SENT: Final = _HOP_BY_HOP | OWN_HEADERS | {"host", "content-length", "expect", "cookie", "accept-encoding"}
 _SHORTEST_SECRET: Final = 8
 
@@ -27,9 +27,9 @@ def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes
 
     Args:
         headers: the client's headers.
-        backend: its key, if it has one, replaces the client's in the same header.
-        endpoint: determines the header of the key if the client sent none.
-        passes_keys: whether the client's key is forwarded if the backend has none.
+        backend: the backend. Its key, if it has one, replaces the client's key in the same header.
+        endpoint: determines the header of the backend's key if the client sent no key.
+        passes_keys: whether the client's key is forwarded if the backend has no key.
     """
     dropped = _NOT_SENT | _listed(headers.getlist("connection"))
     if backend.api_key is not None or not passes_keys:
@@ -45,7 +45,7 @@ def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a backend's answer that are forwarded to the client, in their order, with duplicates."""
+    """Return the headers of a backend's response that are forwarded to the client, in their order, with duplicates."""
     lowered = [(name.lower(), value) for name, value in headers]
     listed = [value.decode("latin-1") for name, value in lowered if name == b"connection"]
     dropped = {name.encode("latin-1") for name in _HOP_BY_HOP | _listed(listed)}
@@ -62,10 +62,13 @@ def keys_of(headers: Headers) -> list[str]:
 
 
 def has_key(headers: Headers, key: str) -> bool:
-    """Return whether a client sent a key."""
+    """Return whether a client sent this key."""
     return any(hmac.compare_digest(each.encode(), key.encode()) for each in keys_of(headers))
 
 
 def secrets(*keys: str | None) -> tuple[str, ...]:
-    """Return the keys that must not be recorded; placeholders such as `dummy` are too short to be keys."""
+    """Return the keys that must not be recorded.
+
+    Placeholders such as `dummy` are too short to be keys, so they are left out.
+    """
     return tuple(key for key in keys if key is not None and len(key) >= _SHORTEST_SECRET)

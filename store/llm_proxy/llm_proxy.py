@@ -1,4 +1,4 @@
-"""LLM proxy: a reverse proxy between agents and model servers that records every call for the attempt."""
+"""LLM proxy: a reverse proxy between agents and model servers that records every call as a span of its attempt."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _START_SECONDS: Final = 30.0
 
 
 class LLMProxy:
-    """A reverse proxy for OpenAI's protocol, and Anthropic's messages, which writes one span for each call.
+    """A reverse proxy for OpenAI's protocol and for Anthropic's messages. It writes one span for each call.
 
     Agents call `<endpoint>/rollout/<rollout_id>/attempt/<attempt_id>/v1/…`, or the plain endpoint with the headers
-    `x-rollout-id` and `x-attempt-id`; calls without an attempt are forwarded and not recorded. Answers are forwarded
-    byte for byte, streams too. A client gets the end of an answer only after its span is in the store. The span's
-    sequence number is drawn when the call begins, so a reward that follows has a greater number. Any number of proxies
-    may run in one process, each with any number of backends, which may be replaced, paused and resumed from any thread
-    while calls run.
+    `x-rollout-id` and `x-attempt-id`; calls without an attempt are forwarded but not recorded. Responses, including
+    streams, are forwarded byte for byte. A client gets the end of a response only after the call's span is in the
+    store. The span gets its sequence number when the call begins, so a reward that follows has a greater number.
+    Several proxies may run in one process, each with several backends. Backends may be replaced, paused and resumed
+    from any thread while calls run.
 
     Args:
         port: the port to listen on; None for any free port.
@@ -40,9 +40,9 @@ class LLMProxy:
         store: the store that receives the spans; any store of this package, in this process or behind a server.
         host: the address to listen on, by default only this machine. Other addresses require `api_key`.
         backends: the model servers.
-        launch_mode: `thread` for a thread of its own, `asyncio` for the event loop that calls `start`.
-        api_key: the key that clients must send; it is not forwarded. None: clients need no key.
-        insecure: whether other machines may call it without a key.
+        launch_mode: `thread` for a separate thread, `asyncio` for the event loop that calls `start`.
+        api_key: the key that clients must send; it is not forwarded. With None, clients need no key.
+        insecure: whether other machines may call the proxy without a key.
         settings: time limits, retries and sizes; see `ProxySettings`.
 
     Raises:
@@ -107,7 +107,7 @@ class LLMProxy:
         return self._serving is not None and not self._serving.ended.done() and self._pid == os.getpid()
 
     async def start(self) -> None:
-        """Listen, and return when requests are answered; a running proxy is left unchanged.
+        """Start the proxy, and return when it is ready for requests. A running proxy is left unchanged.
 
         Raises:
             PortTaken: another program listens on the port.
@@ -124,8 +124,9 @@ class LLMProxy:
             await asyncio.wrap_future(serving.started)
 
     async def stop(self) -> None:
-        """Stop listening; return when the calls in flight are answered, or cut off after the grace period, and
-        everything is recorded. The port is kept for the next `start`.
+        """Stop listening, and return when all calls in flight have ended and are recorded.
+
+        Calls that do not end within the grace period are aborted. The port is kept for the next `start`.
         """
         if not self.is_running or self._serving is None:
             logger.warning("the proxy does not run; there is nothing to stop")
@@ -173,10 +174,10 @@ class LLMProxy:
         self._routes.replace(from_model_list(model_list))
 
     def pause(self, backend: str | None = None) -> None:
-        """Start no further calls on a backend, or on any backend, for example while its weights are updated.
+        """Start no further calls on a backend, for example while its weights are updated; None means all backends.
 
-        Calls wait for `resume`, as long as `ProxySettings.wait_seconds`, and are then answered with 503 and
-        Retry-After. Those in flight go on: `drained` waits for them.
+        New calls wait for `resume`, at most for `ProxySettings.wait_seconds`. They then fail with 503 and Retry-After.
+        Calls in flight continue; `drained` waits for them.
 
         Raises:
             NotFound: no backend has this name.
@@ -184,7 +185,7 @@ class LLMProxy:
         self._routes.pause(backend)
 
     def resume(self, backend: str | None = None) -> None:
-        """Start the calls that wait for a backend; without a name, those of all backends.
+        """Start the calls that wait for a backend; without a name, the calls that wait for any backend.
 
         Raises:
             NotFound: no backend has this name.
@@ -192,11 +193,14 @@ class LLMProxy:
         self._routes.resume(backend)
 
     async def drained(self, backend: str | None = None, *, longest: float | None = None) -> bool:
-        """Wait until no call is in flight on a backend, or on any; False if some still are after `longest` seconds."""
+        """Wait until no call is in flight on a backend, or on any backend.
+
+        Return False if calls are still in flight after `longest` seconds.
+        """
         return await self._routes.drained(backend, longest)
 
     def in_flight(self, backend: str | None = None) -> int:
-        """Return the number of calls in flight on a backend, or on all."""
+        """Return the number of calls in flight on a backend, or on all backends."""
         return self._routes.in_flight(backend)
 
     # -- resource ----------------------------------------------------------------------------------------------------
@@ -215,7 +219,7 @@ class LLMProxy:
         Args:
             rollout_id: with `attempt_id`, the owner of the calls. Without them, the URL is completed for each attempt.
             attempt_id: see `rollout_id`.
-            model: the name to call; None for the only one that the backends declare.
+            model: the name of the model; None for the only model that the backends declare.
             sampling_parameters: stored in the resource.
             with_api_key: whether the resource contains the proxy's key. The store's log keeps a resource for ever.
 
@@ -223,7 +227,7 @@ class LLMProxy:
             A `ProxyLLM`; with both ids a plain `LLM`.
 
         Raises:
-            ValueError: only one id is given, or no model is given and there is not exactly one.
+            ValueError: only one id is given, or no model is given and the backends do not declare exactly one model.
         """
         resource = ProxyLLM(
             endpoint=self.endpoint,

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """Token bucket that lets `per_second` calls start over time and `burst` at once, and returns the wait of others.
+    """Token bucket that lets `per_second` calls start on average and `burst` calls at once.
+
+    Other calls get a time to wait.
 
     Places are assigned in the order of the requests. It must be used under one lock, or in one thread.
     """
@@ -23,7 +25,7 @@ class TokenBucket:
         """Reserve the next place, unless it is more than `longest` seconds away.
 
         Returns:
-            Whether the place was reserved, and the seconds until it.
+            Whether the place was reserved, and the seconds until the call may start.
         """
         now = self._now()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)

@@ -1,4 +1,4 @@
-"""Parsing of answers in all supported protocols."""
+"""Parsing of responses in all supported protocols."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _TOKEN_ID = "token_id:"  # noqa: S105 - the prefix of tokens in vLLM's answers w
 
 @dataclass(slots=True)
 class AnswerChoice:
-    """One choice of an answer."""
+    """One choice of a response."""
 
     role: str = "assistant"
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """`content`, and `reasoning_content` and `refusal` if present."""
     tool_calls: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    """Id, name and arguments as JSON text."""
+    """The id, the name, and the arguments as JSON text of each tool call."""
     finish_reason: str | None = None
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: Json = field(default_factory=dict)  # pyright: ignore[reportUnknownVariableType] - of JSON's own types
@@ -29,7 +29,7 @@ class AnswerChoice:
 
 @dataclass(slots=True)
 class ParsedAnswer:
-    """The parsed answer of a backend."""
+    """The parsed response of a backend."""
 
     response_id: str | None = None
     model: str | None = None
@@ -41,7 +41,7 @@ class ParsedAnswer:
 
 
 def read(endpoint: Endpoint, answer: Json) -> ParsedAnswer:
-    """Return the fields of an answer; malformed fields are left out."""
+    """Return the fields of a response. Malformed fields are left out."""
     reading = ParsedAnswer(response_id=as_text(answer.get("id")), model=as_text(answer.get("model")))
     match endpoint:
         case Endpoint.CHAT | Endpoint.COMPLETIONS:
@@ -86,7 +86,10 @@ def _of_choice(given: Json) -> AnswerChoice:
 
 
 def _as_in_chat(logprobs: Json) -> Json:
-    """Return log probabilities in the form of a chat; plain completions have one list of tokens and one of values."""
+    """Return log probabilities in the form of the Chat API.
+
+    Plain completions have a list of tokens and a list of values.
+    """
     values = as_list(logprobs.get("token_logprobs"))
     if not values:
         return logprobs
@@ -100,7 +103,7 @@ def _as_in_chat(logprobs: Json) -> Json:
 
 
 def _ids_in(logprobs: Json) -> list[int]:
-    """Return the ids that vLLM writes in place of tokens on request."""
+    """Return the token ids that vLLM, on request, writes in place of tokens."""
     tokens = [as_text(each.get("token")) or "" for each in as_objects(logprobs.get("content"))]
     numbers = [token.removeprefix(_TOKEN_ID) for token in tokens if token.startswith(_TOKEN_ID)]
     return [int(each) for each in numbers] if len(numbers) == len(tokens) and all(map(str.isdecimal, numbers)) else []
@@ -112,7 +115,7 @@ def _of_tool(tool: Json) -> tuple[str, str, str]:
 
 
 def _of_output(answer: Json) -> AnswerChoice:
-    """Return the items of a Responses API answer as one choice."""
+    """Return the output items of the Responses API as one choice."""
     choice, texts = AnswerChoice(finish_reason=as_text(answer.get("status"))), dict[str, list[str]]()
     why = as_text(as_object(answer.get("incomplete_details")).get("reason"))
     choice.finish_reason = why or choice.finish_reason
@@ -137,7 +140,7 @@ def _of_output(answer: Json) -> AnswerChoice:
 
 
 def _of_blocks(answer: Json) -> AnswerChoice:
-    """Return the blocks of an Anthropic Messages answer as one choice."""
+    """Return the content blocks of Anthropic's Messages API as one choice."""
     choice, texts = AnswerChoice(finish_reason=as_text(answer.get("stop_reason"))), dict[str, list[str]]()
     for block in as_objects(answer.get("content")):
         match block.get("type"):
@@ -180,5 +183,5 @@ def as_json(value: object) -> str:
     try:
         return orjson.dumps(value).decode()
     except TypeError:
-        # orjson reads four times as many levels as it writes.
+        # orjson reads four times as many levels as it writes, so it may fail to write a value that it has read.
         return _TOO_DEEP

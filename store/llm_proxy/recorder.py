@@ -21,7 +21,7 @@ _ENDED_ROLLOUTS: Final = frozenset({"succeeded", "failed", "cancelled"})
 _PAUSES: Final = (0.05, 0.2, 0.8, 2.0)
 """Pauses between the tries to write a span, in seconds."""
 _LONGEST: Final = 30.0
-"""The time limit of a store call in seconds, retries included, so that the answer reaches its client eventually."""
+"""The time limit of a store call in seconds, including retries, so that the client eventually gets its response."""
 
 OnEnded = Literal["refuse", "forward"]
 
@@ -34,7 +34,8 @@ class Recording:
     def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
         self._store = store
         self._ids = (rollout_id, attempt_id)
-        # The number orders the call among spans and rewards by its start; drawing it does not delay the call.
+        # The sequence number orders the call among spans and rewards by its start. A task requests it, so it does not
+        # delay the call.
         self._number = asyncio.create_task(self._draw())
 
     async def _draw(self) -> int:
@@ -42,13 +43,13 @@ class Recording:
             return await _with_retries(lambda: self._store.get_next_span_sequence_id(*self._ids))
 
     async def number(self) -> int:
-        """Return the sequence number."""
+        """Return the sequence number of the span."""
         return await asyncio.shield(self._number)
 
     async def write(
         self, name: str, attributes: dict[str, Any], start_time: float, end_time: float, status: TraceStatus
     ) -> None:
-        """Store the span; a failure is only logged, since the client gets its answer in any case."""
+        """Store the span. A failure is only logged, because the client gets its response in any case."""
         rollout_id, attempt_id = self._ids
         try:
             span = Span.from_attributes(
@@ -139,12 +140,12 @@ async def _logged(writing: Coroutine[Any, Any, None]) -> None:
     try:
         await writing
     except Exception:
-        # The client gets its answer even if the record fails.
+        # The client gets its response even if the recording fails.
         logger.exception("a call is not recorded")
 
 
 async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | None:
-    """Return why calls of an attempt cannot be recorded, and what to do, or None."""
+    """Return the reason why calls of an attempt cannot be recorded, with a remedy; None if they can be recorded."""
     rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         return f"rollout {rollout_id} of this call does not exist; check the URL, and the store of the proxy"

@@ -1,4 +1,4 @@
-"""Error answers of the proxy itself, in the form of the client's protocol."""
+"""Error responses of the proxy itself, in the form of the client's protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES: Final = {
 
 
 class Refusal(Exception):
-    """An error answer of the proxy, as opposed to one of a backend.
+    """An error response of the proxy itself, as opposed to an error of a backend.
 
     Attributes:
         status: the HTTP status.
@@ -38,15 +38,15 @@ class Refusal(Exception):
         self.retry_after_seconds = retry_after_seconds
 
     def body(self, *, is_anthropic: bool) -> dict[str, Any]:
-        """Return the error in the form of OpenAI's protocol, or Anthropic's."""
+        """Return the error in the form of OpenAI's protocol, or of Anthropic's protocol."""
         kind = _TYPES.get(self.status, "api_error")
         if is_anthropic:
             return {"type": "error", "error": {"type": kind, "message": str(self)}}
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
     async def send(self, send: Send, *, is_anthropic: bool = False) -> None:
-        """Send the error as the answer."""
-        # OpenAI's clients would repeat a call for an ended attempt twice; this header prevents useless retries.
+        """Send the error as the response."""
+        # OpenAI's clients would repeat a call for an ended attempt twice. This header prevents such useless retries.
         headers = {"x-should-retry": "true" if self.retry_after_seconds is not None else "false"}
         if self.retry_after_seconds is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_seconds)))
@@ -54,7 +54,7 @@ class Refusal(Exception):
 
 
 async def send_json(send: Send, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
-    """Send a JSON answer of the proxy itself."""
+    """Send a JSON response of the proxy itself."""
     body = orjson.dumps(value)
     fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]

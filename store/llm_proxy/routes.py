@@ -1,4 +1,4 @@
-"""Selection of backends for calls: by model, pauses and rates, with replacement while calls run."""
+"""Selection of backends for calls, by model, pauses and rates. Backends may be replaced while calls run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Routes:
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._lock = Lock()
         self._active: tuple[ActiveBackend, ...] = ()
-        # Replaced backends that still have calls in flight.
+        # These backends were replaced, but still have calls in flight.
         self._replaced: list[ActiveBackend] = []
         self._paused: set[str] = set()
         self._all_paused = False
@@ -123,12 +123,18 @@ class Routes:
         self._wake()
 
     def in_flight(self, name: str | None) -> int:
-        """Return the number of calls in flight on a backend, or on all if the name is None, replaced ones included."""
+        """Return the number of calls in flight on a backend, or on all backends if the name is None.
+
+        Replaced backends are included.
+        """
         with self._lock:
             return self._in_flight(name)
 
     async def drained(self, name: str | None, longest: float | None) -> bool:
-        """Wait until no call is in flight on a backend; return False if some still are after `longest` seconds."""
+        """Wait until no call is in flight on a backend.
+
+        Return False if calls are still in flight after `longest` seconds.
+        """
         until = None if longest is None else time.monotonic() + longest
         while True:
             with self._lock:
@@ -150,9 +156,9 @@ class Routes:
     # -- from the proxy's loop ---------------------------------------------------------------------------------------
 
     async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> ActiveBackend:
-        """Return a backend for a call, which counts as in flight on it until `leave`.
+        """Return a backend for a call. The call counts as in flight on this backend until `leave`.
 
-        It waits while all backends of the model are paused, and while a rate limit requires it.
+        The call waits while all backends of the model are paused, and while a rate limit requires it.
 
         Args:
             model: the model in the request.
@@ -270,7 +276,10 @@ def _end(change: asyncio.Future[None]) -> None:
 
 
 def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | None:
-    """Return a backend's rate limiter; an unchanged rate keeps the old one, so that no extra calls are allowed."""
+    """Return a backend's rate limiter.
+
+    If the rate is unchanged, it is the old limiter, so that no extra calls are allowed.
+    """
     if backend.requests_per_second is None:
         return None
     if before is not None and before.bucket is not None:
@@ -281,7 +290,7 @@ def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | Non
 
 
 def _admit(active: ActiveBackend, longest: float) -> float:
-    """Start a call and return 0, or return the seconds until its reserved place.
+    """Start a call and return 0, or reserve a place and return the seconds until the call may start.
 
     Raises:
         Refusal: 429 if the wait would be too long.

@@ -1,4 +1,4 @@
-"""Server of the proxy's application on a socket, in a thread of its own or in the caller's loop."""
+"""Server of the proxy's application on a socket, in a separate thread or in the caller's event loop."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Serving:
             threading.Thread(target=self._run_thread, name="rollbook proxy", daemon=True).start()
 
     def stop(self) -> None:
-        """Accept no more requests, and end when those in flight are answered."""
+        """Accept no more requests, and end when the calls in flight have ended."""
         if self._server is not None:
             self._server.should_exit = True
 

@@ -14,31 +14,38 @@ _MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """Settings of a proxy; durations in seconds, sizes in bytes.
+    """Settings of a proxy. Durations are in seconds, and sizes are in bytes.
 
     Raises:
         Invalid: a value is negative or not a number.
     """
 
     num_retries: int = 2
-    """The number of retries after a failed connection, a 5xx, or a 429 with `Retry-After`; a call is never repeated
-    once the backend has begun to answer."""
+    """The number of retries after a failed connection, a 5xx, or a 429 with `Retry-After`.
+
+    A call is never repeated after the backend has begun to respond.
+    """
     connect_seconds: float = 5.0
     """The time limit of one connection attempt."""
     silence_seconds: float = 600.0
-    """The longest time without a byte from a backend before the call ends with 504."""
+    """The time without a byte from a backend after which the call ends with 504."""
     wait_seconds: float = 60.0
-    """The longest wait for a paused backend or under a rate limit before the call ends with 503 or 429."""
+    """The longest wait for a paused backend or because of a rate limit.
+
+    After this time, the call ends with 503 or 429.
+    """
     grace_seconds: float = 10.0
-    """The time that calls in flight have after `stop`."""
+    """The time after `stop` within which calls in flight may still end."""
     on_ended: OnEnded = "refuse"
-    """The handling of calls for an attempt that has ended or does not exist: 409, or an answer without a record."""
+    """The handling of calls for an attempt that has ended or does not exist: refuse with 409, or forward without a
+    span.
+    """
     max_recorded_bytes: int = 4 * _MEBIBYTE
-    """The maximum size of a prompt, and of an answer, in a span; the span names the part that was cut."""
+    """The maximum size of a prompt, and of a response, in a span. The span states which part was too long."""
     max_request_bytes: int = 64 * _MEBIBYTE
     """The maximum size of a request's body."""
     cache_bytes: int = 0
-    """The size of the cache of answers to equal requests at temperature 0; 0 disables it."""
+    """The size of the cache of responses to equal requests at temperature 0; 0 disables the cache."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

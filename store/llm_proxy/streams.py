@@ -1,7 +1,7 @@
-"""Assembly of streamed answers into the form of the same answer without a stream.
+"""Assembly of streamed responses into the form that the same responses have without a stream.
 
-Events may be malformed: an assembly keeps what it can read. After `limit` bytes of events it keeps no more text, ids or
-probabilities, only the end of the answer, and reports that it is truncated.
+Events may be malformed, and an assembly ignores everything that it cannot read. After `limit` bytes of events, it keeps
+no more text, ids or probabilities, but still the data at the end of the response. It then reports that it is truncated.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _DONE: Final = b"[DONE]"
 
 
 class Assembly(abc.ABC):
-    """The answer of one stream, as far as it was received."""
+    """The response of one stream, as far as it was received."""
 
     _GROWS: ClassVar[bool] = True
-    """Whether it keeps data of every event, so that their total size needs a limit."""
+    """Whether the assembly keeps data of every event, so that the total size of the events needs a limit."""
 
     def __init__(self, limit: int) -> None:
         self._events = EventReader(limit)
@@ -31,10 +31,10 @@ class Assembly(abc.ABC):
         self.is_truncated = False
         self.is_complete = False
         self.error: Json | None = None
-        """The error that the backend sent after the beginning of its answer."""
+        """The error that the backend sent after the beginning of its response."""
 
     def feed(self, chunk: bytes) -> None:
-        """Process the next bytes of the stream; `is_complete` is True after the end of the answer."""
+        """Process the next bytes of the stream. After the end of the response, `is_complete` is True."""
         for data in self._events.feed(chunk):
             if data == _DONE:
                 self.is_complete = True
@@ -51,15 +51,15 @@ class Assembly(abc.ABC):
 
     @abc.abstractmethod
     def take(self, event: Json, *, keeps: bool) -> None:
-        """Process one event; if `keeps` is False, nothing that grows is kept."""
+        """Process one event. If `keeps` is False, no data is kept whose size grows with the stream."""
 
     @abc.abstractmethod
     def answer(self) -> Json:
-        """Return the answer received so far, in the form without a stream."""
+        """Return the response received so far, in the form without a stream."""
 
 
 class _Choice:
-    """One of the choices of a streamed answer."""
+    """One choice of a streamed response."""
 
     def __init__(self) -> None:
         self.role = "assistant"
@@ -82,7 +82,8 @@ class _Choice:
     def add_tool(self, delta: Json) -> None:
         index = as_count(delta.get("index"))
         if index is None:
-            # Some backends leave the index out: an id begins a new call, other deltas continue the last one.
+            # Some backends leave the index out. A delta with an id then begins a new call, and other deltas continue
+            # the last call.
             index = len(self.tools) - (0 if delta.get("id") or not self.tools else 1)
         tool = self.tools.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
         tool["id"] = tool["id"] or as_text(delta.get("id"))
@@ -183,7 +184,7 @@ class CompletionAssembly(_Choices):
 
 
 class ResponseAssembly(Assembly):
-    """A stream of the Responses API, whose last event contains the whole answer."""
+    """A stream of the Responses API. Its last event contains the whole response."""
 
     _GROWS = False
     _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})

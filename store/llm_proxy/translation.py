@@ -1,7 +1,7 @@
 """Translation of calls for model servers with another protocol, by LiteLLM (the extra `litellm`).
 
 A `Translator` is a server on this machine that only the proxy calls. It speaks the protocol of the proxy's clients and
-calls the model through LiteLLM. So a translated call is forwarded, retried and recorded like any other.
+calls the model through LiteLLM. A translated call is therefore forwarded, retried and recorded like any other call.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _CALLS: Final[Mapping[Endpoint, str]] = {
     Endpoint.RESPONSES: "aresponses",
     Endpoint.MESSAGES: "anthropic_messages",
 }
-"""LiteLLM's functions."""
+"""LiteLLM's function for each endpoint."""
 _SAMPLING: Final = {"temperature", "top_p", "top_k", "stream", "stop", "seed", "user", "n", "metadata"}
 _TOOLS: Final = {"tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort", "thinking"}
 _PENALTIES: Final = {"presence_penalty", "frequency_penalty", "logit_bias", "stream_options", "max_tokens"}
-# Other arguments of LiteLLM's functions choose the server, the key or a callback, which an agent must not do.
+# Only these parameters are accepted. Others would let an agent choose the server, the key or a callback.
 _PARAMETERS: Final[Mapping[Endpoint, frozenset[str]]] = {
     Endpoint.CHAT: frozenset(
         _SAMPLING
@@ -55,14 +55,14 @@ _PARAMETERS: Final[Mapping[Endpoint, frozenset[str]]] = {
     ),
 }
 _IGNORED: Final = frozenset({"metadata", "store"})
-"""Parameters that only matter to the account at the provider."""
+"""Parameters that only matter to the account at the provider. They are dropped."""
 
 
 class Translator:
     """Server that translates calls. It is created and used in one event loop.
 
     Args:
-        seconds: how long the model server may be silent.
+        seconds: the longest time that the model server may be silent.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class Translator:
         self._runner: web.AppRunner | None = None
 
     async def root(self, backend: Backend) -> str:
-        """Return the base URL for a backend's calls; start the server for the first one."""
+        """Return the base URL for a backend's calls, and start the server for the first call."""
         self._backends[backend.name] = backend
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
@@ -94,7 +94,7 @@ class Translator:
 
         app = web.Application(client_max_size=0)
         app.router.add_post(f"/{self._secret}/{{number}}/{{path:.+}}", answer)
-        # A client that disconnects cancels the call of the model.
+        # With `handler_cancellation`, a disconnect of the proxy cancels the call of the model.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -112,7 +112,7 @@ class Translator:
                 **({"api_key": key} if key else {}),
                 **backend.options,
                 timeout=self._seconds,
-                # The proxy retries.
+                # The proxy itself retries calls.
                 num_retries=0,
                 max_retries=0,
             )
@@ -124,7 +124,7 @@ class Translator:
 
 
 def _litellm() -> ModuleType:
-    # LiteLLM would read its list of prices from the network.
+    # Without this variable, LiteLLM would read its list of prices from the network.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = importlib.import_module("litellm")
     vars(litellm)["suppress_debug_info"] = True
@@ -176,13 +176,13 @@ async def _stream(request: web.Request, chunks: AsyncIterator[Any]) -> web.Strea
         async for chunk in chunks:
             if not response.prepared:
                 await response.prepare(request)
-            # LiteLLM's streams of messages are events already.
+            # LiteLLM's streams of Anthropic messages already consist of encoded events.
             await response.write(chunk if isinstance(chunk, bytes) else b"data: " + _json(chunk) + b"\n\n")
             is_ended = isinstance(chunk, bytes)
     except Exception as error:  # noqa: BLE001 - LiteLLM's errors have no common class
         if not response.prepared:
             return _failure(error)
-        # The proxy records the answer as incomplete.
+        # After an abort, the proxy records the response as incomplete.
         if request.transport is not None:
             request.transport.abort()
         return response
