@@ -1,4 +1,4 @@
-"""Request bodies and queries of labels and notes; all are beyond Agent-lightning 0.3."""
+"""Request bodies and queries of labels and notes, which Agent-lightning 0.3 does not have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AnnotateBody(Frozen):
     note: str | None = None
     """Up to 64 KiB of text."""
     add_labels: list[str] = Field(default_factory=list[str])
-    """Up to 64, each of up to 64 bytes."""
+    """Up to 64 labels, each of up to 64 bytes."""
     remove_labels: list[str] = Field(default_factory=list[str])
 
 
@@ -27,4 +27,4 @@ class AnnotationsQuery(RolloutPastQuery):
     """GET /rollouts/{rollout_id}/annotations."""
 
     limit: int = Field(default=_ALL, ge=_ALL, le=_LAST)
-    """The last so many notes; -1 for all."""
+    """The maximum number of notes, of which the latest are returned; -1 for all notes."""

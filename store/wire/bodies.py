@@ -56,7 +56,7 @@ class DequeueBody(Frozen):
     limit: int = 1
     worker_id: str | None = None
     wait_seconds: float = 0.0
-    """How long to wait for a rollout, in seconds. Beyond Agent-lightning 0.3."""
+    """The longest time to wait for a rollout, in seconds. Beyond Agent-lightning 0.3."""
 
 
 class StartAttemptBody(Frozen):
@@ -84,7 +84,7 @@ class UpdateAttemptBody(Frozen):
     last_heartbeat_time: float | None = None
     metadata: dict[str, Any] | None = None
     error: AttemptError | None = None
-    """Why the attempt has this status. Beyond Agent-lightning 0.3."""
+    """The error that caused the status. Beyond Agent-lightning 0.3."""
 
 
 class UpdateWorkerBody(Frozen):
@@ -111,7 +111,7 @@ class SpansBatchBody(Frozen):
 
     spans: list[Span]
     number: bool = False
-    """Draw the spans' sequence numbers instead of using those in the request."""
+    """Whether the store assigns the spans' sequence numbers, instead of using the numbers in the request."""
 
 
 class WaitBody(Frozen):
@@ -119,7 +119,7 @@ class WaitBody(Frozen):
 
     rollout_ids: list[str]
     timeout: float | None = None
-    """Seconds; null waits for ever."""
+    """The longest time to wait, in seconds; null for no limit."""
 
 
 class VerifyBody(Frozen):
@@ -137,7 +137,7 @@ class HistoryQuery(PastQuery):
     after: int = Field(default=0, ge=0)
     """The number of the last event that the caller has processed."""
     limit: int = Field(default=1000, ge=1, le=10_000)
-    """How many events at most."""
+    """The maximum number of events."""
 
 
 class LogQuery(Frozen):
@@ -146,6 +146,6 @@ class LogQuery(Frozen):
     after: str | None = None
     """The cursor of the last event that the caller has processed."""
     limit: int = Field(default=1000, ge=1, le=10_000)
-    """How many events at most."""
+    """The maximum number of events."""
     type: list[str] | None = None
     rollout: str | None = None

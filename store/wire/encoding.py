@@ -1,7 +1,7 @@
 """Conversion of models to JSON and back.
 
-orjson writes answers straight from the models' own dicts. That is several times faster than pydantic's serialiser and
-gives the same text: every field is present, absent values are null, unknown keys of open models are last.
+orjson writes responses directly from the models' dicts. This is several times faster than pydantic's serialiser, and
+the text is the same: every field is present, absent values are null, and unknown keys of open models are last.
 """
 
 from __future__ import annotations
@@ -49,17 +49,20 @@ Decoder = Callable[[bytes], T]
 
 
 def dumps(value: Any) -> bytes:
-    """Return models, and lists and dicts of them, as JSON. Only for values of a store, which contain no NaN."""
+    """Return models, and lists and dicts of models, as JSON.
+
+    It is only for values of a store, because these contain no NaN.
+    """
     return orjson.dumps(value, default=_fields)
 
 
 def dumps_exact(value: Any) -> bytes:
-    """Return a request as JSON without turning values into null: NaN and infinities are written as Python writes them.
+    """Return a request as JSON. NaN and infinities are written as Python writes them, not as null.
 
-    The server refuses them and names the field, as it does for integers beyond 64 bits and lone surrogates.
+    The server refuses such values and reports the field, as it does for integers beyond 64 bits and lone surrogates.
 
     Raises:
-        TypeError: a value is not JSON; `ValueError` if it contains itself.
+        TypeError: a value is not JSON. A value that contains itself raises `ValueError`.
     """
     try:
         text = orjson.dumps(value, default=_fields, option=_STRICT)
@@ -90,7 +93,7 @@ def _which_rollout(given: Any) -> str:
 AnyRollout = Annotated[
     Annotated[Rollout, Tag("plain")] | Annotated[AttemptedRollout, Tag("attempted")], Discriminator(_which_rollout)
 ]
-"""A rollout; it has an attempt exactly if the key `attempt` is present."""
+"""A rollout. It has an attempt if and only if the key `attempt` is present."""
 
 
 def _decoder(kind: Any) -> Decoder[Any]:
@@ -102,7 +105,7 @@ def _page_decoder(item: Any) -> Decoder[PaginatedResult[Any]]:
 
     def decode(text: bytes) -> PaginatedResult[Any]:
         page = items.validate_json(text)
-        # The result is of the plain class, since a class with a type parameter in its name cannot be pickled.
+        # The result has the plain class, because a class with a type parameter in its name cannot be pickled.
         return PaginatedResult(items=page.items, limit=page.limit, offset=page.offset, total=page.total)
 
     return decode
@@ -141,14 +144,14 @@ class LogPage(BaseModel):
 
     events: list[LoggedEvent]
     cursor: str | None
-    """Where the next page begins: the cursor of the last event, or that of the request if there was none."""
+    """The cursor after which the next page begins. Without events, it is the cursor of the request."""
 
 
 class Recorded(BaseModel):
     """The answer to POST /spans/batch."""
 
     recorded: list[tuple[int, int]]
-    """Index in the request and sequence number of each new span, in the order of the store."""
+    """The index in the request and the sequence number of each new span, in the order of recording."""
 
 
 class Appended(BaseModel):
@@ -174,7 +177,7 @@ class StoreInfo(BaseModel):
     """The answer to GET /store."""
 
     store_id: str
-    """The id of the log; a copy of a database keeps it."""
+    """The id of the log. A copy of a database has the same id."""
     partition: str
     version: str
     """The version of the server's program."""

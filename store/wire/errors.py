@@ -1,9 +1,10 @@
 """Conversion of errors to a status and a JSON object, and back.
 
-Errors of the caller are 400 for every class, since clients of Agent-lightning 0.3 repeat a request that gets 500 or
-above. Errors after which a retry may help are 503; a missing or insufficient key is 401 or 403. Routes that those
-clients do not know answer with the status of the error's class. The object is `{"detail": text, "error_type": class
-name, …}`; the other keys are the error's fields. A body of the wrong shape is 422 with a list of faults, as in FastAPI.
+Errors of the caller have the status 400, whatever their class, because clients of Agent-lightning 0.3 repeat a request
+after a status of 500 or above. Errors after which a retry may help have 503. A missing or insufficient key has 401 or
+403. Routes that those clients do not call respond with the status of the error's class. The object is `{"detail": text,
+"error_type": class name, …}`; the other keys are the error's fields. The response to a body of the wrong shape is 422
+with a list of faults, as in FastAPI.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ def retry_after(error: StoreError) -> str:
 
 
 def error_of(status: int, body: bytes, call: str) -> StoreError:
-    """Return the error that an answer of a server represents.
+    """Return the error in a server's response.
 
     Args:
         status: the status, 400 or above.
-        body: the body of the answer, which may be anything.
-        call: method and path, which the message names if the body has no better description.
+        body: the body of the response, which may have any content.
+        call: the method and the path, for the message of an error without a better description.
     """
     fields = _object(body)
     kind = _BY_NAME.get(str(fields.get("error_type")))
@@ -106,7 +107,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _restored(kind: type[StoreError], fields: dict[str, Any]) -> StoreError:
-    # The class is not called, since the message is complete already.
+    # The class is not called, because the message is already complete.
     error = kind.__new__(kind, fields["detail"])
     error.args = (fields["detail"],)
     error.__dict__.update({name: fields[name] for name in FIELDS[kind] if name in fields})

@@ -1,7 +1,7 @@
 """Paths of the store's calls on a server, and the names of headers.
 
-A server serves its default partition at its root and every other partition below `/p/<partition>`. All paths here are
-relative to one of these.
+A server serves its default partition at its root and every other partition below `/p/<partition>`. All paths in this
+module are relative to the root or to such a prefix.
 """
 
 from __future__ import annotations
@@ -71,17 +71,20 @@ SEAL: Final = f"{PREFIX}/seal"
 
 OTLP_TRACES: Final = "/v1/traces"
 UNSUPPORTED_OTLP_PATHS: Final = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
-"""Paths that OpenTelemetry exporters may post to besides traces; the server answers 501."""
+"""Paths that OpenTelemetry exporters may post to besides traces; the server responds with 501."""
 
 PARTITIONS: Final = "/p/"
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 """Request header: 32 hex digits, generated once per logical call and repeated with each retry."""
 REQUEST_ID: Final = "X-Request-ID"
-"""Request and answer header: identifies one request in the server's logs; the server generates it if it is absent."""
+"""Header of requests and responses that identifies one request in the server's logs.
+
+The server generates the id if it is absent.
+"""
 
 RESERVED_ROLLOUT_IDS: Final = frozenset({"search"})
-"""Rollout ids that a path cannot name in a POST."""
+"""Rollout ids that the path of a POST cannot contain."""
 
 
 def path(template: str, **ids: str) -> str:

@@ -1,4 +1,4 @@
-"""Request bodies and queries of runs; all are beyond Agent-lightning 0.3."""
+"""Request bodies and queries of runs, which Agent-lightning 0.3 does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from store.models.enums import Frozen
 from store.models.queries import PastQuery, RolloutPastQuery
 
 _ALL: Final = -1
-# The values go to the database and into answers, which hold 64-bit integers.
+# The values are stored in the database and sent in responses, which both have 64-bit integers.
 _LAST: Final = 2**63 - 1
 
 # -- events of a run -------------------------------------------------------------------------------------------------
@@ -22,7 +22,7 @@ class AppendEventsBody(Frozen):
 
     events: list[RunEvent]
     key: str | None = None
-    """Idempotency key of the call, kept for ever: a repeated call with it gets the first answer."""
+    """Idempotency key of the call, which is kept for ever: a repeated call with this key gets the first response."""
 
 
 class RunGraphQuery(RolloutPastQuery):
@@ -35,7 +35,7 @@ class RunGraphBody(RunGraphQuery):
     """POST /rollouts/{rollout_id}/graph."""
 
     graph: PhaseGraph | None = None
-    """The phase graph to draw the run by; by default the one among the rollout's resources."""
+    """The phase graph by which the run is shown; by default the graph in the rollout's resources."""
 
 
 # -- checkpoints and artifacts ---------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class ScopeHistoryQuery(PastQuery):
     scope: str
     name: str | None = None
     limit: int = Field(default=100, ge=_ALL, le=_LAST)
-    """How many at most; -1 for all."""
+    """The maximum number of artifacts; -1 for all."""
 
 
 # -- re-runs ---------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class ForkBody(PlanForkBody):
     on_active: OnActive = "reject"
     expected_head: int | None = None
     request_id: str | None = None
-    """A repeated request with the same id starts nothing and gets the first answer."""
+    """The id of the request. A repeated request with the same id starts nothing and gets the first response."""
     reason: str | None = None
     confirm_side_effects: bool = False
     allow_graph_change: bool = False

@@ -1,4 +1,4 @@
-"""Requests of web front ends that were made before Rollbook, and the answers to them."""
+"""Requests of web front ends that are older than Rollbook, and the responses to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PostRunBody(Open):
     """POST /api/run/{type}: the parameters of a run, any of them; all become its input."""
 
     flow_id: str | None = None
-    """The flow that the run joins; a new one if absent."""
+    """The id of the flow that the run joins; a new flow if absent."""
     date: str | None = None
     ticker: str | None = None
     tickers: list[str] | None = None
@@ -49,11 +49,14 @@ class RerunBegun(Frozen):
     status: Literal["queued"]
     rerun_seq: int
     attempt: int | None
-    """The sequence id of the attempt that a runner has started; null while the request waits for one."""
+    """The sequence id of the attempt that a runner has started; null while the request waits for a runner."""
     degraded: dict[str, Any] | None
-    """Why more runs again than the request named; null if it does not."""
+    """The reason why more is run again than the request selected; null if only the selected part is run again."""
     message: str | None
-    """What the request waits for; null once a runner has taken it. Until then the run stays as it is."""
+    """The reason why the request still waits; null once a runner has accepted it.
+
+    Until then the run stays unchanged.
+    """
 
 
 class RunsQuery(Frozen):
