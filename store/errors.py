@@ -24,9 +24,9 @@
     ├── WrongProcess (RuntimeError)         500  opened_in, used_in
     └── Closed (RuntimeError)               503  operation
 
-`status` is the HTTP status of the error in a server's answer. `retryable` is whether the unchanged call may succeed
-when it is repeated. A class builds its message from its arguments, so that an error can be pickled and sent over the
-wire. Every message ends with a remedy.
+`status` is the HTTP status of the error in a server's response. `retryable` states whether the unchanged call may
+succeed when it is repeated. A class builds its message from its arguments, so that an error can be pickled and sent
+over the wire. Every message ends with a remedy.
 """
 
 from __future__ import annotations
@@ -71,13 +71,16 @@ class StoreError(Exception):
     """The time to wait before a retry, in seconds; None if a retry does not help."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default would call the class with the message. These classes have other arguments, which are attributes
-        # of the instance.
+        # The default method would call the class with the message. These classes have other arguments, which are
+        # attributes of the instance.
         return _restore, (type(self), self.args, self.__dict__)
 
 
 class NotFound(StoreError, LookupError, ValueError):
-    """An object of the call does not exist. The texts are Agent-lightning 0.3's, because its clients match them."""
+    """An object of the call does not exist.
+
+    The texts are those of Agent-lightning 0.3, because its clients compare them.
+    """
 
     status = 404
 
@@ -142,7 +145,7 @@ class AttemptActive(Conflict):
 
 
 class HeadMoved(Conflict):
-    """The head is not the expected one: it was changed by a re-run, a resume or a move after the caller read it."""
+    """The head attempt is not the expected one: a re-run, a resume or a move changed it after the caller read it."""
 
     status = 412
 
@@ -157,7 +160,7 @@ class HeadMoved(Conflict):
 
 
 class GraphChanged(Conflict):
-    """A checkpoint was saved under another phase graph than the one of the re-run."""
+    """A checkpoint was saved under another phase graph than the re-run's phase graph."""
 
     def __init__(self, checkpoints: Sequence[str]) -> None:
         super().__init__(
@@ -219,7 +222,7 @@ class TooLarge(Invalid):
 
 
 class PastUnavailable(Invalid):
-    """A read with `as_at` would have to fold too many rows that changed since that moment."""
+    """A read with `as_at` would have to compute too many rows from events, because they changed after that moment."""
 
     def __init__(self, rows: int, limit: int) -> None:
         super().__init__(
@@ -253,7 +256,7 @@ class Busy(Unavailable):
 
 
 class TimedOut(Unavailable, TimeoutError):
-    """There was no answer in time. The call may have taken effect: read the state before a retry."""
+    """There was no response in time. The call may have taken effect: read the state before a retry."""
 
     status = 504
 
@@ -266,7 +269,7 @@ class TimedOut(Unavailable, TimeoutError):
 
 
 class Incompatible(StoreError, RuntimeError):
-    """The program and the database do not match: another schema version, or another store than the cursor's."""
+    """The program and the database do not match: another schema version, or a cursor of another store."""
 
     def __init__(self, reason: str, cure: str) -> None:
         super().__init__(f"{reason}; {cure}")

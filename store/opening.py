@@ -1,4 +1,4 @@
-"""`open_store`, which opens the store of a URL, and the store in memory."""
+"""`open_store`, which opens the store at a URL, and the class of stores in memory."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ async def open_store(
 
     Args:
         url: a database or a server, with an optional partition.
-        clock: returns microseconds since the epoch. None: the clock of the machine, or of Postgres. A server has its
+        clock: returns microseconds since the epoch; None for the clock of the machine, or of Postgres. A server has its
             own clock.
-        scan_debounce_seconds: the shortest time between two sweeps by marked calls; 0 sweeps at every one. A server has
-            its own setting.
-        create: create the partition if it does not exist. It has no effect with a server.
-        read_only: refuse calls that write; the partition is neither created nor upgraded.
+        scan_debounce_seconds: the shortest time between two checks for overdue attempts by calls marked *Sweeps* in
+            `Store`; with 0, each such call checks. A server has its own setting.
+        create: whether to create the partition if it does not exist. This has no effect with a server.
+        read_only: whether to refuse calls that write; the partition is then neither created nor upgraded.
         api_key: the key for a server; None for the value of `ROLLBOOK_API_KEY`, if it is set.
-        ca_file: a PEM file of certificates to trust in addition to the system's, for a server at `https://`.
+        ca_file: a PEM file of certificates to trust in addition to the certificates of the system, for a server at
+            `https://`.
 
     Raises:
         Invalid: the URL is invalid, a clock was given for a server, or a key for a database.
         NotFound: the store does not exist, and `create` is False.
-        Incompatible: the schema of the database is of another version, or the database is not a store.
+        Incompatible: the schema of the database has another version, or the database is not a store.
         ReadOnly: the file or its directory cannot be written.
         Unavailable: the database, or the server, does not answer.
         Unauthorized: the server requires a valid key.
@@ -63,14 +64,15 @@ async def open_store(
 
 
 class InMemoryLightningStore(SQLStore):
-    """A `memory://` store, open as soon as it is constructed.
+    """A `memory://` store, which is open as soon as it is constructed.
 
     Its data is in a private temporary file, which is deleted by `close()` or when the interpreter exits. Unlike
     Agent-lightning's store it has no memory limits and evicts nothing.
 
     Args:
         thread_safe: accepted for compatibility and ignored; the store is always thread-safe.
-        scan_debounce_seconds: the shortest time between two sweeps by marked calls; 0 sweeps at every one.
+        scan_debounce_seconds: the shortest time between two checks for overdue attempts by calls marked *Sweeps* in
+            `Store`; with 0, each such call checks.
         clock: returns microseconds since the epoch; None for the clock of the machine.
     """
 
