@@ -1,8 +1,8 @@
 """Reads of the store's state at a past moment of the log.
 
-Most of them need no fold: a row that has not changed since then is the answer, and a row that was added later did not
-exist. Only rows that have changed are folded from their streams, up to the moment. Signals are not in the log, so they
-are null in the past. A read consists of several statements, so its session must be a snapshot.
+A row that has not changed since that moment is returned as it is. A row that was added later did not exist. A row that
+has changed is folded: it is computed from the events of its stream up to the moment. Signals (heartbeats) are not in
+the log, so they are null in the result. A read consists of several statements, so its session must be a snapshot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,9 +54,9 @@ _ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
 
 
 async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
-    """Return the position of the last event to include; 0 for none.
+    """Return the position of the last event to include; 0 means that there is none.
 
-    A read includes all events of a call or none: a position between them means the moment before the call.
+    A read includes all events of a call or none, so a position between the events of a call means the moment before it.
 
     Args:
         dialect: the database.
@@ -65,7 +65,7 @@ async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
             after the end of the log means its end.
 
     Raises:
-        Invalid: it is a naive datetime, a float, a negative position, or of another type.
+        Invalid: `as_at` is a naive datetime, a float, a negative position, or of another type.
     """
     if isinstance(as_at, datetime):
         if as_at.tzinfo is None:
@@ -90,12 +90,12 @@ async def _whole_commands(dialect: Dialect, session: ReadSession, position: int)
 
 
 def _command(row: Row) -> tuple[int, int]:
-    """Return the command of a row of `events`, as the commit and the ordinal in it."""
+    """Return the command that recorded a row of `events`: the commit and the ordinal of the command in it."""
     return row[1], row[4]
 
 
 async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, number: int) -> int:
-    """Return the position of an event of a rollout from its number in the rollout's stream.
+    """Return the log position of the event that has the given number in a rollout's stream.
 
     Raises:
         Invalid: the rollout has no event of this number.
@@ -178,13 +178,13 @@ async def _state(
 
 @dataclass(slots=True)
 class _Found(Generic[State]):
-    """The matches of a query of the past."""
+    """The matches of a query at a past position."""
 
     keys: list[str]
     """The keys of the page, in order."""
     total: int
     states: dict[str, State]
-    """The states of those that have changed since."""
+    """The states, at that position, of all rows that have changed since, by key."""
 
 
 async def _find(
@@ -266,10 +266,10 @@ def _unchanged(found: _Found[Any]) -> list[str]:
 async def rollouts(
     dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the rollouts at a position; rows as from `pages.rollouts`.
+    """Return a page of the rollouts at a position, with rows like those of `pages.rollouts`.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` of them changed since.
+        PastUnavailable: more than `FOLD_LIMIT` rows changed since that position.
     """
     found = await _find(dialect, session, _ROLLOUTS, query, until)
     made = await pages.rollouts_by_id(
@@ -282,7 +282,7 @@ async def rollouts(
 
 
 async def rollout(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
-    """Return a rollout at a position; the row as from `pages.rollout`."""
+    """Return a rollout at a position, as a row like that of `pages.rollout`."""
     row = await pages.rollout(dialect, session, rollout_id)
     then = await _state(dialect, session, _ROLLOUTS, row, until)
     if isinstance(then, RolloutState):
@@ -323,7 +323,7 @@ async def _bodies(
 async def attempts(
     dialect: Dialect, session: ReadSession, rollout_id: str, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of a rollout's attempts at a position; rows as from `pages.attempts`."""
+    """Return a page of a rollout's attempts at a position, with rows like those of `pages.attempts`."""
     found = await _attempts(dialect, session, rollout_id, until)
     values: list[Values] = [dict(zip(ATTEMPT_COLUMNS, row, strict=False)) | {"": row} for row in found]
     arranged = filters.arranged(query, values)
@@ -331,7 +331,7 @@ async def attempts(
 
 
 async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
-    """Return a rollout's latest attempt at a position; the row as from `pages.latest_attempt`."""
+    """Return a rollout's latest attempt at a position, as a row like that of `pages.latest_attempt`."""
     found = await _attempts(dialect, session, rollout_id, until)
     by_number = ATTEMPT_COLUMNS.index("sequence_id")
     return max(found, key=lambda row: row[by_number], default=None)
@@ -364,7 +364,7 @@ async def spans(
     *,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans at a position; rows and arguments as for `pages.spans`."""
+    """Return a page of a rollout's spans at a position, with the rows and the arguments of `pages.spans`."""
     if attempt_id == "latest":
         latest = await latest_attempt(dialect, session, rollout_id, until)
         if latest is None:
@@ -379,10 +379,10 @@ async def spans(
 async def resources(
     dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the resources at a position; rows as from `pages.resources`.
+    """Return a page of the resources at a position, with rows like those of `pages.resources`.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` of them changed since.
+        PastUnavailable: more than `FOLD_LIMIT` rows changed since that position.
     """
     found = await _find(dialect, session, _RESOURCES, query, until)
     made = await pages.resources_by_ids(dialect, session, _unchanged(found), make)
@@ -393,7 +393,7 @@ async def resources(
 
 
 async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str, until: int) -> Row | None:
-    """Return resources at a position; the row as from `pages.resources_by_id`."""
+    """Return resources at a position, as a row like that of `pages.resources_by_id`."""
     row = await pages.resources_by_id(dialect, session, resources_id)
     then = await _state(dialect, session, _RESOURCES, row, until)
     if isinstance(then, ResourcesState):
@@ -402,10 +402,10 @@ async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: 
 
 
 async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -> Row | None:
-    """Return the latest resources at a position; the row as from `pages.latest_resources`.
+    """Return the latest resources at a position, as a row like that of `pages.latest_resources`.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` resources changed since.
+        PastUnavailable: more than `FOLD_LIMIT` resources changed since that position.
     """
     table = core_tables.resources.c
     moment_param = bindparam("until", type_=BigInteger)
@@ -438,10 +438,10 @@ async def _wide_resources(dialect: Dialect, session: ReadSession, states: Sequen
 async def workers(
     dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the workers at a position; rows as from `pages.workers`.
+    """Return a page of the workers at a position, with rows like those of `pages.workers`.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` of them changed since.
+        PastUnavailable: more than `FOLD_LIMIT` rows changed since that position.
     """
     found = await _find(dialect, session, _WORKERS, query, until)
     made = await pages.workers_by_id(
@@ -456,7 +456,7 @@ async def workers(
 
 
 async def worker(dialect: Dialect, session: ReadSession, worker_id: str, until: int) -> Row | None:
-    """Return a worker at a position; the row as from `pages.worker`."""
+    """Return a worker at a position, as a row like that of `pages.worker`."""
     row = await pages.worker(dialect, session, worker_id)
     then = await _state(dialect, session, _WORKERS, row, until)
     if isinstance(then, WorkerState):
@@ -476,7 +476,7 @@ async def totals(dialect: Dialect, session: ReadSession, until: int) -> tuple[in
     commit = await log_queries.commit_at(dialect, session, until)
     last = log_queries.COMMIT_COLUMNS.index("last_position")
     if commit is not None and commit[last] > until:
-        # Totals are stored per commit; the events of an incomplete one are counted.
+        # Totals are stored per commit. If the last commit continues after the position, its events are counted.
         commit = await log_queries.last_commit(dialect, session, commit[0] - 1)
     counted = log_queries.totals_of(commit)
     after = 0 if commit is None else commit[last]

@@ -86,7 +86,7 @@ class Loader:
             request.bodies_of |= request.joiners
             request.metadata_of |= request.joiners
         if request.due:
-            # A sweep also checks rollouts that earlier commands of the batch have changed.
+            # A sweep also checks rollouts that earlier commands of the batch have changed, so it needs their workers.
             request.worked |= request.rollouts
         if tail.queue_epoch != self._epoch:
             # A rollout was returned to an earlier place in the queue, so the head may be before the watermark.
@@ -102,11 +102,11 @@ class Loader:
         if working_set.due:
             again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
             if request.claims:
-                # Rollouts that the sweep requeues may be claimed at once.
+                # Rollouts that the sweep requeues may be claimed in this batch, and a claim returns their payload.
                 again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
             self.cache.fill_in(again, working_set)
             await self._round(session, again, working_set, 0)
-            # Rows of signals are not part of the log, so a missing rollout is tolerated.
+            # Rows of signals are not part of the log, so the rollout of such a row may be missing.
             working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
         return working_set
 
@@ -169,15 +169,15 @@ class Loader:
 class StateCache:
     """Cache of the states from the last batches, valid as long as no other connection writes.
 
-    A rollout is often changed a dozen times within moments, and its rows need not be read again after each write. The
-    database shows whether another connection has written; if so, the cache is cleared. It contains only existing
-    objects: for a missing one, the database must be read.
+    A rollout often changes a dozen times within moments, so its rows are not read again after each write. The database
+    shows whether another connection has written; if so, the cache is cleared. It contains only existing objects. If an
+    object is not in the cache, the database must be read.
     """
 
     def __init__(self) -> None:
         self._rollouts: dict[str, RolloutState] = {}
         self._spans: dict[str, set[SpanKey]] = {}
-        """For some of the cached rollouts, the keys of all their spans."""
+        """The keys of all spans of a rollout, for some of the cached rollouts."""
         self._span_count = 0
         self._counters: dict[str, int] = {}
         self._workers: dict[str, WorkerState] = {}
@@ -197,8 +197,8 @@ class StateCache:
         ):
             self.clear()
         for rollout_id, state in working_set.rollouts.items():
-            # Ended rollouts rarely change again. A call may name any attempt, so a state is cached only with all of its
-            # attempts.
+            # Ended rollouts rarely change again. A call may refer to any attempt, so a state is cached only with all of
+            # its attempts.
             at_hand = sum(attempt.released_position is None for attempt in state.attempts.values())
             if state.status not in TERMINAL and at_hand == state.attempt_count:
                 self._rollouts[rollout_id] = state
@@ -219,7 +219,7 @@ class StateCache:
             if len(known) != self._rollouts[rollout_id].spans:
                 # The rollout has other spans, which were not loaded.
                 self._span_count -= len(self._spans.pop(rollout_id))
-        # Counters also belong to rollouts that were not loaded.
+        # The working set also has counters of rollouts that were not loaded, and these are cached too.
         self._counters.update(working_set.counters)
         self._workers.update(working_set.workers)
         self._signals.update(working_set.worker_signals)
@@ -235,7 +235,7 @@ class StateCache:
             if state.labels is not None:
                 request.labelled.discard(rollout_id)
             if state.resources_id is not None:
-                # The current version of the resources is not part of the rollout's state.
+                # The current version of the resources is not part of the rollout's state, so it is requested.
                 request.resources.add(state.resources_id)
             if rollout_id in request.worked:
                 request.worked.discard(rollout_id)
@@ -310,7 +310,7 @@ def _fill_rollouts(working_set: WorkingSet, found: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
     for row in found:
         state = rollout_projection.rollout_state(row)
-        # A state that is present already came from the cache, from the first round, or from a change in this batch.
+        # A state that is present came from the cache, the first round or a change in this batch, so it stays.
         working_set.rollouts.setdefault(state.rollout_id, state)
         if state.plan_key is not None:
             working_set.plan_keys[state.plan_key] = state.rollout_id
@@ -347,9 +347,9 @@ def _fill_workers(working_set: WorkingSet, found: Sequence[Row]) -> None:
 
 
 def redraw_taken(commands: Sequence[Command], working_set: WorkingSet) -> bool:
-    """Replace each new id that exists already, in the store or twice in the batch; return whether any was replaced.
+    """Replace each generated id that exists in the store or twice in the batch; return whether any was replaced.
 
-    The replacements may exist too: load and call this again.
+    The replacements may exist too, so the caller loads the working set and calls this function again.
     """
     redrawn = False
     taken = working_set.taken | working_set.rollouts.keys()

@@ -1,6 +1,6 @@
 """Rows of the log: events, their bodies and the commit, with the hash chain over commits.
 
-The chain reveals changes of past commits. Its byte format is fixed.
+The chain reveals changes to past commits. Its byte format is fixed.
 """
 
 import hashlib
@@ -44,7 +44,8 @@ EventRow = Sequence[Any]
 def event_digest(row: EventRow) -> bytes:
     """Return SHA-256 over position, stream, version, command, type, shape, at, actor, cause, data, body_hash.
 
-    Integers are big-endian int64; text and bytes a u32 length and the bytes; null a length of 2³² - 1.
+    An integer is encoded as a big-endian int64, text or bytes as a u32 length and the bytes, and null as the length 2³²
+    - 1.
     """
     position, _, stream, version, command, type_, shape, at, actor, cause, data, body_hash = row
     stream, type_, data = stream.encode(), type_.encode(), data.encode()
@@ -68,13 +69,16 @@ def event_digest(row: EventRow) -> bytes:
 
 
 def link(previous: bytes, commit_id: int, first: int, last: int, recorded_at: int, digests: Iterable[bytes]) -> bytes:
-    """Return the chain hash of a commit: over the previous hash, its numbers, and its events in order of position."""
+    """Return the chain hash of a commit:
+
+    SHA-256 over the previous hash, its numbers, and its events' digests in order.
+    """
     head = previous + _FOUR.pack(commit_id, first, last, recorded_at)
     return hashlib.sha256(head + b"".join(digests)).digest()
 
 
 def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tuple[int, ...]:
-    """Return the running totals after events given as (type, bytes of body before compression)."""
+    """Return the running totals after these events, each given as (type, size of its body before compression)."""
     after = list(totals)
     for type_, body_bytes in events:
         after[_EVENTS] += 1

@@ -47,7 +47,7 @@ class TailPage:
 
     events: list[LoggedEvent]
     place: Cursor
-    """The position of the reader after these events and those that its filter excluded."""
+    """The position of the reader after these events and the events that its filter excluded."""
     is_last: bool
     """Whether the end of the log was reached."""
 
@@ -56,7 +56,7 @@ def parse(text: str) -> Cursor:
     """Parse a cursor.
 
     Raises:
-        Invalid: it is not a cursor.
+        Invalid: the text is not a cursor.
     """
     match = _FORM.fullmatch(arguments.text(text, "after"))
     if match is None:
@@ -70,7 +70,7 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
 
     Raises:
         Invalid: the text is not a cursor.
-        Incompatible: it belongs to another store, or to a part of the log that this database does not have.
+        Incompatible: the cursor belongs to another store, or to commits that this database does not have.
     """
     start = Cursor(store_id)
     if after is None:

@@ -1,8 +1,8 @@
 """Group-commit writer: the next batch forms while one commit is in flight, without a timer.
 
-A call is answered after COMMIT, with its result or its refusal. Errors are handled by kind. A refusal is an answer to
-one call. A lost answer to COMMIT is resolved by a lookup of the batch's key. Errors of the environment are retried. Any
-other error is a bug, and the batch is halved until the command that causes it is isolated.
+A call gets its result or its refusal after COMMIT. Errors are handled by kind. A refusal concerns only one call. If the
+connection fails during COMMIT, a lookup of the batch's key shows whether the batch was committed. Errors of the
+environment are retried. Any other error is a bug, and the batch is halved until the command that causes it is isolated.
 """
 
 import asyncio
@@ -55,34 +55,34 @@ _COMMIT_OF_KEY = union_all(
 
 
 class Waiter(Protocol):
-    """Receives the answer to a command in its own loop: a future or an object with the same methods."""
+    """Receiver of a command's result or error in its own event loop: a future or an object with the same methods."""
 
     def cancelled(self) -> bool:
         """Return whether the caller has stopped waiting; its command is then skipped if it has not begun."""
         ...
 
     def done(self) -> bool:
-        """Return whether it already has an answer or was cancelled."""
+        """Return whether it already has a result or an error, or was cancelled."""
         ...
 
     def set_result(self, result: Any, /) -> None:
-        """Receive the answer."""
+        """Receive the result."""
         ...
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """Receive the refusal."""
+        """Receive the error."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class PendingCommand:
-    """A command and the waiter for its answer."""
+    """A command and the waiter for its result."""
 
     command: Command
     loop: asyncio.AbstractEventLoop
     waiter: Waiter
     size: int
-    """The bytes of payload that the command carries."""
+    """The size of the command's payload in bytes."""
     reply: Any = None
     error: BaseException | None = None
 
@@ -102,7 +102,7 @@ class Histogram:
     One thread writes. A reader in another thread may see a value in `counts` before it is in `total`.
 
     Args:
-        bounds: the upper bounds in ascending order; greater values are counted apart.
+        bounds: the upper bounds in ascending order; greater values are counted separately.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -110,7 +110,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """The number of values up to each bound; the last is that of values beyond all bounds."""
+        """The number of values up to each bound and above the previous one; the last counts those above all bounds."""
         self.total = 0.0
         """The sum of all values."""
 
@@ -130,10 +130,10 @@ class WriterStatistics:
     largest_batch: int = 0
     retries: int = 0
     floor_ahead_micros: int = 0
-    """How far the log's last timestamp was ahead of the clock at the last batch."""
+    """The time by which the log's last timestamp was ahead of the clock at the last batch."""
     commit_calls: Histogram = field(default_factory=lambda: Histogram(_CALLS))
     commit_seconds: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
-    """The time from the beginning of a batch to its answers."""
+    """The time from the beginning of a batch until its calls have their results."""
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class Writer:
         self.statistics = WriterStatistics()
 
     async def start(self, on_commit: Callable[[WorkingSet, Committed | None], None]) -> None:
-        """Connect and start to process calls; in the store's event loop.
+        """Connect and start to process calls. It must run in the store's event loop.
 
         Args:
             on_commit: called after each commit, before the callers get their answers.
@@ -193,10 +193,10 @@ class Writer:
     # -- pending calls -----------------------------------------------------------------------------------------------
 
     async def call(self, command: Command) -> Any:
-        """Return the answer to a command, after its commit.
+        """Return the result of a command after its commit.
 
         Raises:
-            Busy: too much waits already; nothing was done.
+            Busy: too many calls or bytes are waiting already; nothing was done.
             Closed: the store is closed.
             StoreError: the command was refused.
         """
@@ -206,16 +206,16 @@ class Writer:
         try:
             return await future
         except asyncio.CancelledError:
-            # The answer may have arrived in the same iteration of the loop as the cancellation.
+            # The result may have arrived in the same iteration of the loop as the cancellation.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._on_undelivered(command, future.result())
             raise
 
     def submit(self, command: Command, waiter: Waiter) -> None:
-        """Like `call`, but `waiter` receives the answer or the refusal in the running loop. It must not raise.
+        """Like `call`, but `waiter` receives the result or the error in the running loop. Its methods must not raise.
 
         Raises:
-            Busy: too much waits already; nothing was done.
+            Busy: too many calls or bytes are waiting already; nothing was done.
             Closed: the store is closed.
         """
         self._put(PendingCommand(command, asyncio.get_running_loop(), waiter, command.size))
@@ -378,7 +378,7 @@ class Writer:
         self.statistics.floor_ahead_micros = max(ahead, 0)
         commands = [call.command for call in calls]
         working_set = await self._loader.load(session, tail, commands)
-        # Generated ids that exist already are replaced; most commands have none.
+        # Generated ids that exist already are replaced. Most commands have no generated ids.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
             working_set = await self._loader.load(session, tail, commands)
         for ordinal, call in enumerate(calls):
@@ -396,7 +396,7 @@ class Writer:
                     await self._loader.more_heads(session, working_set, MAX_BATCH_CALLS)
                     continue
                 except Corrupt:
-                    # The rows contradict the log, so the whole batch must fail instead of this call.
+                    # The rows contradict the log, so the whole batch must fail and not only this call.
                     raise
                 except StoreError as refused:
                     call.error = refused
@@ -462,7 +462,7 @@ class Writer:
                 call.waiter.set_exception(call.error)
             else:
                 call.waiter.set_result(call.reply)
-        # It runs after the callers' tasks, which were scheduled before it.
+        # This callback runs after the callers' tasks, which were scheduled before it.
         if len(calls) > 1:
             calls[0].loop.call_soon(self._note_callers_ran)
 
@@ -473,7 +473,10 @@ class Writer:
     # -- jobs and the end --------------------------------------------------------------------------------------------
 
     async def run_job(self, work: Callable[[WriteSession], Any]) -> Any:
-        """Run a coroutine function on the writing session between two batches; it begins and commits by itself."""
+        """Run a coroutine function on the writing session between two batches.
+
+        It begins and commits its transactions itself.
+        """
         future: asyncio.Future[Any] = self._loop.create_future()
         self._jobs.append((work, future))
         with self._lock:
@@ -485,7 +488,7 @@ class Writer:
         try:
             if self._session is None:
                 self._session = await self._dialect.writer()
-            # The work writes rows that the cache does not have.
+            # The work writes rows that the cache does not have, so the cache is cleared.
             self._loader.forget()
             result = await work(self._session)
         except Exception as error:  # noqa: BLE001 (the caller of the job gets any error)
