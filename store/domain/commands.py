@@ -1,4 +1,4 @@
-"""Commands: requests to the store, validated and encoded, each with the rows its decision needs."""
+"""Commands: validated and encoded requests to the store, each with a method that requests the rows it needs."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,10 @@ SpanKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A caller's key for one logical call. A repeat with the same key gets the first answer and is not executed."""
+    """A caller's key for one logical call.
+
+    A repeat with the same key gets the reply of the first call and is not executed.
+    """
 
     scope: str
     """The caller that the key belongs to: keys of different callers never conflict."""
@@ -25,36 +28,36 @@ class LoadRequest:
 
     rollouts: set[str] = field(default_factory=set[str])
     attempts: set[str] = field(default_factory=set[str])
-    """Ids of attempts named, in addition to the latest of each rollout named."""
+    """Ids of attempts that are loaded in addition to the latest attempt of each rollout in `rollouts`."""
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     counters: set[str] = field(default_factory=set[str])
     plan_keys: set[str] = field(default_factory=set[str])
     workers: set[str] = field(default_factory=set[str])
     worked: set[str] = field(default_factory=set[str])
-    """Rollouts whose workers may change their status."""
+    """Rollouts whose workers are loaded, because the status of these workers may change."""
     resources: set[str] = field(default_factory=set[str])
     latest_resources: bool = False
     fresh: set[str] = field(default_factory=set[str])
-    """Ids generated for new rollouts, which must not exist."""
+    """Ids generated for new rollouts; the loader checks whether they exist already."""
     bodies_of: set[str] = field(default_factory=set[str])
-    """Rollouts whose payload is part of the answer."""
+    """Rollouts whose payload is part of the result."""
     metadata_of: set[str] = field(default_factory=set[str])
-    """Rollouts whose attempts' metadata is part of the answer."""
+    """Rollouts whose attempts' metadata is part of the result."""
     claims: int = 0
-    """How many rollouts the batch may claim."""
+    """The number of rollouts that the batch may claim."""
     leavers: int = 0
-    """How many other commands may take a rollout off the queue before a claim sees it."""
+    """The number of other commands that may remove a rollout from the queue before a claim reads it."""
     joiners: set[str] = field(default_factory=set[str])
-    """Rollouts that may go back to the queue, where a claim of the same batch may take them."""
+    """Rollouts that may return to the queue, so that a claim of the same batch may start an attempt at them."""
     keys: set[str] = field(default_factory=set[str])
-    """Keys of calls that may have been made before."""
+    """Idempotency keys of calls that may have been made before."""
     keyed: set[str] = field(default_factory=set[str])
-    """Rollouts with calls under a caller's key, and those keys."""
+    """Rollouts whose run has calls with a caller's key; `run_keys` contains these keys."""
     run_keys: set[str] = field(default_factory=set[str])
     blobs: set[str] = field(default_factory=set[str])
     """Hashes of blobs that may exist already."""
     artifacts: set[str] = field(default_factory=set[str])
-    """Ids of artefacts named, and the rollouts they belong to."""
+    """Ids of the artefacts that are loaded; `artifacts_of` contains their rollouts."""
     artifacts_of: set[str] = field(default_factory=set[str])
     forked: set[str] = field(default_factory=set[str])
     """Rollouts whose attempts are all needed."""
@@ -62,12 +65,15 @@ class LoadRequest:
     """Rollouts whose labels are needed."""
     threads: set[str] = field(default_factory=set[str])
     whole_threads: set[str] = field(default_factory=set[str])
-    """Threads that are needed whole; of others only the checkpoints and the writes of tasks that are named."""
+    """Threads that are loaded completely.
+
+    Other threads are loaded with only the requested checkpoints and tasks' writes.
+    """
     thread_namespaces: set[str] = field(default_factory=set[str])
     thread_checkpoints: set[str] = field(default_factory=set[str])
     thread_tasks: set[str] = field(default_factory=set[str])
     due: bool = False
-    """Rollouts that the watchdog has to check now."""
+    """Whether to load the rollouts that the watchdog has to check now."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +86,7 @@ class Command:
 
     @property
     def size(self) -> int:
-        """The bytes of payload it carries; they limit the size of a batch."""
+        """The size of the payload in bytes. The sum over a batch is limited."""
         return 0
 
     def request_rows(self, request: LoadRequest) -> None:
@@ -171,7 +177,7 @@ class ReleaseClaim(Command):
     status_before: str
     queued_at: int
     claim_key: Idempotency | None = None
-    """The key of the claim, which is deleted with it."""
+    """The idempotency key of the claim. It is deleted with the claim."""
 
     def request_rows(self, request: LoadRequest) -> None:
         if self.claim_key is not None:
@@ -203,7 +209,7 @@ class StartAttempt(Command):
 
 @dataclass(slots=True, kw_only=True)
 class AmendRollout(Command):
-    """Set the fields of a rollout that `fields` names."""
+    """Set those fields of a rollout that `fields` lists."""
 
     rollout_id: str
     fields: list[str]
@@ -229,7 +235,7 @@ class AmendRollout(Command):
 
 @dataclass(slots=True, kw_only=True)
 class UpdateAttempt(Command):
-    """Set the fields of an attempt that `fields` names."""
+    """Set those fields of an attempt that `fields` lists."""
 
     rollout_id: str
     attempt_id: str
@@ -239,7 +245,7 @@ class UpdateAttempt(Command):
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
     error: Json | None = None
-    """Why the status is what it is."""
+    """The reason for the status."""
     body: Body | None = None
 
     @property
@@ -292,7 +298,7 @@ class RecordSpans(Command):
 
     items: list[NewSpan]
     number: bool = False
-    """Give each span the next number of its rollout instead of the one it carries."""
+    """Whether to replace each span's own number by the next number of its rollout."""
 
     @property
     def size(self) -> int:
@@ -312,7 +318,7 @@ class RecordSpans(Command):
 
 @dataclass(slots=True, kw_only=True)
 class NumberSpans(Command):
-    """Draw the next span number of each rollout named, known or not."""
+    """Take the next span number of each given rollout, whether the rollout exists or not."""
 
     rollout_ids: list[str]
 
@@ -327,7 +333,7 @@ class PublishResources(Command):
     resources_id: str
     body: Body
     is_new: bool
-    """The id was generated for this call."""
+    """Whether the id was generated for this call."""
 
     @property
     def size(self) -> int:
@@ -343,7 +349,7 @@ class BeatWorker(Command):
 
     worker_id: str
     heartbeat_stats: str | None
-    """JSON text, or None to leave what is there."""
+    """JSON text, or None to leave the present value."""
 
     def request_rows(self, request: LoadRequest) -> None:
         request.workers.add(self.worker_id)

@@ -1,6 +1,7 @@
 """Decide which events a command records.
 
-A refusal comes before any event is recorded, except for the events that the contract keeps.
+A command is refused before it records an event. `RecordSpans` is the exception: the groups of spans before the refused
+group stay recorded.
 """
 
 from collections.abc import Callable
@@ -62,7 +63,7 @@ from store.errors import Conflict, NotFound
 
 
 def decide(command: Command, working_set: WorkingSet) -> Any:
-    """Record the events of a command and return its answer.
+    """Record the events of a command and return its result.
 
     Raises:
         StoreError: the command is refused.
@@ -92,7 +93,7 @@ def _enqueue(command: Enqueue, working_set: WorkingSet) -> list[RolloutView]:
 
 
 def _check_plan_keys(items: list[NewRollout], working_set: WorkingSet) -> dict[str, str]:
-    """Return the rollouts that exist under the keys, or refuse them all if one key stands for another input."""
+    """Return the existing rollouts by plan key. Refuse all items if a key belongs to a rollout with another input."""
     existing: dict[str, str] = {}
     inputs: dict[str, str] = {}
     for item in items:
@@ -187,7 +188,7 @@ def _claim(command: Claim, working_set: WorkingSet) -> list[ClaimView]:
 
 
 def _release(command: ReleaseClaim, working_set: WorkingSet) -> bool:
-    """Put a rollout back at its old place, unless its attempt has changed since."""
+    """Return a claimed rollout to its old place in the queue, unless its attempt has changed since the claim."""
     key = None if command.claim_key is None else (command.claim_key.scope, command.claim_key.key)
     if key is not None and (answered := working_set.answered.get(key)) is not None and answered.is_repeated:
         return False
@@ -253,7 +254,7 @@ def _start(
 def _move(
     rollout_id: str, to: str, reason: str, working_set: WorkingSet, actor: str | None, *, cause: int | None = None
 ) -> Event | None:
-    """Give a rollout a status; a waiting status puts it at the tail of the queue."""
+    """Set the status of a rollout. A waiting status puts the rollout at the tail of the queue."""
     state = working_set.rollouts[rollout_id]
     if state.status == to and to not in TERMINAL:
         return None
@@ -304,7 +305,7 @@ def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptV
         raise NotFound.attempt(command.attempt_id, command.rollout_id)
 
     if command.fields == ["last_heartbeat_time"] and command.status is None:
-        # A bare heartbeat is a signal: many, disposable, and no fact.
+        # A heartbeat alone is a signal, not an event: heartbeats are frequent, and only the latest one matters.
         attempt.signal_time, attempt.signal_stamped_at = command.last_heartbeat_time, working_set.stamp
         working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
         working_set.rewatch.setdefault(state.rollout_id, False)
@@ -314,7 +315,7 @@ def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptV
     if command.status is not None:
         changed = _report(attempt, command.status, "reported", working_set, command.actor, error=command.error)
         cause = changed.position if changed else cause
-        # An error means that the attempt is over. Its rollout may have ended before and then stays so.
+        # An error means that the attempt is over. If its rollout ended earlier, the rollout keeps its status.
         if command.error is None or state.status in ACTIVE:
             _propagate(state, attempt, working_set, command.actor, cause)
     if command.worker_id or (command.status is not None and attempt.worker_id):
@@ -345,7 +346,7 @@ def _report(
     overdue: retry.Overdue | None = None,
     error: Json | None = None,
 ) -> Event | None:
-    """Give an attempt a status; succeeded and failed stamp its end each time."""
+    """Set the status of an attempt. `succeeded` and `failed` set its end time, even if it had ended before."""
     if attempt.status == to and to not in ENDED_ATTEMPT and error is None:
         return None
     fact = AttemptStatusChanged(
@@ -375,16 +376,16 @@ def _propagate(
 
 
 def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
-    """Return the next number of each rollout named, in the order named."""
+    """Return the next number of each given rollout, in the given order."""
     return [working_set.next_number(rollout_id) for rollout_id in command.rollout_ids]
 
 
 def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[int, int]]:
-    """Record spans group by group; return (index in the call, sequence id) of those that were new.
+    """Record spans group by group; return (index in the call, sequence id) of each new span.
 
-    A group is all spans of one attempt, in the order of first appearance. The counter of its rollout is raised before
-    anything is checked, so that a refused or repeated span never lowers what the next number will be. A group of an
-    unknown rollout or attempt is refused; the groups before it stand.
+    A group contains all spans of one attempt. Groups are in the order of their first spans. The counter of the rollout
+    is raised before the checks, so that a refused or repeated span raises it too. A group of an unknown rollout or
+    attempt is refused, and the groups before it stay recorded.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for index, item in enumerate(command.items):
@@ -392,7 +393,7 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[i
     recorded: list[tuple[int, int]] = []
     for (rollout_id, attempt_id), indexes in groups.items():
         if command.number:
-            # Until it is recorded a fact is the command's own; decided again, it is numbered again.
+            # The facts belong to the command until they are recorded. If it is decided again, they get new numbers.
             for index in indexes:
                 command.items[index].fact.sequence_id = working_set.next_number(rollout_id)
         else:
@@ -431,7 +432,7 @@ def _record_span(
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)
-    # A late span of an attempt that is over must not end the retry that waits in the queue.
+    # A late span of an attempt that is over must not remove the retry that waits in the queue.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
@@ -442,7 +443,7 @@ def _record_span(
 
 
 def _sweep(command: Sweep, working_set: WorkingSet) -> int:
-    """End the overdue attempts in the order in which their rollouts were created, and return how many.
+    """End the overdue attempts in the order in which their rollouts were created, and return their number.
 
     Attempts that are due but alive are checked again later. Attempts that an earlier command of the batch has changed
     may be overdue as well, although no table shows it yet.

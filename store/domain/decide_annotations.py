@@ -16,23 +16,23 @@ class AnnotationView:
     """The labels of a rollout after an annotation, and the event that recorded it."""
 
     labels: list[str]
-    """All labels of the rollout, in order."""
+    """All labels of the rollout, sorted."""
     version: int | None
-    """The position of the event that recorded it; None if nothing changed."""
+    """The number of the annotation's event in the rollout's stream; None if nothing changed."""
 
 
 def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationView:
     """Record the labels that change something, and the note.
 
     Raises:
-        NotFound: no such rollout.
+        NotFound: the rollout does not exist.
         Invalid: the rollout would have too many labels.
     """
     state = working_set.rollouts.get(command.rollout_id)
     if state is None:
         raise NotFound.rollout(command.rollout_id)
     labels = state.labels
-    assert labels is not None  # the command wanted them
+    assert labels is not None  # the command requested them
     added = [label for label in command.added if label not in labels]
     removed = [label for label in command.removed if label in labels]
     after = len(labels) + len(added) - len(removed)

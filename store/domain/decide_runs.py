@@ -19,7 +19,7 @@ class AppendedEvents:
     first: int
     last: int
     kind: str
-    """`events`, or the type of the only event; of the first call if this one repeats it."""
+    """`events`, or the type of the only event. For a repeated call it is the kind of the first call."""
     is_repeated: bool
 
     @property
@@ -71,11 +71,11 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
 def come_to_life(
     state: RolloutState, attempt: AttemptState, working_set: WorkingSet, actor: str | None, cause: int | None
 ) -> None:
-    """Set an attempt that showed a sign of life to running, and its rollout too."""
+    """Set an attempt that showed a sign of life to running, and do the same with its rollout."""
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="event")
         working_set.record_rollout(state.rollout_id, fact, actor=actor, cause=cause)
-    # As with spans: only the latest attempt moves its rollout, and only while that is not over.
+    # As with spans, only the latest attempt changes its rollout, and only while the rollout is not over.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="event")
         working_set.record_rollout(state.rollout_id, moved, actor=actor, cause=cause)
@@ -113,7 +113,7 @@ def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
     known = _known(working_set, rollout_id, fact.request_id, AttemptForked.type)
     state = _rollout(working_set, rollout_id)
     if known is not None:
-        assert known.attempt_id is not None  # a fork names its attempt
+        assert known.attempt_id is not None  # the key of a fork has the id of its attempt
         return view_rollout(working_set, rollout_id, known.attempt_id)
     active = [each for each in state.attempts.values() if each.status in ACTIVE and each.released_position is None]
     if active and not command.supersede:
@@ -153,7 +153,7 @@ def _is_base(attempt: AttemptState, sequence_id: int) -> bool:
 
 
 def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str | None) -> int | None:
-    """End active attempts, since another one takes over; return the position of the last end."""
+    """End active attempts, because a new attempt replaces them; return the position of the last end."""
     cause: int | None = None
     for attempt in active:
         fact = AttemptStatusChanged(
@@ -165,7 +165,7 @@ def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str |
 
 
 def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
-    """Make another attempt's view the rollout's; its status and its place in the queue do not change."""
+    """Make another attempt's view the view of the rollout; its status and its place in the queue do not change."""
     known = _known(working_set, command.rollout_id, command.request_id, HeadMoved.type)
     state = _rollout(working_set, command.rollout_id)
     attempt = state.attempt(command.attempt_id)
@@ -183,7 +183,7 @@ def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 _EVENTS = "events"
-# The request for a rejected checkpoint is the same as for a saved one.
+# A rejected checkpoint has the same request as a saved one, so both kinds may have the same key.
 _SAME = {"checkpoint.rejected": "checkpoint.saved"}
 
 
@@ -195,7 +195,7 @@ def _rollout(working_set: WorkingSet, rollout_id: str) -> RolloutState:
 
 
 def _known(working_set: WorkingSet, rollout_id: str, key: str | None, kind: str) -> RunKey | None:
-    """Return what was done under a key.
+    """Return the events that an earlier call with this key recorded; None if there was no such call.
 
     Raises:
         Conflict: the key was used for another request.

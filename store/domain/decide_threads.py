@@ -21,7 +21,7 @@ from store.errors import NotFound, TooLarge
 MOST_COPIED = 10_000
 """The maximum number of checkpoints and groups of writes that one call copies."""
 
-# With at most these, `data` stays within its limit.
+# The maximum size of the keys in one event, so that its `data` stays within its limit.
 _PRUNED_BYTES = 6000
 
 
@@ -63,7 +63,7 @@ def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, worki
 
 
 def _unknown(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> ThreadFact | None:
-    """Return the part of an item that has to be recorded."""
+    """Return the part of an item that has to be recorded; None if all of it exists."""
     state, fact = working_set.threads.get(thread_id), item.fact
     if state is None:
         return fact
@@ -87,7 +87,7 @@ def delete_thread(command: DeleteThread, working_set: WorkingSet) -> bool:
 
 
 def prune_thread(command: PruneThread, working_set: WorkingSet) -> int:
-    """Delete those of some checkpoints that exist; return how many."""
+    """Delete the given checkpoints that exist; return their number."""
     state = working_set.threads.get(command.thread_id)
     if state is None:
         return 0
@@ -119,7 +119,7 @@ def copy_thread(command: CopyThread, working_set: WorkingSet) -> int:
     """Copy a thread without storing its payload again; return the number of checkpoints.
 
     Raises:
-        TooLarge: it has more checkpoints and writes than one call may copy.
+        TooLarge: the thread has more checkpoints and writes than one call may copy.
     """
     source = working_set.threads.get(command.source_id)
     if source is None or not (source.checkpoints or source.writes):

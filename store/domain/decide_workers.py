@@ -65,7 +65,7 @@ def _become(
         fact = WorkerStatusChanged(from_=state.status, to=status, rollout_id=rollout_id, attempt_id=attempt_id)
         working_set.record_worker(worker_id, fact, actor=actor, cause=cause)
     elif status == "busy":
-        # A heartbeat that only refreshes the time is a signal.
+        # A change that only refreshes the time is a signal and not an event.
         working_set.signals_of(worker_id).last_busy_at = working_set.stamp
     else:
         working_set.signals_of(worker_id).last_idle_at = working_set.stamp

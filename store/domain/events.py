@@ -60,7 +60,7 @@ class RolloutStarted(_RolloutCreated):
 
 @dataclass(slots=True)
 class RolloutAmended:
-    """Fields of a rollout other than its status were set. `fields` names them, because null is a value too."""
+    """Fields of a rollout other than its status were set. `fields` lists them, because null is a value too."""
 
     type: ClassVar = "rollout.amended"
     shape: ClassVar = 1
@@ -120,7 +120,7 @@ class AttemptStatusChanged:
 
 @dataclass(slots=True)
 class AttemptAmended:
-    """Fields of an attempt other than its status were set; `fields` names them."""
+    """Fields of an attempt other than its status were set; `fields` lists them."""
 
     type: ClassVar = "attempt.amended"
     shape: ClassVar = 1
@@ -213,7 +213,7 @@ class WorkerStatusChanged:
 
 @dataclass(slots=True)
 class RolloutAnnotated:
-    """Labels were added to a rollout or removed, or a note was added; the body contains the note's text."""
+    """Labels of a rollout were added or removed, or a note was added; the body contains the note's text."""
 
     type: ClassVar = "rollout.annotated"
     shape: ClassVar = 1
@@ -222,7 +222,7 @@ class RolloutAnnotated:
     removed: list[str]
     """Labels that the rollout had."""
     noted: bool | None = None
-    """Whether there is a note. A fold does not read bodies, so the data state it."""
+    """Whether there is a note. States are computed from events without their bodies, so the data contain this flag."""
 
 
 @dataclass(slots=True)
@@ -316,14 +316,15 @@ def encode(fact: Fact) -> str:
 
 
 # For each type and sequence of stored keys: the class, a function that puts the values into the order of its fields,
-# and the defaults that are appended before that. Keyword arguments would take longer than all other steps.
+# and the defaults that are appended to the values before. Keyword arguments would take longer than all other steps of
+# decoding.
 _Form = tuple[type[Fact], Callable[[tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
 _FORMS: dict[tuple[str, ...], _Form] = {}
 _FORMS_KEPT = 4096
 
 
 def decode(type_: str, data: Json) -> Fact:
-    """Return the fact of an event of the current shape.
+    """Return the fact of an event that has the current shape.
 
     Raises:
         KeyError: the type is not known to this version.
@@ -355,7 +356,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {}
 
 
 def upcast(type_: str, shape: int, data: Json) -> Fact:
-    """Return the fact of an event that any version wrote.
+    """Return the fact of an event that was written by any version.
 
     Raises:
         Incompatible: a newer version wrote a type or a shape that this one does not know.

@@ -1,4 +1,4 @@
-"""Idempotent calls: answers are stored next to the log, and a repeated call gets the stored answer."""
+"""Idempotent calls: replies are stored next to the log, and a repeated call gets the stored reply."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,16 +29,16 @@ from store.errors import Conflict
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The answer to a repeated call: the first answer and its time."""
+    """The result of a repeated call: the reply of the first call and its position."""
 
     position: int
     """The position of the last event when the call was first decided."""
     reply: Json
-    """Ids and numbers of the answer, without its payload."""
+    """Ids and numbers of the reply, without its payload."""
 
 
 def decide_once(command: Command, working_set: WorkingSet) -> Any:
-    """As `decide`, but answer a call whose key is known with `Repeat` and do not execute it again.
+    """Decide a command as `decide` does. If its key is known, return `Repeat` and do not execute it again.
 
     Raises:
         Conflict: the key was used for another request.
@@ -60,13 +60,16 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
             f"idempotency key {idempotency.key!r} was used for another request", "make a new key for each call"
         )
     if isinstance(command, Claim) and not known.is_repeated:
-        # A caller has the answer now, so the claim must not be released any more.
+        # A caller has the reply now, so the claim must not be released any more.
         working_set.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
     return Repeat(known.position, known.reply)
 
 
 def is_keyed(command: Command) -> bool:
-    """Return whether a repeat would change more than the first call; a repeated heartbeat, for example, does not."""
+    """Return whether a repeat would change more than one call does, so that the command needs a key.
+
+    A repeated heartbeat, for example, changes nothing more.
+    """
     return type(command) in _REPLIES
 
 
@@ -99,7 +102,7 @@ def _appended(_: AppendToRun, answer: AppendedEvents) -> Json:
 
 
 def _annotated(command: AnnotateRollout, answer: AnnotationView) -> Json:
-    # The labels are read from the past, since they may be longer than an answer stored here.
+    # The labels may be too long for a stored reply, so a repeat reads them at the event with this number.
     return {"rollout": command.rollout_id, "number": answer.version}
 
 

@@ -1,4 +1,4 @@
-"""The state of one set of resources, and how a publication changes it."""
+"""The state of one set of resources, and the function that applies a publication to it."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from store.errors import Corrupt
 
 @dataclass(slots=True)
 class ResourcesState:
-    """The state of one resources id. The latest of all is the one with the greatest last position."""
+    """The state of the resources under one id. The latest resources are those with the greatest last position."""
 
     resources_id: str
     version: int

@@ -10,10 +10,10 @@ _NEVER = 2**62
 
 
 def status_after(attempt: AttemptState, config: Json) -> str:
-    """Return the status a rollout takes from its latest attempt.
+    """Return the status that a rollout gets from its latest attempt.
 
-    A failed, timed out or unresponsive attempt sends it back to the queue if the config's `retry_condition` names that
-    status and attempts are left; the budget counts the attempts of one re-run.
+    A failed, timed out or unresponsive attempt returns the rollout to the queue if the config's `retry_condition` lists
+    that status and attempts are left. `max_attempts` limits the attempts of each re-run separately.
     """
     if attempt.status in {"preparing", "running", "succeeded"}:
         return attempt.status
@@ -35,7 +35,7 @@ class Overdue:
 
 
 def judge(rollout: RolloutState, now: int) -> Overdue | None:
-    """Return why the latest attempt of an active rollout must be given up at `now` (µs); None if it must not.
+    """Return the reason to give up the latest attempt of an active rollout at `now` (µs); None if there is none.
 
     The timeout counts from the attempt's start, and heartbeats do not extend it. Silence counts from the last sign of
     life, or from the start if there was none. A limit must be exceeded, not only reached.
@@ -53,7 +53,7 @@ def judge(rollout: RolloutState, now: int) -> Overdue | None:
 
 
 def check_at(rollout: RolloutState) -> int | None:
-    """Return when the watchdog has to check the rollout, in µs; None if it never has to."""
+    """Return the time in µs at which the watchdog has to check the rollout; None if it never has to."""
     attempt = rollout.latest
     if rollout.status not in ACTIVE or attempt is None:
         return None

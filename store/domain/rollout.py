@@ -1,4 +1,4 @@
-"""State of a rollout and its attempts, and the fold of its stream."""
+"""State of a rollout and its attempts, and the function that applies the events of its stream."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,13 +64,13 @@ class AttemptState:
     first_position: int
     last_position: int
     tries: int
-    """The number of attempts with its rerun_seq up to this one."""
+    """The number of attempts with the same rerun_seq up to this one."""
     fork_version: int | None = None
-    """The version of the fork whose masks apply to its view: its own, or that of the attempt it retries."""
+    """The version of the fork whose masks apply to the view. A retry uses the fork of the attempt that it retries."""
     base: int | None = None
     base_version: int | None = None
     head_before: int | None = None
-    """The rollout's head before it started."""
+    """The rollout's head before this attempt started."""
     # The latest explicit heartbeat that is a signal and not an event. It is not part of the row.
     signal_time: float | None = None
     signal_stamped_at: int | None = None
@@ -85,7 +85,10 @@ class AttemptState:
 
 @dataclass(slots=True)
 class RolloutState:
-    """A rollout with its loaded attempts: all of them in a rebuild, the named and the latest in a batch."""
+    """A rollout with its loaded attempts.
+
+    A rebuild loads all of them; a batch loads the requested ones and the latest.
+    """
 
     rollout_id: str
     status: str
@@ -113,7 +116,7 @@ class RolloutState:
     first_position: int
     last_position: int
     head: int | None = None
-    """The sequence id of the attempt whose view is the rollout's; None before the first attempt."""
+    """The sequence id of the attempt whose view is the view of the rollout; None before the first attempt."""
     run_version: int | None = None
     """The version of the last event that a plan to fork depends on."""
     attempts: dict[str, AttemptState] = field(default_factory=dict[str, AttemptState])
@@ -129,7 +132,7 @@ class RolloutState:
         return None
 
     def attempt(self, attempt_id: str) -> AttemptState | None:
-        """The attempt of this id, unless its claim was released."""
+        """Return the attempt with this id; None if it is missing or its claim was released."""
         found = self.attempts.get(attempt_id)
         return None if found is None or found.released_position is not None else found
 
@@ -138,7 +141,7 @@ def evolve(state: RolloutState | None, event: Event, *, may_skip: bool = False) 
     """Apply the next event of a rollout's stream; the given state may be changed and returned.
 
     Args:
-        state: the state before it; None for the first event.
+        state: the state before the event; None for the first event.
         event: the event.
         may_skip: whether events between the state and this one may be missing, since the reader does not need them.
 
@@ -224,7 +227,7 @@ def _status_changed(state: RolloutState, event: Event, fact: RolloutStatusChange
 def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) -> None:
     if fact.sequence != state.attempt_count + 1:
         raise Corrupt(event.stream, f"attempt {fact.sequence}", f"attempt {state.attempt_count + 1}")
-    # A retry has the rerun_seq of the attempt before it. The event of a fork comes next.
+    # A retry has the rerun_seq of the attempt before it. For a fork, the event with its base and its masks comes next.
     before, is_fork = state.latest, fact.via == "fork"
     retried = before if not is_fork and before is not None and before.rerun_seq == fact.rerun_seq else None
     tries = _tries(state, fact.rerun_seq) if is_fork else retried.tries if retried is not None else 0
@@ -241,7 +244,7 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
         end_at=None,
         last_heartbeat_time=None,
         heartbeat_stamped_at=None,
-        # The metadata of a re-run describe its fork, and a retry of it needs them as well.
+        # The metadata of a re-run describe its fork, so a retry of the re-run needs them too.
         metadata_position=None if retried is None or retried.fork_version is None else retried.metadata_position,
         via=fact.via,
         rerun_seq=fact.rerun_seq,

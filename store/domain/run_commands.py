@@ -1,4 +1,4 @@
-"""Commands for runs: requests, validated and encoded, each with the rows its decision needs."""
+"""Commands for runs: validated and encoded requests, each with a method that requests the rows it needs."""
 
 from dataclasses import dataclass, field
 
@@ -17,11 +17,11 @@ class NewRunFact:
     fact: Told
     body: Body | None
     blobs: list[Body] = field(default_factory=list[Body])
-    """The blobs that the event names by hash, in addition to the body."""
+    """The blobs that the event refers to by their hashes, in addition to the body."""
 
     @property
     def size(self) -> int:
-        """The bytes of payload it carries."""
+        """The size of the payload in bytes."""
         return (0 if self.body is None else len(self.body.stored)) + sum(len(blob.stored) for blob in self.blobs)
 
 
@@ -32,7 +32,7 @@ class AppendToRun(Command):
     rollout_id: str
     attempt_id: str
     kind: str
-    """What the key stands for: `events`, or the type of the one fact."""
+    """The kind of call that the key belongs to: `events`, or the type of the only fact."""
     items: list[NewRunFact]
     key: str | None
 
@@ -99,7 +99,7 @@ class ForkPrecondition:
 
     head: int | None
     run_version: int
-    """The version of the last event that matters to a plan; 0 before any."""
+    """The version of the last event that matters to a plan; 0 if there is none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,10 +108,10 @@ class Fork(Command):
 
     rollout_id: str
     fact: AttemptForked
-    """The start of the attempt, with its new id."""
+    """The fork, with the id of the new attempt."""
     ground: ForkPrecondition
     supersede: bool
-    """End active attempts instead of refusing."""
+    """Whether to end active attempts instead of refusing the fork."""
     worker_id: str | None
     owner: Json | None
     body: Body | None

@@ -18,7 +18,7 @@ class RunEvent:
     agent: str | None = None
     phase: str | None = None
     node_exec: str | None = None
-    """The execution of the node that it belongs to."""
+    """The execution of the node to which the event belongs."""
     status: str | None = None
     service: str | None = None
     metrics: dict[str, Any] | None = None
@@ -27,9 +27,9 @@ class RunEvent:
     """The hash of the prompt's blob in hex; None if the body contains the prompt."""
     response_sha256: str | None = None
     key: str | None = None
-    """The caller's key of the call that recorded it."""
+    """The caller's key of the call that recorded the event."""
     ordinal: int | None = None
-    """Its index in that call, from 0."""
+    """The index of the event in that call, from 0."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Phase:
     phase: str
     scope: str | None = None
     cascade: bool | None = None
-    """Whether it runs only because a phase of another scope was run again."""
+    """Whether the phase runs only because a phase of another scope was run again."""
     reason: str | None = None
     key: str | None = None
     ordinal: int | None = None
@@ -129,7 +129,7 @@ class ArtifactRetracted:
 
 @dataclass(slots=True)
 class AttemptForked:
-    """An attempt continues the work of an earlier one, except the events that its masks hide."""
+    """An attempt continues the work of an earlier one. The events that its masks hide are not part of its view."""
 
     type: ClassVar = "attempt.forked"
     shape: ClassVar = 1
@@ -139,15 +139,15 @@ class AttemptForked:
     base: int
     """The sequence id of the attempt that it continues."""
     base_version: int
-    """The last version of the stream at which the base's events belong to its view."""
+    """The version of the stream up to which the base's events belong to the attempt's view."""
     masks: list[dict[str, Any]]
-    """scopes, nodes, phases and children of each mask; a list that is None or missing matches all."""
+    """The scopes, nodes, phases and children of each mask. A list that is None or missing matches everything."""
     scopes: list[str] | None = None
     phase: str | None = None
     entry: str | None = None
     """The first node that runs."""
     checkpoints: list[str] | None = None
-    """The ids of the checkpoints that it starts from."""
+    """The ids of the checkpoints from which the attempt starts."""
     cascade: list[str] | None = None
     """The phases of other scopes that run again afterwards."""
     graph: str | None = None

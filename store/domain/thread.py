@@ -1,4 +1,4 @@
-"""State of a thread of a LangGraph checkpointer, and the fold of its stream."""
+"""State of a thread of a LangGraph checkpointer, and the function that applies the events of its stream."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from store.errors import Corrupt
 CheckpointKey = tuple[str, str]
 """Namespace and id."""
 WriteKey = tuple[str, str, str, int]
-"""Namespace and id of the checkpoint, the task, and the number of the write among the task's."""
+"""The namespace and the id of the checkpoint, the task, and the number of the write among the writes of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class KeptCheckpoint:
     step: int | None
     position: int
     body_position: int
-    """The position of the event that has the body. For a copy it is another thread's event."""
+    """The position of the event that has the body. For a copy it is an event of another thread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Commands of a LangGraph checkpointer, validated and encoded, each with the rows its decision needs."""
+"""Commands of a LangGraph checkpointer, validated and encoded, each with a method that requests the rows it needs."""
 
 from dataclasses import dataclass, field
 
@@ -15,11 +15,11 @@ class NewThreadFact:
     fact: ThreadCheckpointSaved | ThreadWritesSaved
     body: Body
     blobs: list[Body] = field(default_factory=list[Body])
-    """The values that the body names by their hashes."""
+    """The values that the body refers to by their hashes."""
 
     @property
     def size(self) -> int:
-        """The bytes of payload it carries."""
+        """The size of the payload in bytes."""
         return len(self.body.stored) + sum(len(blob.stored) for blob in self.blobs)
 
 
@@ -29,10 +29,10 @@ class KeepInThread(Command):
 
     thread_id: str
     items: list[NewThreadFact]
-    """One checkpoint, or writes of one task."""
+    """One checkpoint, or the writes of one task."""
     rollout_id: str | None = None
     attempt_id: str | None = None
-    """The attempt whose sign of life this is, and its rollout; both or none."""
+    """The attempt that shows a sign of life by this call. It is None if and only if `rollout_id` is None."""
 
     @property
     def size(self) -> int:

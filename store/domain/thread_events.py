@@ -1,4 +1,4 @@
-"""Events of threads: what a LangGraph checkpointer saved and deleted."""
+"""Events of threads: a LangGraph checkpointer saved, copied or deleted something."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ class ThreadCheckpointSaved:
     sha256s: list[str] | None = None
     """The hashes, in hex, of the blobs that contain values of its body."""
     origin: int | None = None
-    """The position of the event whose body it shares; None if it is not a copy."""
+    """The position of the event whose body this copy shares; None if the event is not a copy."""
 
 
 @dataclass(slots=True)
@@ -57,9 +57,9 @@ class ThreadPruned:
     type: ClassVar = "thread.pruned"
     shape: ClassVar = 1
     reason: str
-    """keep_latest, or runs for the checkpoints of some runs."""
+    """`keep_latest`, or `runs` if the checkpoints of some runs were deleted."""
     checkpoints: list[list[str]]
-    """The namespace and id of each."""
+    """The namespace and the id of each checkpoint."""
 
 
 @dataclass(slots=True)
@@ -79,4 +79,4 @@ THREAD_FACTS: tuple[type[ThreadFact], ...] = (
     ThreadDeleted,
 )
 WITH_BLOBS = frozenset({ThreadCheckpointSaved.type, ThreadWritesSaved.type})
-"""Types of events whose bodies name values that lie in `blobs`."""
+"""Types of events whose bodies refer to values in `blobs`."""

@@ -1,4 +1,4 @@
-"""Answers of decisions: rows as they are at that moment, since the states change afterwards."""
+"""Results of decisions. They contain copies of rows, because the states change afterwards."""
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -38,7 +38,7 @@ class AttemptView:
 
 @dataclass(slots=True)
 class RolloutView:
-    """A rollout with its payload, and one attempt if the answer has one."""
+    """A rollout with its payload, and one attempt if the result has one."""
 
     row: Row
     input: Body
@@ -55,7 +55,7 @@ class ClaimView:
     status_before: str
     queued_at: int
     idempotency: Idempotency | None = None
-    """The key of the call that claimed it."""
+    """The idempotency key of the claim."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The state of a worker, and how each fact of its stream changes it."""
+"""The state of a worker, and the function that applies the events of its stream."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,10 @@ from store.errors import Corrupt
 
 @dataclass(slots=True)
 class WorkerState:
-    """One worker, with the fields that decisions and its row need. Its heartbeats are signals and stored separately."""
+    """One worker, with the fields that decisions and its row need.
+
+    Its heartbeats are signals, which are stored separately.
+    """
 
     worker_id: str
     status: str

@@ -1,6 +1,7 @@
 """The rows that a batch works on, and the events that it adds.
 
-A working set is loaded under the lock, changed by one decision after another, and discarded after COMMIT or rollback.
+A working set is loaded under the write lock, changed by one decision after another, and discarded after COMMIT or
+rollback.
 """
 
 import heapq
@@ -29,7 +30,7 @@ CallKey = tuple[str, str]
 """The scope of the key, and the key."""
 
 
-# Events of an attempt that are signs of life. There are many, and they change nothing else of its row.
+# Events that are signs of life of an attempt. They are frequent, and they change nothing else in the attempt's row.
 _Sign = (
     SpanRecorded
     | RunEvent
@@ -43,12 +44,12 @@ _Sign = (
 
 
 class NeedsHeads(Exception):
-    """A claim used up the loaded rows of the queue, and the table holds more."""
+    """A claim used up the loaded rows of the queue, and the table has more rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to a call under a key."""
+    """The stored reply to a call with an idempotency key."""
 
     request_hash: bytes
     position: int
@@ -57,13 +58,13 @@ class Answered:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the answer was given a second time."""
+        """Whether the reply was returned a second time."""
         return bool(self.reply.get("repeated"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """What a call under a caller's key has written to a rollout's stream."""
+    """The events that a call with a caller's key wrote to a rollout's stream."""
 
     kind: str
     version: int
@@ -73,12 +74,15 @@ class RunKey:
 
 @dataclass(slots=True)
 class WorkingSet:
-    """What a batch knows and what it has changed. Positions are those the database will draw: it has the lock."""
+    """The rows that a batch loaded and the changes that it made.
+
+    The batch has the write lock, so no other writer uses the positions that it assigns.
+    """
 
     now: int
     """The clock when the batch took the lock, in µs."""
     last_stamp: int
-    """The greatest stamp of an event so far."""
+    """The greatest timestamp of an event so far."""
     next_position: int
 
     rollouts: dict[str, RolloutState] = field(default_factory=dict[str, RolloutState])
@@ -90,65 +94,66 @@ class WorkingSet:
     counters: dict[str, int] = field(default_factory=dict[str, int])
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     taken: set[str] = field(default_factory=set[str])
-    """Of the ids generated for new rollouts, those that exist."""
+    """The ids generated for new rollouts that exist already."""
     plan_keys: dict[str, str] = field(default_factory=dict[str, str])
     bodies: dict[int, Body] = field(default_factory=dict[int, Body])
     answered: dict[CallKey, Answered] = field(default_factory=dict[CallKey, Answered])
     run_keys: dict[tuple[str, str], RunKey] = field(default_factory=dict[tuple[str, str], RunKey])
     """By rollout and key."""
     blobs: set[str] = field(default_factory=set[str])
-    """Of the hashes named, those whose blobs exist."""
+    """The requested hashes whose blobs exist."""
     artifacts: dict[tuple[str, str], tuple[int, int | None]] = field(
         default_factory=dict[tuple[str, str], tuple[int, int | None]]
     )
-    """By rollout and id: the version at which it was saved, and that at which it was retracted."""
+    """By rollout and id: the versions at which the artefact was saved and retracted."""
     threads: dict[str, ThreadState] = field(default_factory=dict[str, ThreadState])
     body_hashes: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """Of the bodies of checkpoints of threads, by position."""
+    """The hashes of the bodies of thread checkpoints, by position."""
     due: list[str] = field(default_factory=list[str])
     heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """A heap of (queued position, rollout id)."""
     heads_until: int = EVERYTHING
-    """Rows of the queue beyond this position are not at hand."""
+    """Rows of the queue beyond this position are not loaded."""
 
-    # What changed.
+    # The changes.
     events: list[Event] = field(default_factory=list[Event])
     new_blobs: dict[str, Body] = field(default_factory=dict[str, Body])
     command: int = 0
     stamp: int = 0
     queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
-    """For each rollout touched, its place in the queue before the batch."""
+    """The place in the queue before the batch, for each changed rollout."""
     moved: set[str] = field(default_factory=set[str])
-    """Rollouts to which more happened than that spans arrived."""
+    """Rollouts changed by other events than signs of life and annotations."""
     moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    """Attempts to which more happened than that spans arrived."""
+    """Attempts changed by other events than signs of life."""
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
     touched_labels: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    """By rollout: those it was given, and those it lost."""
+    """Pairs of a rollout and a label that was added or removed."""
     touched_workers: set[str] = field(default_factory=set[str])
     touched_resources: set[str] = field(default_factory=set[str])
     touched_threads: set[str] = field(default_factory=set[str])
     touched_checkpoints: set[tuple[str, CheckpointKey]] = field(default_factory=set[tuple[str, CheckpointKey]])
-    """Of threads: those that were kept, and those that do not count any more."""
+    """Checkpoints of threads that were saved or deleted."""
     touched_writes: set[tuple[str, WriteKey]] = field(default_factory=set[tuple[str, WriteKey]])
     touched_counters: set[str] = field(default_factory=set[str])
     touched_signals: set[str] = field(default_factory=set[str])
     beats: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
     rewatch: dict[str, bool] = field(default_factory=dict[str, bool])
-    """Rollouts whose time to be looked at may have changed; True where a row may have to go."""
+    """Rollouts whose next check by the watchdog may have changed; True if a row of `watch` may have to be deleted."""
     queue_reordered: bool = False
     touched_answers: set[CallKey] = field(default_factory=set[CallKey])
-    """Keys of calls whose answers were kept or forgotten."""
+    """Keys of calls whose replies were stored or deleted."""
 
     def begin(self, ordinal: int) -> None:
-        """Start the next command: a new ordinal and a new stamp."""
+        """Start the next command with a new ordinal and a new timestamp."""
         self.command = ordinal
         self.stamp = max(self.now, self.last_stamp + 1)
 
     def tick(self) -> None:
-        """Stamp the next item: later than every event before it.
+        """Set the timestamp of the next item. It is later than every event before it.
 
-        What wrote no event uses up no time either: so it does not matter which commands share a batch.
+        Commands and items without an event do not advance the timestamp, so it does not matter which commands share a
+        batch.
         """
         self.stamp = max(self.now, self.last_stamp + 1)
 
@@ -182,8 +187,8 @@ class WorkingSet:
         event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, cause, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
         self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
-        # A span only postpones the next check, which may come too early. If the last sign of life was in the future,
-        # the span brings the check forward.
+        # A sign of life usually postpones the next check. The row of `watch` then stays, and the check comes too early,
+        # which is harmless. If the last sign of life was in the future, the new one brings the check forward.
         if sign_before is not None and sign_before > event.at / 1_000_000:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or _limited(state)
         return event
@@ -239,50 +244,50 @@ class WorkingSet:
         return event
 
     def keep_blob(self, body: Body) -> None:
-        """Store a body among those named by their hashes, unless it is there."""
+        """Add a body to the blobs, unless a blob with its hash exists."""
         name = body.sha256.hex()
         if name not in self.blobs:
             self.blobs.add(name)
             self.new_blobs[name] = body
 
     def signals_of(self, worker_id: str) -> WorkerSignals:
-        """The signals of a worker, to be changed."""
+        """Return the signals of a worker, which the caller is about to change."""
         self.touched_signals.add(worker_id)
         return self.worker_signals.setdefault(worker_id, WorkerSignals(worker_id))
 
     def raise_counter(self, rollout_id: str, value: int) -> None:
-        """Let the span numbers of a rollout go on after `value`."""
+        """Raise the span counter of a rollout to at least `value`."""
         known = self.counters.get(rollout_id)
         if known is None or value > known:
             self.counters[rollout_id] = max(value, known or 0)
             self.touched_counters.add(rollout_id)
 
     def next_number(self, rollout_id: str) -> int:
-        """Draw the next span number of a rollout."""
+        """Take the next span number of a rollout."""
         number = self.counters.get(rollout_id, 0) + 1
         self.counters[rollout_id] = number
         self.touched_counters.add(rollout_id)
         return number
 
     def keep_answer(self, key: CallKey, answer: Answered) -> None:
-        """Know what a call was answered under its key."""
+        """Store the reply to a call under its key."""
         self.answered[key] = answer
         self.touched_answers.add(key)
 
     def forget_answer(self, key: CallKey) -> None:
-        """Let a call under this key be made anew."""
+        """Delete the reply under a key, so that the call can be executed again."""
         if self.answered.pop(key, None) is not None:
             self.touched_answers.add(key)
 
     def joins_queue(self, rollout_id: str, position: int) -> None:
-        """Let later claims of this batch see a rollout that has just joined the queue."""
+        """Add a rollout that has just joined the queue, so that later claims of this batch see it."""
         heapq.heappush(self.heads, (position, rollout_id))
 
     def take_heads(self, limit: int) -> list[str]:
         """Take up to `limit` rollouts from the head of the queue.
 
         Raises:
-            NeedsHeads: the table may hold more than is at hand; nothing was taken.
+            NeedsHeads: the table may have more rows than are loaded; nothing was taken.
         """
         taken: list[tuple[int, str]] = []
         while len(taken) < limit:
@@ -293,7 +298,7 @@ class WorkingSet:
                     heapq.heappush(self.heads, head)
                 raise NeedsHeads
             position, rollout_id = heapq.heappop(self.heads)
-            # A rollout that left the queue in this batch is still in the heap, at a place that is no longer its own.
+            # A rollout that left the queue in this batch is still in the heap at its old place, which is skipped.
             if self.rollouts[rollout_id].queued_position == position:
                 taken.append((position, rollout_id))
         return [rollout_id for _, rollout_id in taken]
