@@ -1,1 +1,1 @@
-"""Rows of states, one pure function per table. Transitions of states are in `store.domain`."""
+"""Functions from states to rows, one pure function per table. Transitions of states are in `store.domain`."""

@@ -33,9 +33,9 @@ Row = tuple[Any, ...]
 KEY_MICROS = 86_400_000_000
 """The lifetime of an idempotency key."""
 
-# The columns of its rollout and its attempt that a span changes.
+# The columns of a rollout and of an attempt that a span changes.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
-# An event of a run also changes the run's version.
+# An event of a run also changes `run_version`.
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
@@ -237,7 +237,7 @@ def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -
 
 
 def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
-    """Add the rows that no event determines: counters, heartbeats, and the next times of the watchdog."""
+    """Add the rows that no event determines: counters, heartbeats, and the times of the watchdog's next checks."""
     for rollout_id in working_set.touched_counters:
         counter = (rollout_id, working_set.counters[rollout_id])
         changes.upserts.setdefault(core_tables.span_counters, []).append(counter)
