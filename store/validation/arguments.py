@@ -27,7 +27,7 @@ def text(value: Any, field: str) -> str:
 
 
 def whole(value: Any, field: str, meaning: str, least: int | None = None) -> int:
-    """Return an integer unchanged; `meaning` describes it in the message.
+    """Return an integer unchanged; `meaning` describes a valid value in the message.
 
     Raises:
         Invalid: the value is not an integer, or is below `least`.
@@ -77,7 +77,7 @@ def seconds(value: Any, field: str) -> float:
 
 
 def wait_seconds(value: Any) -> float:
-    """Return how long a claim may wait.
+    """Return the time in seconds that a claim may wait.
 
     Raises:
         Invalid: the value is not a number, is negative, or is not finite.
@@ -89,7 +89,7 @@ def wait_seconds(value: Any) -> float:
 
 
 def timeout(value: Any) -> float | None:
-    """Return how long to wait for rollouts to end; None for no limit.
+    """Return the time in seconds to wait for rollouts to end; None for no limit.
 
     Raises:
         Invalid: the value is neither None nor a number.
@@ -103,7 +103,7 @@ def timeout(value: Any) -> float | None:
 
 
 def moment(value: Any, field: str) -> float:
-    """Return a time to store, as a float.
+    """Return a timestamp as float seconds since the epoch.
 
     Raises:
         Invalid: the value is not a finite number.
@@ -151,7 +151,7 @@ def texts(values: Any, field: str) -> list[str]:
     """Return texts as a list.
 
     Raises:
-        Invalid: as `several`, or one of the values is not text.
+        Invalid: `several` refuses the values, or one of them is not text.
     """
     found: list[Any] = several(values, field)
     for value in found:
@@ -164,7 +164,7 @@ def pairs(values: Any, field: str) -> list[tuple[str, str]]:
     """Return pairs of a rollout id and an attempt id as a list.
 
     Raises:
-        Invalid: as `several`, or one of the values is not a pair of texts.
+        Invalid: `several` refuses the values, or one of them is not a pair of texts.
     """
     found: list[Any] = several(values, field)
     for index, value in enumerate(found):
@@ -198,7 +198,7 @@ def event_number(at: Any) -> None:
 
 
 def seal(given: Any) -> None:
-    """Check that a value is a seal, the path of one, or None.
+    """Check that a value is a seal, the path of a seal, or None.
 
     Raises:
         Invalid: the value is none of these.
@@ -211,7 +211,7 @@ def sdk_span(rollout_id: Any, attempt_id: Any, readable_span: Any, sequence_id: 
     """Return a finished span of the OpenTelemetry SDK as a span of the store; `sequence_id` None becomes 0.
 
     Raises:
-        Invalid: it is not a span of the SDK, or another argument has the wrong type.
+        Invalid: `readable_span` is not a span of the SDK, or another argument has the wrong type.
     """
     text(rollout_id, "rollout_id")
     text(attempt_id, "attempt_id")

@@ -16,7 +16,8 @@ from store.validation import arguments
 PLAIN, ZLIB = 0, 1
 MAX_CALL_BYTES = 16 * 1024 * 1024
 MAX_CALL_ITEMS = 10_000
-# Compressing a small body takes longer than all other steps; large bodies mostly consist of repeated prompts.
+# The minimum size of compressed bodies. Compressing a small body takes longer than all other steps. Large bodies mostly
+# consist of repeated prompts, which compress well.
 _COMPRESS_FROM = 4096
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _MAX_DEPTH = 200
@@ -26,8 +27,8 @@ def dumps(value: Any, field: str) -> bytes:
     """Return a value as JSON text that every backend returns as the same value.
 
     Raises:
-        Invalid: NaN, infinity, an integer beyond 64 bits, U+0000, a lone surrogate, or a value that is not JSON; the
-            error names the field and the path inside it.
+        Invalid: the value contains NaN, infinity, an integer beyond 64 bits, U+0000, a lone surrogate, or an object
+            that is not JSON. The error contains the field and the path inside it.
     """
     text = dumps_plain(value)
     if text is not None:
@@ -40,7 +41,7 @@ def dumps(value: Any, field: str) -> bytes:
 
 
 def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
-    """Return an object as JSON text, like `dumps`; errors name each key as a field of its own, after `prefix`."""
+    """Return an object as JSON text, like `dumps`; in errors, each key is a field with `prefix` before it."""
     text = dumps_plain(value)
     if text is not None:
         return text
@@ -51,7 +52,7 @@ def dumps_plain(value: Any) -> bytes | None:
     """Return a value as `dumps` does if a quick check finds nothing suspicious; None if `dumps` must examine it.
 
     orjson writes NaN as null and accepts U+0000; both are visible in the text. With `OPT_STRICT_INTEGER` it refuses
-    integers beyond 53 bits. Only values with such marks are examined part by part.
+    integers beyond 53 bits. Only values with one of these signs are examined item by item.
     """
     try:
         text = orjson.dumps(value, option=_STRICT | orjson.OPT_STRICT_INTEGER)
@@ -103,7 +104,7 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
     """Return an id or name unchanged if it can be stored.
 
     Raises:
-        Invalid: the value is not text, or holds U+0000 or a lone surrogate.
+        Invalid: the value is not text, or contains U+0000 or a lone surrogate.
         TooLarge: the text has more than `limit` bytes of UTF-8.
     """
     if "\x00" in arguments.text(value, path):
