@@ -1,7 +1,7 @@
 """Blocking versions of async methods, for scripts, notebooks and threads.
 
-Each call runs on an event loop in a daemon thread and blocks its caller until it is done. So it also works in a thread
-with a running loop, which it blocks.
+Each call runs on an event loop in a daemon thread and blocks its caller until it is done. A call also works in a thread
+with a running event loop, but it blocks that loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_ONCE = 256
 
 
 class Blocking(Generic[S]):
-    """An object whose methods wait for those of a target.
+    """An object whose methods call the async methods of a target and wait for their results.
 
     Args:
         target: the object with async methods.
@@ -49,7 +49,7 @@ class CallThread:
         """Return the thread; start it if it does not run.
 
         Raises:
-            WrongProcess: it was started before this process was forked.
+            WrongProcess: the thread was started before this process was forked.
         """
         thread = self._thread
         if thread is not None and thread.process != process.number:
@@ -99,7 +99,7 @@ def blocking_iterator(
 
 
 class BatchReader(Generic[T]):
-    """Reader of an async iterator in batches: one item to wait for, and all items that are ready with it."""
+    """Reader of an async iterator in batches. It waits for one item and returns it with all items that are ready."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items = items

@@ -6,8 +6,10 @@ from typing import Final
 from store.domain.commands import Idempotency
 
 actor: Final[ContextVar[str | None]] = ContextVar("rollbook_actor", default=None)
-"""The actor for the log: `key:<id>`, `dashboard` …; None if there is none. A command that names its own actor takes
-precedence."""
+"""The actor for the log: `key:<id>`, `dashboard` …; None if there is none.
+
+The actor of a command takes precedence over this one.
+"""
 
 idempotency_key: Final[ContextVar[Idempotency | None]] = ContextVar("rollbook_idempotency", default=None)
-"""The idempotency key of the calls of this task; None for calls without one."""
+"""The idempotency key of the calls of this task; None if they have no key."""

@@ -1,7 +1,7 @@
 """Generators of ids in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex.
 
 Ids of rollouts increase with time, so that the rows of active rollouts are adjacent in every table and index. The last
-digits are random, and any id may exist already: a caller that inserts one checks this first and generates another one
+digits are random, and any id may exist already. A caller that inserts an id checks this first and generates another id
 if necessary.
 """
 

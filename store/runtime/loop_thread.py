@@ -18,7 +18,10 @@ _JOIN_SECONDS: Final = 5.0
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop; uvloop's if it is installed, because its switches between threads cost a third less."""
+    """Return an event loop of uvloop if it is installed, else of asyncio.
+
+    Switches between threads cost a third less with uvloop.
+    """
     try:
         import uvloop
     except ImportError:
@@ -27,7 +30,9 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """A thread with a running event loop. Every caller gets an answer: `Closed` if the loop ends first.
+    """A thread with a running event loop.
+
+    Every call gets a result or an error; the error is `Closed` if the loop ends first.
 
     Args:
         name: the name of the thread.
@@ -53,9 +58,12 @@ class LoopThread:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
-        """Run a coroutine in the thread and return its result in the caller's loop; cancelling the caller cancels it.
+        """Run a coroutine in the thread and return its result in the caller's loop.
 
-        If the caller was cancelled at the moment of the result, `lost` is called with the result, in the thread.
+        If the caller is cancelled, so is the coroutine.
+
+        If the caller is cancelled when the coroutine has already returned, `lost` is called with the result, in the
+        thread.
 
         Raises:
             Closed: the loop ended before the coroutine was done.
@@ -71,7 +79,9 @@ class LoopThread:
             raise
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread and block until it is done. Interrupting the wait cancels it.
+        """Run a coroutine in the thread and block until it is done.
+
+        If the wait is interrupted, the coroutine is cancelled.
 
         Raises:
             Closed: the loop ended before the coroutine was done.
@@ -84,7 +94,10 @@ class LoopThread:
             raise
 
     def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that releases a resource, and wait for it if possible; no effect after the loop's end."""
+        """Run a coroutine that releases a resource, and wait for it if possible.
+
+        It does nothing after the loop's end.
+        """
         # Python may finalise a generator on any thread, including this one, which cannot wait for itself.
         with suppress(Closed):
             if self.is_current:
@@ -106,7 +119,8 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> bool:
         """Call a function in the loop; return False, without calling it, if the loop has ended."""
-        # The lock orders this before or after `leave`: the loop runs all callbacks that it received before its stop.
+        # The lock orders this call before or after `leave`. The loop runs all callbacks that it received before its
+        # stop, so no callback is lost.
         with self._lock:
             if not self._users:
                 return False

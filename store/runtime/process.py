@@ -1,4 +1,4 @@
-"""Identity of processes: the id of the current one, cached, and whether another one of this machine still runs."""
+"""Identity of processes: the cached id of the current process, and a check whether another local process still runs."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def this_process() -> dict[str, Any]:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process of this machine started, in the system's unit; None if it is gone or this is unknown.
+    """Return the start time of a process of this machine, in the system's unit; None if it is gone or unknown.
 
     The start time and the pid together identify a process, because pids are reused.
     """
