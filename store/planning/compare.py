@@ -44,7 +44,7 @@ class _Execution:
 
 
 def compare(a: int, b: int, before: Sequence[ViewEvent], after: Sequence[ViewEvent]) -> AttemptDiff:
-    """Return the changes from one attempt's view to another's, in the order of the first view, then of the second."""
+    """Return the changes from one attempt's view to another's: first in nodes of the first view, then in new nodes."""
     first, second = executions(before), executions(after)
     nodes: list[NodeDifference] = []
     for place in dict.fromkeys([*first, *second]):
@@ -64,7 +64,10 @@ def compare(a: int, b: int, before: Sequence[ViewEvent], after: Sequence[ViewEve
 
 
 def executions(rows: Iterable[ViewEvent]) -> dict[_Place, list[NodeRun]]:
-    """Return the executions of each node. Events with an execution name are grouped by it; else a result ends one."""
+    """Return the executions of each node.
+
+    Events are grouped by execution name; without names, a result ends an execution.
+    """
     rows = [row for row in rows if row.node_id is not None and row.kind not in UNDRAWN]
     nodes = {(row.scope, row.node_id) for row in rows}
     gathered: dict[_Place, list[_Execution]] = {}
@@ -132,7 +135,7 @@ def _totals(view: Mapping[_Place, Sequence[NodeRun]]) -> Counter[str]:
     totals: Counter[str] = Counter()
     for runs in view.values():
         for run in runs:
-            totals.update(_numbers(run.metrics))  # pyright: ignore[reportArgumentType] - counts what are no integers, too
+            totals.update(_numbers(run.metrics))  # pyright: ignore[reportArgumentType] - a Counter also adds floats
     return totals
 
 

@@ -1,9 +1,9 @@
-"""Following a run: the frames that a reader gets, such that a reader that continues ends up like a new reader.
+"""Following a run: the frames that a reader gets. A reader that continues ends with the same view as a new reader.
 
-The position of a reader is a version of the run. The reader holds the events of its view at that version and gets the
-changes since: new events, and the masks of a fork. If the view changes in another way, by a retry, a branch or a moved
-head, the reader gets the whole view again. Past and new events come from the same log by the same code, so none is lost
-or sent twice between the two.
+The position of a reader is a version of the run. The reader has the events of its view at that version and gets the
+changes since then: new events, and the masks of a fork. If the view changes in another way, by a retry, a branch or a
+moved head, the reader gets the whole view again. Past and new events come from the same log by the same code, so no
+event is lost or sent twice.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class RunFollowPage:
     end: int
     """The last position of the whole log when it was read."""
     frames_by_version: dict[int, RunFrame] = field(default_factory=dict[int, RunFrame], compare=False)
-    """The frames of its events by version, built once for all readers."""
+    """The frames of the page's events by version. They are built once for all readers."""
 
     def frame(self, event: RunEventRow) -> RunFrame:
-        """Return the frame of one of its events."""
+        """Return the frame of an event of this page."""
         frame = self.frames_by_version.get(event.version)
         if frame is None:
             frame = self.frames_by_version[event.version] = _event_frame(event)
@@ -84,7 +84,7 @@ class Source(Protocol):
         ...
 
     async def page(self, after: int, since: int) -> RunFollowPage:
-        """Return the facts after a version, read when the log had reached a position."""
+        """Return the facts after a version. They are read when the log has reached the position `since`."""
         ...
 
     async def news(self, end: int) -> int:
@@ -100,7 +100,7 @@ class Following:
         source: the log of the run.
         rollout_id: the id of the run.
         form: the form of the view: `seen`, `own` or `raw`.
-        attempt: the attempt whose view it is; None for the head's, and for `raw`.
+        attempt: the attempt whose view is followed; None for the head and for `raw`.
         after: the version that the reader has seen; 0 for a new reader.
         until: the version whose view the reader was loading when its connection ended; None if it was not loading.
         masks: whether the reader can remove the events that a fork hides; else it gets the whole view again.
@@ -125,7 +125,7 @@ class Following:
         """Yield frames until the reader stops.
 
         Args:
-            view: the name of the view, as the reader gave it.
+            view: the name of the view, as in the reader's request.
 
         Raises:
             FutureCursor: `after` is beyond the run's last event.
@@ -138,7 +138,8 @@ class Following:
         yield self._hello(view, turns, place)
         if self.until is not None:
             place = await self.source.place(self.until)
-        # A reader of the head that holds events may have missed a move of the head, so it reads all facts since.
+        # A reader that follows the head and already has events may have missed a move of the head, so it reads all
+        # facts after its last event.
         reads_log = self._follows_head and self.after > 0 and self.until is None
         at = self.after if reads_log else place.version
         for turn in turns:
@@ -159,7 +160,7 @@ class Following:
 
     @property
     def _shown_attempt(self) -> int | None:
-        """The attempt whose events extend the view; None for those of all attempts."""
+        """The attempt whose events extend the view; None for the events of all attempts."""
         return self._state.head if self._follows_head else self.attempt
 
     def _hello(self, view: str, turns: Sequence[Turn], place: RunPosition) -> RunFrame:
@@ -180,11 +181,12 @@ class Following:
         )
 
     async def _load(self, after: int, until: RunPosition) -> AsyncGenerator[RunFrame]:
-        """Yield the events of the view at a position, and the status of the run then."""
+        """Yield the events of the view at a position, then the status of the run at that position."""
         if self.form == "raw" or self._shown_attempt is not None:
             async with aclosing(self.source.view(self.form, self._shown_attempt or 0, after, until)) as events:
                 async for event in events:
-                    # After the last move, continuing from the event alone gives the same frames as this load.
+                    # After the last move, a reader can continue with the version of the event alone. Before it, the
+                    # frame also needs the version that is being loaded.
                     yield _event_frame(event, until.version if event.version < self._moved else None)
         yield self._status(until.version, self._shown_attempt)
         for frame in self._end(until.version):
@@ -215,7 +217,7 @@ class Following:
                 for frame in self._turn_frames(fact):
                     yield frame
             else:
-                # The page may hold more moves; the load below includes all of them.
+                # The page may contain more moves; the load below includes all of them.
                 for later in page.facts[index + 1 :]:
                     if isinstance(later, Turn):
                         self._is_new_to_view(later)
@@ -227,7 +229,7 @@ class Following:
                 return
 
     def _holds(self, event: RunEventRow) -> bool:
-        """Return whether a new event belongs to the view; new events of the attempts that it builds on do not."""
+        """Return whether a new event belongs to the view; new events of attempts on which the view builds do not."""
         return self.form == "raw" or event.attempt == self._shown_attempt
 
     def _is_new_to_view(self, turn: Turn) -> bool:

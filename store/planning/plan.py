@@ -1,4 +1,4 @@
-"""Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and what runs again."""
+"""Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and the phases to run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class PlanBasis:
     rollout_id: str
     head: int | None
     ground: int
-    """The version of the last event that a plan can depend on; 0 where there was none."""
+    """The version of the last event that a plan can depend on; 0 if there is none."""
     base: int
     rows: Sequence[EventGroup]
-    """The events of the base's view in groups, in the order of the first event of each."""
+    """The events of the base's view in groups, ordered by the first event of each group."""
     checkpoints: Sequence[CheckpointRef]
     """The checkpoints of the base's view, oldest first."""
     scopes: Collection[str]
@@ -78,10 +78,10 @@ def resume(graph: PhaseGraph, basis: PlanBasis) -> ForkPlan:
     """Return the plan that continues where the base stopped.
 
     A phase is done if an event reports it as completed or skipped; a phase that ended without such an event runs again.
-    If all phases that began are done, nothing runs again: only the run's program knows which scopes were still to come.
+    If all phases that began are done, nothing runs again, because only the run's program knows which scopes remain.
 
     Raises:
-        Invalid: the base has succeeded, with every phase that began.
+        Invalid: the base has succeeded, and every phase that began is done.
     """
     starts: list[_Start] = []
     for scope, kind in _scopes_begun(graph, basis.rows).items():
@@ -117,7 +117,7 @@ def target_scopes(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: Seq
     """Return scopes in the spelling of the log, each once.
 
     Raises:
-        Invalid: no scope, an empty scope, an unknown scope, or one that differs from the only scope of its kind.
+        Invalid: no scope, an empty scope, an unknown scope, or a scope that differs from the only one of its kind.
     """
     kind = graph.scope_kinds[phase.scope_kind]
     names = list(dict.fromkeys(kind.spelled(scope) for scope in scopes))
@@ -151,7 +151,7 @@ def _start(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: list[str],
 def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: str, again: set[str]) -> set[str]:
     """Return the nodes that no phase lists and that occur only in phases which run again.
 
-    A node that ran under a listed node follows that node.
+    A node that ran under a listed node is left out, because it is hidden together with that node.
     """
     order = graph.of_kind(kind)
     names = {each.name for each in order}
@@ -167,7 +167,7 @@ def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: s
         else:
             declared = row.phase if row.phase in names else None
             phases.setdefault(row.node_id, set()).add(declared or default)
-    # A name that also occurs in phases which stay cannot be hidden by name.
+    # A node that also occurs in phases that stay cannot be hidden, because a mask hides all executions of a node.
     return {node for node, found in phases.items() if found <= again and node not in under_listed}
 
 
@@ -182,7 +182,7 @@ def _scopes_begun(graph: PhaseGraph, rows: Sequence[EventGroup]) -> dict[str, st
 
 
 def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
-    """Return the phase of an event by its node, else by its own field; None for neither."""
+    """Return the phase that lists an event's node, else the phase in the event's own field; None without either."""
     if row.node_id is not None:
         found = graph.phases_of(row.node_id) or graph.phases_of(row.parent_node_id or "")
         if len(found) == 1:
@@ -261,7 +261,7 @@ def _events(rows: Sequence[EventGroup]) -> int:
 
 
 def _nodes(rows: Sequence[EventGroup]) -> set[tuple[str | None, str | None]]:
-    """Return the nodes of some events, without those that ran under another one of them."""
+    """Return the nodes of some events, without nodes that ran under another of these nodes."""
     nodes: set[tuple[str | None, str | None]] = {(row.scope, row.node_id) for row in rows if row.node_id is not None}
     return nodes - {(row.scope, row.node_id) for row in rows if (row.scope, row.parent_node_id) in nodes}
 

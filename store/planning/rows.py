@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 RESULTS: Final = frozenset({"result", "tool_result"})
 """Kinds of events that end one execution of a node."""
 UNDRAWN: Final = frozenset({"log", "system"})
-"""Kinds of events that belong to no node of the pipeline, even if they name one."""
+"""Kinds of events that do not belong to a node of the pipeline, even if they have a node id."""
 ERROR: Final = "error"
 """The status of a result that failed."""
 

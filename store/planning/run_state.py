@@ -48,7 +48,7 @@ class Turn:
 
     event: Event
     fork: Fork | None = None
-    """The fork of `attempt.forked`, if it was read."""
+    """The fork that the body of an `attempt.forked` event describes; None if the body was not read."""
 
     @property
     def version(self) -> int:
@@ -58,12 +58,12 @@ class Turn:
 
 @dataclass(slots=True)
 class RunState:
-    """The state of a run after the turns that it took, in their order."""
+    """The state of a run after the turns that were applied to it."""
 
     _rollout: RolloutState | None = None
 
     def take(self, turn: Turn) -> Move | None:
-        """Apply the next turn; return `fork` if the head moved to a fork of it, `elsewhere` if it moved otherwise.
+        """Apply the next turn; return `fork` if the head moved to its own fork, `elsewhere` if it moved otherwise.
 
         Raises:
             Corrupt: the turn contradicts the turns before it, so the log was changed from outside.
@@ -106,7 +106,7 @@ class RunState:
     def outcome_of(self, attempt: int | None) -> RunOutcome | None:
         """Return the outcome of an attempt, or of the rollout if `attempt` is None; None while it has not ended.
 
-        The latest attempt has the outcome of the rollout, which alone determines whether a failure is final or retried.
+        The latest attempt has the outcome of the rollout, because only the rollout shows whether a failure is final.
         """
         if attempt is None or attempt == self._latest:
             return cast("RunOutcome", self.rollout_status) if self.rollout_status in TERMINAL else None
@@ -116,7 +116,7 @@ class RunState:
         return "failed" if status == "failed" or status in _OVERDUE else None
 
     def error_of(self, attempt: int | None) -> str:
-        """Return a readable reason why an attempt failed; `attempt` None stands for the latest."""
+        """Return a readable reason why an attempt failed; None means the latest attempt."""
         state = self._attempt(attempt or self._latest)
         if state is not None and state.status in _OVERDUE:
             return CUT_OFF

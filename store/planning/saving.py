@@ -21,13 +21,13 @@ class Taken:
     graph: str | None
     """Digest of the phase graph."""
     rejection: str | None
-    """What the state lacks; None if the checkpoint is to be saved."""
+    """The condition that the state does not meet; None if the checkpoint is to be saved."""
 
 
 def taken(
     graph: PhaseGraph | None, *, scope: str, name: str, state: Mapping[str, Any] | None, after_phase: str | None
 ) -> Taken:
-    """Return what to save under a name; a checkpoint that no phase declares is saved unchanged.
+    """Return the checkpoint to save under a name; a checkpoint that no phase declares is saved unchanged.
 
     Raises:
         Invalid: `after_phase` is not a phase of the graph.
@@ -43,7 +43,7 @@ def taken(
     else:
         phase, declared = producer
         kept = None if state is None else declared.of(state)
-        # State that is stored elsewhere cannot be examined here.
+        # State that is stored elsewhere cannot be examined here, so it is not rejected.
         rejection = None if state is None else declared.when.failing(state)
     spelled = scope if phase is None else graph.scope_kinds[phase.scope_kind].spelled(scope)
     return Taken(
