@@ -15,7 +15,9 @@ from store.runtime.blocking import Blocking, blocking
 
 
 class StoreAnnotations:
-    """Labels and notes of rollouts. The methods of this class raise `Unsupported`, for stores without annotations.
+    """Labels and notes of rollouts.
+
+    In this class, which stores without annotations use, all methods raise `Unsupported`.
 
     A label is a text of at most 64 bytes without control characters, and without spaces at its ends. A rollout has at
     most 64 labels. A note is a text of at most 64 KiB. Both are recorded as events in the rollout's history, with their
@@ -48,7 +50,7 @@ class StoreAnnotations:
             remove_labels: labels to remove.
 
         Raises:
-            NotFound: no such rollout.
+            NotFound: the rollout does not exist.
             Invalid: a label or note is malformed, a label is both added and removed, the call contains neither labels
                 nor a note, or the rollout would have more than 64 labels.
             TooLarge: a label or note is too long, or the call has too many of them.
@@ -62,12 +64,12 @@ class StoreAnnotations:
 
         Args:
             rollout_id: the rollout.
-            limit: the number of latest notes; -1 for all.
+            limit: the maximum number of notes, of which the latest are returned; -1 for all.
             as_at: read the state at this moment of the log.
             at: read the state after the rollout's event with this number.
 
         Raises:
-            NotFound: no such rollout.
+            NotFound: the rollout does not exist.
         """
         raise Unsupported("annotations.query", self.backend)
 

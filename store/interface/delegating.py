@@ -28,7 +28,7 @@ class DelegatingStore(Store):
     @property
     @abstractmethod
     def target(self) -> Store:
-        """The store that answers."""
+        """The store that executes the calls."""
 
     @property
     def log(self) -> StoreLog:

@@ -28,10 +28,10 @@ async def is_orphan(store: Store, rollout: Rollout) -> bool:
 
 
 async def close_orphans(store: Store) -> list[str]:
-    """Report active attempts of pipelines whose process, on this machine, is gone as unresponsive; return their runs.
+    """Set active attempts of pipelines to unresponsive if their process on this machine is gone; return their runs.
 
     The watchdog would do the same after `unresponsive_seconds`. A run fails, or is queued again if its config retries
-    unresponsive attempts. Other runners close the attempts of their predecessors themselves.
+    unresponsive attempts. Runners without a pipeline close the attempts of their predecessors themselves.
     """
     closed: list[str] = []
     for rollout in await store.query_rollouts(status_in=list(_AT_WORK)):
@@ -62,7 +62,7 @@ def pipeline_of(worker: Worker) -> str | None:
 
 
 async def live_runners(store: Store, pipeline: str) -> list[str]:
-    """Return the workers that take requests for runs of a phase graph of this name, and whose heartbeats are recent."""
+    """Return the ids of workers with recent heartbeats that take requests for runs of the phase graph of this name."""
     now = time.time()
     return [
         worker.worker_id

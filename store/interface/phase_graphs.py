@@ -25,10 +25,13 @@ def phase_graph_in(resources: ResourcesUpdate) -> PhaseGraph | None:
 
 
 async def publish_default(store: Store, graph: PhaseGraph) -> str:
-    """Return the id of resources that hold only this graph, for runs whose graph no program has published."""
+    """Publish resources that contain only this graph, unless they exist; return their id.
+
+    They are for runs whose graph no program has published.
+    """
     resources_id = _PREFIX + graph.digest[:12]
     if await store.get_resources_by_id(resources_id) is None:
-        # The idempotency key of a request belongs to its run.
+        # The idempotency key of a request belongs to its run, so it is not used for the resources.
         key = context.idempotency_key.set(None)
         try:
             await store.update_resources(resources_id, {"phases": graph})

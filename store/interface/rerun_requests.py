@@ -1,7 +1,7 @@
-"""Requests to run a part of a run again, which wait for a runner of the run's pipeline.
+"""Requests for re-runs, which wait for a runner of the run's pipeline.
 
-A request is an annotation of the run: a label, and a note with the arguments. So the run keeps its head, its status and
-its view until a runner forks it. The runner takes the label off again, with a note that names the attempt or the reason
+A request is an annotation of the run: a label, and a note with the arguments. The run keeps its head, its status and
+its view until a runner forks it. The runner then removes the label and adds a note with the attempt, or with the reason
 why there is none.
 """
 
@@ -34,7 +34,7 @@ from store.planning.plan import of_fork
 LABEL: Final = "rerun requested"
 """The label of runs with an open request."""
 CLAIM_SECONDS: Final = 5.0
-"""How long a request waits for a live runner to take it, before it is answered as open."""
+"""The time that a request waits for a live runner to take it, before the request is reported as open."""
 
 _ACTIVE: Final = ("preparing", "running")
 _LOOK_SECONDS: Final = 0.05
@@ -84,7 +84,7 @@ class RerunAnswer(Frozen):
 
     @property
     def message(self) -> str | None:
-        """What the request waits for, and what to do about it; None once an attempt has started."""
+        """The reason why no attempt has started yet, and the remedy; None once an attempt has started."""
         if self.attempt is not None:
             return None
         if self.runners:
@@ -112,27 +112,27 @@ async def request_rerun(
 ) -> RerunAnswer:
     """Ask for a re-run of a part of a run, and return once a runner has started it or none is live.
 
-    An attempt whose process is gone is superseded; so is any active one with `supersede`.
+    An active attempt is superseded if its process is gone, or if `supersede` is set.
 
     Args:
         store: the store of the run.
         rollout_id: the run.
-        request_id: a repeated request with the same id is made once.
-        state_patch: as for `runs.fork`, and so are the next ones up to `allow_graph_change`.
+        request_id: the id of the request; a repeated request with the same id has no further effect.
+        state_patch: see `runs.fork`, also for the following arguments up to `allow_graph_change`.
         supersede: end an attempt that is active.
         expected_head: the head that the caller has seen.
-        reason: why.
+        reason: the reason for the re-run.
         confirm_side_effects: repeat phases with unsafe side effects.
         allow_graph_change: start from checkpoints of another phase graph.
-        default_graph: the phase graph of a run whose resources hold none.
-        wait_seconds: how long to wait for a live runner.
+        default_graph: the phase graph of a run whose resources contain none.
+        wait_seconds: the time to wait for a live runner.
         part: the arguments of `runs.plan_fork`.
 
     Raises:
         AttemptActive: an attempt is active, and its process may still run.
-        Conflict: another request is open, or `runs.fork` would raise it.
-        Invalid: `runs.fork` would raise it.
-        NotFound: there is no such run.
+        Conflict: another request is open, or `runs.fork` would raise `Conflict`.
+        Invalid: `runs.fork` would raise `Invalid`.
+        NotFound: the run does not exist.
     """
     request_id = request_id or uuid4().hex
     noted = await store.annotations.query(rollout_id)
@@ -196,15 +196,16 @@ async def take(
 ) -> ForkResult | None:
     """Start the attempt of a request as a worker, and close the request.
 
-    Returns None if another worker has started it, or if the run does not allow it any more; then the note says why.
+    It returns None if another worker has started the attempt, or if the run does not allow it any more. In the second
+    case a note contains the reason.
 
     Args:
         store: the store of the run.
         rollout_id: the run.
-        request: its open request.
-        graph: the phase graph of the worker's pipeline, for a run whose resources hold none.
+        request: the open request of the run.
+        graph: the phase graph of the worker's pipeline, for a run whose resources contain none.
         worker_id: the worker.
-        silence: the limit of silence for a run without one, in seconds.
+        silence: the value of `unresponsive_seconds` for a run without one.
 
     Raises:
         Unavailable: the store cannot be reached; the request stays open.
@@ -232,7 +233,7 @@ async def take(
 
 
 async def limit_silence(store: Store, rollout: Rollout, seconds: float = UNRESPONSIVE_SECONDS) -> None:
-    """Give a rollout a limit of silence if it has none, so that an attempt whose process dies is noticed."""
+    """Set `unresponsive_seconds` of a rollout if it is not set, so that an attempt whose process dies is noticed."""
     if rollout.config.unresponsive_seconds is None:
         config = rollout.config.model_copy(update={"unresponsive_seconds": seconds})
         await store.update_rollout(rollout.rollout_id, config=config)
@@ -251,10 +252,10 @@ async def _attempted(store: Store, rollout_id: str) -> AttemptedRollout:
 
 
 async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds: float) -> int | None:
-    """Return the attempt that a runner has started for a request; None if none has within some seconds.
+    """Return the attempt that a runner has started for a request; None if there is none after `wait_seconds`.
 
     Raises:
-        Conflict: a runner has refused it.
+        Conflict: a runner has refused the request.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds
@@ -266,7 +267,7 @@ async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds:
                 continue
             if end.refused is not None:
                 raise Conflict(f"the re-run was refused: {end.refused}", "check the plan again")
-            # A note with neither is the request itself.
+            # A note without an attempt and a refusal is the request itself.
             if end.attempt is not None:
                 return end.attempt
         if loop.time() >= deadline:
@@ -275,7 +276,7 @@ async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds:
 
 
 async def _close(store: Store, rollout_id: str, text: str, end: RequestEnd) -> None:
-    """Note the end of a request, and take the label off unless another request is open."""
+    """Add a note about the end of a request, and remove the label unless another request is open."""
     try:
         noted = await store.annotations.query(rollout_id)
         others = [each for each in _open(noted) if each.request_id != end.request_id]
@@ -297,7 +298,7 @@ def _open(noted: Annotations) -> list[RerunRequest]:
 
 
 def _parsed(kind: type[M], text: str | None) -> M | None:
-    """Return what the last line of a note holds; None for other notes."""
+    """Return the object in the last line of a note; None for other notes."""
     try:
         return kind.model_validate_json((text or "").rpartition("\n")[2])
     except ValidationError:

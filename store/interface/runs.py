@@ -39,13 +39,13 @@ AsAt = int | datetime
 
 
 class StoreRuns:
-    """The runs of a store. The methods of this class raise `Unsupported`, for stores without runs.
+    """The runs of a store. In this class, which stores without runs use, all methods raise `Unsupported`.
 
     **Views.** `view="head"` is the current state of the run: the events of the head attempt, and those of the attempts
     that it builds on, except the hidden ones. `attempt:3` is the same for attempt 3, whether or not it is the head.
-    `own:3` is only the events of attempt 3. `raw` is all events. Checkpoints and artefacts follow the same rules. The
-    head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, the log is first cut at
-    that moment; head and view are then determined from the rest.
+    `own:3` contains only the events of attempt 3. `raw` contains all events. Checkpoints and artefacts follow the same
+    rules. The head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, only events
+    up to that moment count, also for the head and for the view.
 
     **Phases.** The methods that plan need the run's phase graph: the only `PhaseGraph` among the rollout's resources,
     or the argument `graph`.
@@ -67,7 +67,7 @@ class StoreRuns:
     ) -> list[int]:
         """Append events to a run, all or none, and return the version of each.
 
-        Like a span, an event is a sign of life of its attempt and makes a preparing attempt running. Events of a
+        Like a span, an event is a sign of life of its attempt and sets a preparing attempt to running. Events of a
         superseded attempt are stored without any effect.
 
         Args:
@@ -138,7 +138,7 @@ class StoreRuns:
         """Return a view as a graph, with one node for each node of each scope.
 
         A node is failed if its last event is an error, else completed if it has a result, else running. A node that ran
-        under another one appears only as an edge. The phase graph is optional.
+        under another node appears only as an edge. The phase graph is optional.
         """
         raise Unsupported("runs.get_graph", self.backend)
 
@@ -153,9 +153,9 @@ class StoreRuns:
     ) -> AsyncIterator[RunFrame]:
         """Yield a view of a run as frames: first its present events, then every change, without end.
 
-        `apply_frames` computes the events of the view from the frames, for a new reader as well as for one that
-        resumes: the frames contain all changes since, including re-runs. They contain only committed events. The
-        iterator reconnects after a loss of the server. Leave the loop to stop it.
+        `apply_frames` computes the events of the view from the frames, both for a new reader and for a reader that
+        resumes: the frames contain all changes since `after`, including re-runs. They contain only committed events.
+        The iterator reconnects if it loses the connection to the server. Leave the loop to stop the iterator.
 
         Args:
             rollout_id: the run.
@@ -165,7 +165,7 @@ class StoreRuns:
             bodies: include messages, prompts, responses and errors, which makes the read slower.
 
         Raises:
-            Invalid: `after` is beyond the run's last event, so the reader cannot have it from this run.
+            Invalid: `after` is beyond the run's last event, so it does not come from this run.
         """
         raise Unsupported("runs.follow", self.backend)
 
@@ -213,10 +213,11 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> Snapshot | None:
-        """Return the latest checkpoint of a scope, in the spelling of the log, in a view; None if there is none.
+        """Return the latest checkpoint of a scope in a view; None if there is none.
 
-        With `search="group"`, if the run has none, it is the latest one in the head view of a run of the same group
-        whose input has an equal `date`. The field `rollout_id` names that run.
+        The scope is in the spelling of the log. With `search="group"`, if the run has no such checkpoint, the result is
+        the latest one in the head view of a run of the same group whose input has an equal `date`. The field
+        `rollout_id` contains the id of that run.
         """
         raise Unsupported("runs.get_checkpoint", self.backend)
 
@@ -286,7 +287,7 @@ class StoreRuns:
     ) -> list[Artifact]:
         """Return the artefacts of a view that were not retracted, in the order in which they were saved.
 
-        `limit` is the number of latest artefacts; -1 for all.
+        `limit` is the maximum number of artefacts, of which the latest are returned; -1 means all.
         """
         query = ArtifactQuery.of(
             scope=scope,
@@ -338,7 +339,7 @@ class StoreRuns:
         Raises:
             Invalid: the phase, node or scope does not exist, the node belongs to several phases, or there is no phase
                 graph.
-            CheckpointMissing: a checkpoint is missing, with `on_missing="error"`.
+            CheckpointMissing: a checkpoint is missing, and `on_missing` is `error`.
         """
         raise Unsupported("runs.plan_fork", self.backend)
 
@@ -365,8 +366,8 @@ class StoreRuns:
         """Start an attempt that runs a phase of some scopes again, on top of the base attempt.
 
         The events that it replaces are hidden from its view, which becomes the head view. The caller executes the
-        attempt: from the plan's `entry`, with the state of the plan's checkpoints updated by `state_patch`, and then
-        the cascade.
+        attempt. It starts at the plan's `entry` with the state of the plan's checkpoints, updated by `state_patch`.
+        Then it runs the phases of the cascade.
 
         Args:
             rollout_id: the run.
@@ -376,7 +377,7 @@ class StoreRuns:
             base: see `plan_fork`.
             on_missing: see `plan_fork`.
             cascade: see `plan_fork`.
-            state_patch: keys to set in the state that it starts from; the stored checkpoint does not change.
+            state_patch: keys to set in the state from which the attempt starts; the stored checkpoint does not change.
             on_active: if an attempt is still active: `reject` raises, `supersede` ends it as failed and continues.
             expected_head: raise if the head is another attempt.
             request_id: idempotency key: a repeated request starts nothing and returns the first result.
@@ -388,11 +389,11 @@ class StoreRuns:
 
         Raises:
             Invalid: see `plan_fork`.
-            AttemptActive: an attempt is active, with `on_active="reject"`.
+            AttemptActive: an attempt is active, and `on_active` is `reject`.
             HeadMoved: the head is not `expected_head`.
             CheckpointMissing: see `plan_fork`.
-            GraphChanged: a checkpoint was saved under another phase graph, without `allow_graph_change`.
-            SideEffectsUnconfirmed: a phase has unsafe side effects, without `confirm_side_effects`.
+            GraphChanged: a checkpoint was saved under another phase graph, and `allow_graph_change` is not set.
+            SideEffectsUnconfirmed: a phase has unsafe side effects, and `confirm_side_effects` is not set.
             Conflict: the request id was used for another request.
         """
         raise Unsupported("runs.fork", self.backend)
@@ -408,11 +409,11 @@ class StoreRuns:
         worker_id: str | None = None,
         graph: PhaseGraph | None = None,
     ) -> ForkResult:
-        """Start an attempt that continues one that ended early.
+        """Start an attempt that continues an attempt that ended early.
 
         In each scope, completed phases are preserved. Later events are hidden, and their phases run again from the last
         checkpoint at which a phase can start. Completed scopes do not run again. If all scopes are complete, because
-        the attempt ended before it began the next ones, nothing runs again.
+        the attempt ended before it began the next scopes, nothing runs again.
 
         Raises:
             Invalid: the attempt succeeded and nothing is unfinished, or there is no phase graph.

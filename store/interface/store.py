@@ -1,4 +1,4 @@
-"""Interface of a store: the methods of Agent-lightning 0.3's LightningStore, and Rollbook's own.
+"""Interface of a store: the methods of `LightningStore` in Agent-lightning 0.3, and methods of Rollbook.
 
 The docstrings are the specification; every implementation passes the same contract suite. All times are float seconds
 since the epoch; all durations are float seconds.
@@ -56,35 +56,36 @@ class Store(abc.ABC):
     `annotations` and `threads` group more methods; if a store lacks one of them, its methods raise `Unsupported`.
 
     **Status.** An attempt is preparing until its first span makes it running. It becomes succeeded or failed when this
-    is reported. Its rollout follows the *latest* attempt, the one with the greatest sequence_id. Preparing, running and
-    succeeded also become the status of the rollout. After failed, timeout and unresponsive, the rollout becomes
-    requeuing if `retry_condition` lists the status and fewer than `max_attempts` attempts were made, else failed.
+    is reported. Its rollout follows the *latest* attempt, the one with the greatest sequence_id. If the latest attempt
+    becomes preparing, running or succeeded, so does the rollout. If it becomes failed, timeout or unresponsive, the
+    rollout becomes requeuing if `retry_condition` lists the status and fewer than `max_attempts` attempts were made,
+    else failed.
 
     **Overdue attempts.** Calls marked *Sweeps* first check the latest attempt of every rollout that is preparing or
     running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for longer than
-    `unresponsive_seconds` becomes unresponsive, and its worker unknown. There is at most one sweep per
-    `scan_debounce_seconds`. The first marked call always sweeps, and while any call waits the store sweeps by itself.
+    `unresponsive_seconds` becomes unresponsive, and the status of its worker unknown. There is at most one sweep per
+    `scan_debounce_seconds`. The first marked call always sweeps. While any call waits, the store sweeps by itself.
 
     **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
     event included; an aware datetime includes all events recorded until then. A moment after the end of the log means
     its end. A read includes all events of a call or none of them. For reads of one rollout, `at` is the number of one
     of its own events, as in `log.history`. Signs of life that are not events (repeated heartbeats and polls) are None
     in the past. Such reads do not sweep. They raise `Invalid` for a naive datetime, a float, a negative position or a
-    number that the rollout does not have, and `PastUnavailable` if too much changed since.
+    number that the rollout does not have, and `PastUnavailable` if too many objects have changed since that moment.
 
     **Queries.** Conditions that are None are ignored; an empty list matches nothing. With `filter_logic="and"` all
     conditions must hold, with "or" at least one; without conditions everything matches. `*_contains` matches a
-    case-sensitive substring, and never None. `sort_by` is any scalar field of the model; None means creation order.
-    Ties are in creation order in both directions. Text is ordered by code point. In ascending order, None comes last in
-    fields that end in `_time`; in other fields it counts as empty or zero. `limit=-1` returns all matches, `limit=0`
-    only the total; `offset` skips matches after sorting. Queries raise `Invalid` for a field that does not exist or has
-    no order, for a limit below -1, and for a negative offset.
+    case-sensitive substring; it does not match None. `sort_by` is any scalar field of the model; None means creation
+    order. Ties are in creation order in both directions. Text is ordered by code point. In ascending order, None comes
+    last in fields that end in `_time`; in other fields it counts as empty or zero. `limit=-1` returns all matches,
+    `limit=0` only the total; `offset` skips matches after sorting. Queries raise `Invalid` for a field that does not
+    exist or has no order, for a limit below -1, and for a negative offset.
     """
 
     @property
     @abc.abstractmethod
     def capabilities(self) -> LightningStoreCapabilities:
-        """What callers may rely on; an absent key means False."""
+        """The features on which callers may rely; an absent key means False."""
 
     @property
     def log(self) -> StoreLog:
@@ -147,8 +148,9 @@ class Store(abc.ABC):
 
         Args:
             input: the task of the agent, any JSON value.
-            mode: its purpose: train, val or test.
-            resources_id: the resources that it uses; they need not exist. None: the latest resources, if there are any.
+            mode: the purpose of the rollout: train, val or test.
+            resources_id: the resources that the rollout uses; they need not exist. None means the latest resources, if
+                there are any.
             config: limits and retries; None for the defaults (one attempt, no limits).
             metadata: any JSON object; None becomes `{}`. The store reads three keys, only in this call:
                 `rollbook.group` (str) and `rollbook.step` (int) for grouping, and `rollbook.key` (str), a plan key: if
@@ -163,8 +165,8 @@ class Store(abc.ABC):
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         """Create rollouts at the end of the queue, in the given order, all or none, and return them. Sweeps.
 
-        Each is processed as by `enqueue_rollout`; the latest resources are determined once. An empty list returns an
-        empty list.
+        Each rollout is created as by `enqueue_rollout`; the latest resources are determined once. An empty list returns
+        an empty list.
 
         Raises:
             Conflict: a plan key belongs to a rollout with another input, in the store or earlier in the list.
@@ -178,12 +180,12 @@ class Store(abc.ABC):
         """Claim the rollout at the head of the queue: start its next attempt and return both, or None. Sweeps.
 
         The rollout and its new attempt are preparing; an earlier `end_time` is not changed. Two workers never claim the
-        same attempt. The given worker is created if it is new. It becomes busy with the attempt, or idle if there was
-        none; its ids of the last work are then not changed.
+        same attempt. The given worker is created if it is new. It becomes busy with the attempt. If the queue is empty,
+        it becomes idle, and the ids of its last rollout and attempt do not change.
 
         Args:
             worker_id: the worker that claims.
-            wait_seconds: how long to wait for a rollout if the queue is empty; 0 returns at once. A cancelled call
+            wait_seconds: the time to wait for a rollout if the queue is empty; 0 returns at once. A cancelled call
                 loses no rollout: its claim goes to another waiting call of the same worker_id or is undone.
 
         Raises:
@@ -196,8 +198,8 @@ class Store(abc.ABC):
     ) -> list[AttemptedRollout]:
         """Claim up to `limit` rollouts from the head of the queue; fewer or none if there are no more. Sweeps.
 
-        Like `dequeue_rollout`; the worker is then busy with the last of them. A limit of 0 or less changes nothing. The
-        wait ends as soon as there is one rollout.
+        It works like `dequeue_rollout`. The worker becomes busy with the last claimed rollout. A limit of 0 or less
+        changes nothing. The wait ends as soon as there is one rollout.
 
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
@@ -205,13 +207,13 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        """Start another attempt of a rollout, with any status and number of attempts, and return both. Sweeps.
+        """Start another attempt of a rollout, whatever its status and number of attempts, and return both. Sweeps.
 
         The rollout becomes preparing and leaves the queue; earlier attempts and `end_time` do not change. The given
         worker becomes busy.
 
         Raises:
-            NotFound: no such rollout.
+            NotFound: the rollout does not exist.
         """
 
     @abc.abstractmethod
@@ -219,23 +221,24 @@ class Store(abc.ABC):
         """Store a span and return it, or None if the attempt already has a span with this span_id.
 
         The rollout's sequence counter is raised to the span's number in both cases. A stored span is a sign of life of
-        its attempt. A preparing or unresponsive attempt becomes running; if it is the latest and now running, a
-        preparing or requeuing rollout also becomes running. A span does not reopen an attempt that has ended, and a
-        late span does not cancel a retry that waits for a claim.
+        its attempt. A preparing or unresponsive attempt becomes running; if it is the latest attempt and is now
+        running, a preparing or requeuing rollout also becomes running. A span does not reopen an attempt that has
+        ended, and a late span does not cancel a retry that waits for a claim.
 
         Raises:
-            NotFound: no such rollout, or no such attempt of it.
+            NotFound: the rollout or the attempt does not exist.
         """
 
     @abc.abstractmethod
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans and return the new ones, grouped by attempt in the order of the attempts' first spans.
 
-        Each is processed as by `add_span`; of two with one key the first is stored. The call fails at the first group
-        whose rollout or attempt does not exist: the groups before it are stored, it and those after it are not.
+        Each span is processed as by `add_span`; of two spans with the same key, the first is stored. The call fails at
+        the first group whose rollout or attempt does not exist. The groups before it are stored; this group and those
+        after it are not.
 
         Raises:
-            NotFound: no such rollout, or no such attempt of it.
+            NotFound: the rollout or the attempt does not exist.
         """
 
     @abc.abstractmethod
@@ -248,26 +251,29 @@ class Store(abc.ABC):
             rollout_id: the rollout of the span.
             attempt_id: the attempt of the span.
             readable_span: an `opentelemetry.sdk.trace.ReadableSpan`.
-            sequence_id: its number; None for the next number.
+            sequence_id: the number of the span; None for the next number.
 
         Raises:
-            NotFound: no such rollout, or no such attempt of it.
+            NotFound: the rollout or the attempt does not exist.
         """
 
     @abc.abstractmethod
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """Return the next number for a span: 1, 2, 3 … per rollout, shared by its attempts, each returned once.
+        """Return the next number for a span of a rollout.
 
-        Neither id needs to exist; `attempt_id` has no effect.
+        The numbers of a rollout are 1, 2, 3 …; its attempts share them, and each number is returned once. Neither id
+        needs to exist; `attempt_id` has no effect.
         """
 
     @abc.abstractmethod
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Return a number for each (rollout_id, attempt_id), like `get_next_span_sequence_id` in this order."""
+        """Return a number for each pair (rollout_id, attempt_id) in this order, as `get_next_span_sequence_id` does."""
 
     @abc.abstractmethod
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
-        """Wait until all given rollouts have ended and return them; after the timeout, those that have. Sweeps.
+        """Wait until all given rollouts have ended and return them; after the timeout, return those that have ended.
+
+        Sweeps.
 
         Ended means succeeded, failed or cancelled. The result has the order of `rollout_ids`, including duplicates, and
         contains plain rollouts without attempts. Ids that do not exist are neither waited for nor returned. A rollout
@@ -339,7 +345,7 @@ class Store(abc.ABC):
         change.
 
         Raises:
-            NotFound: no such rollout.
+            NotFound: the rollout does not exist.
             Invalid: `status` or `config` is None.
         """
 
@@ -390,20 +396,20 @@ class Store(abc.ABC):
         """Replace the given fields and return the attempt. Sweeps.
 
         Any status may follow any other; succeeded and failed set `end_time` each time. A status of the latest attempt
-        changes that of the rollout as the class describes, even after its end; a call without a status does not.
-        `metadata` is replaced as a whole. With a status or a worker, the status of the attempt's worker follows: idle
+        changes the status of the rollout as the class describes, even if the rollout has ended. A call without a status
+        does not. `metadata` is replaced as a whole. If a status or a worker is given, the attempt's worker becomes idle
         after succeeded and failed, unknown after timeout and unresponsive, else busy with this attempt.
         `last_heartbeat_time` is a sign of life and may decrease.
 
         Args:
             rollout_id: the rollout of the attempt.
-            attempt_id: its id, or "latest" for the one with the greatest sequence_id.
-            status: its new status.
-            worker_id: the worker that runs it; "" for none.
-            last_heartbeat_time: the time of its last sign of life, in float seconds since the epoch.
+            attempt_id: the id of the attempt, or "latest" for the attempt with the greatest sequence_id.
+            status: the new status of the attempt.
+            worker_id: the worker that runs the attempt; "" for none.
+            last_heartbeat_time: the time of the attempt's last sign of life, in float seconds since the epoch.
             metadata: any JSON object.
-            error: the reason of a status failed, timeout or unresponsive, as `history` shows it. If it is given, the
-                rollout follows only while it is preparing or running: a cancelled rollout stays cancelled.
+            error: the reason for a status failed, timeout or unresponsive; `history` shows it. If it is given, the
+                rollout changes only while it is preparing or running: a cancelled rollout stays cancelled.
 
         Raises:
             NotFound: the rollout does not exist, has no attempts, or has no such attempt; checked in this order.
@@ -468,10 +474,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        """Publish the next version of an id, or the first of a new one; it becomes the latest. Sweeps.
+        """Publish the next version of the resources under an id; they become the latest resources. Sweeps.
 
-        The resources are replaced as a whole. Each attempt records the version that it was given; `as_at` reads earlier
-        versions.
+        If the id is new, this is version 1. The resources are replaced as a whole. Each attempt records the version
+        that was current at its start; `as_at` reads earlier versions.
         """
 
     async def query_resources(
@@ -485,7 +491,7 @@ class Store(abc.ABC):
         offset: int = 0,
         as_at: AsAt | None = None,
     ) -> PaginatedResult[ResourcesUpdate]:
-        """Return the current version of each id that matches both conditions, in the order of their first versions."""
+        """Return the current version of the resources under each matching id, in the order of their first versions."""
         query = ResourcesQuery.of(
             resources_id=resources_id,
             resources_id_contains=resources_id_contains,
@@ -503,7 +509,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        """Return the current version of an id, or None if the id does not exist."""
+        """Return the current version of the resources under an id, or None if the id does not exist."""
 
     @abc.abstractmethod
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
@@ -544,13 +550,13 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        """Record a heartbeat of a worker and return the worker; a new one is created with status unknown.
+        """Record a heartbeat of a worker and return the worker; a new worker is created with status unknown.
 
-        `last_heartbeat_time` is set, the statistics are replaced if they are given, and the status does not change. It
-        is not a sign of life of the worker's attempt.
+        `last_heartbeat_time` is set, the statistics are replaced if they are given, and the status does not change. The
+        heartbeat is not a sign of life of the worker's attempt.
 
         Raises:
-            TypeError: `heartbeat_stats` is None; leave it out to keep the stored ones.
+            TypeError: `heartbeat_stats` is None; leave it out to keep the stored statistics.
         """
 
     @abc.abstractmethod
@@ -593,7 +599,7 @@ class SyncStore(Blocking[Store]):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """What callers may rely on; an absent key means False."""
+        """The features on which callers may rely; an absent key means False."""
         return self.target.capabilities
 
     @property

@@ -14,7 +14,7 @@ from store.runtime.blocking import Blocking, blocking, blocking_iterator
 class StoreThreads:
     """The threads of a store. A thread named `<rollout_id>:<scope>` belongs to that rollout.
 
-    The methods of this class raise `Unsupported`, for stores without threads.
+    In this class, which stores without threads use, all methods raise `Unsupported`.
 
     Args:
         backend: the name of the store's class, for error messages.
@@ -48,8 +48,8 @@ class StoreThreads:
     ) -> None:
         """Store the writes of one task on top of a checkpoint.
 
-        A write is identified by its task and its number. An existing write is not changed, except that one with a
-        negative number is replaced.
+        A write is identified by its task and its number. An existing write is not changed, unless its number is
+        negative; then it is replaced.
 
         Raises:
             Invalid: an id, a namespace or a channel is empty or too long.
@@ -101,7 +101,7 @@ class StoreThreads:
         raise Unsupported("threads.delete_runs", self.backend)
 
     async def prune(self, thread_id: str, checkpoints: Sequence[CheckpointKey]) -> int:
-        """Delete checkpoints of a thread, given by namespace and id, and return how many existed.
+        """Delete checkpoints of a thread, given by namespace and id, and return the number of those that existed.
 
         The writes on top of them are deleted, too.
         """
@@ -111,7 +111,7 @@ class StoreThreads:
         """Copy the contents of a thread to another one, without copying payloads; return the number of checkpoints.
 
         Raises:
-            Invalid: both ids name the same thread.
+            Invalid: both ids are the same.
             TooLarge: the thread has more than 10,000 checkpoints and writes.
         """
         raise Unsupported("threads.copy", self.backend)
