@@ -24,7 +24,7 @@ from store.validation.json_limits import check_text
 __all__ = ["MAX_KEYS", "ROLES", "Key", "Keys", "Role", "digest", "key_id_in"]
 
 Role = Literal["reader", "runner", "algorithm", "admin"]
-"""The roles; each has the rights of those before it."""
+"""The roles. Each role has the rights of all roles before it."""
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 MAX_KEYS: Final = 1000
@@ -51,7 +51,7 @@ class Key:
     expires_at: int | None = None
     revoked_at: int | None = None
     used_at: int | None = None
-    """When a server last received it, to the minute."""
+    """The time, to the minute, at which a server last received the key."""
 
     def has_expired(self, now: int) -> bool:
         """Return whether the key has expired."""
@@ -67,8 +67,8 @@ class Key:
 def digest(text: str) -> bytes:
     """Return the hash of a key, which the database stores instead of the key.
 
-    It is one round of SHA-256. A secret of 160 random bits cannot be guessed, so a slow hash made for passwords would
-    only slow down every request.
+    The hash is one round of SHA-256. A secret of 160 random bits cannot be guessed, so a slow hash made for passwords
+    would only slow down every request.
     """
     return hashlib.sha256(text.encode()).digest()
 
@@ -80,7 +80,7 @@ def key_id_in(text: str) -> str | None:
 
 
 def _drawn() -> tuple[str, str]:
-    """Return the id of a new key, and the key. It has letters and digits only, so that a double click selects it."""
+    """Return the id of a new key, and the key. A double click selects the whole key."""
     key_id = os.urandom(5).hex()
     return key_id, f"rbk_{key_id}_{b32encode(os.urandom(20)).decode().lower()}"
 
@@ -100,7 +100,7 @@ class Keys:
             create: whether to create the default partition if it is missing.
 
         Raises:
-            Invalid: the URL does not name a database that other processes can open.
+            Invalid: the URL is not the URL of a database that other processes can open.
             NotFound: there is no default partition, and so there are no keys.
             StoreError: the database cannot be opened; the errors are those of `open_store`.
         """
@@ -156,7 +156,7 @@ class Keys:
         return key, text
 
     async def revoke(self, key_id: str) -> Key:
-        """Revoke a key for ever, and return it; a key that was revoked before does not change.
+        """Revoke a key permanently, and return it; a key that was revoked before does not change.
 
         Raises:
             NotFound: there is no key with that id.

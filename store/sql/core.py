@@ -28,7 +28,7 @@ from store.sql.watchdog import Watchdog
 
 T = TypeVar("T")
 
-# These commands do not depend on overdue attempts, so no sweep comes before them.
+# These commands do not depend on overdue attempts, so no sweep runs before them.
 _UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, AppendToRun})
 
 
@@ -36,11 +36,11 @@ class SQLCore:
     """An open partition of a SQL database.
 
     Args:
-        name: the name of the partition, which its thread gets.
+        name: the name of the partition; the name of the thread contains it.
         dialect: the database.
         scan_debounce_seconds: the minimum time between two sweeps of the watchdog.
         read_only: whether to refuse all commands.
-        thread: the event-loop thread of another store to share; None for a new one.
+        thread: an event-loop thread to share with another store; None for a new thread.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SQLCore:
             await self.writer.start(waiting.committed)
 
     async def close(self) -> None:
-        """Finish the calls in flight and close the database; closing twice is fine."""
+        """Finish the calls in flight and close the database; a second call has no effect."""
         if process.number != self.pid:
             raise WrongProcess(self.pid, process.number)
         if self.closed:
@@ -113,7 +113,7 @@ class SQLCore:
 
     @property
     def waiting(self) -> WaitingCalls:
-        """The calls that wait."""
+        """The waiting calls."""
         assert self._waiting is not None  # started
         return self._waiting
 
@@ -124,7 +124,7 @@ class SQLCore:
 
     @property
     def inbox(self) -> tuple[int, int]:
-        """The number of calls that wait for the writer, and their bytes."""
+        """The number of calls that wait for the writer, and the size of their payload in bytes."""
         return self.writer.waiting, self.writer.waiting_bytes
 
     def _on_undelivered(self, command: Command, reply: Any) -> None:
@@ -134,7 +134,7 @@ class SQLCore:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise `WrongProcess` in a fork, and `Closed` once the store is closed."""
+        """Raise `WrongProcess` in a forked process, and `Closed` once the store is closed."""
         if process.number != self.pid:
             raise WrongProcess(self.pid, process.number)
         if self.closed:
@@ -145,7 +145,7 @@ class SQLCore:
 
         Args:
             work: reads from a session that cannot write.
-            snapshot: whether all of its statements see the same state.
+            snapshot: whether all statements of `work` see the same state.
         """
         self.check()
         reading = self.read_here(work, snapshot=snapshot)
@@ -166,7 +166,7 @@ class SQLCore:
         sweeps: bool = True,
         snapshot: bool = False,
     ) -> Awaitable[T]:
-        """Return an awaitable read of the present, or of the past: at a position of the log or at a rollout's event."""
+        """Return an awaitable read of the present, or of the state at a position of the log or at a rollout's event."""
         rollout_id, at = own_number
         if as_at is None and at is None:
             if sweeps and self.watchdog.is_due():
@@ -190,8 +190,8 @@ class SQLCore:
         """Sweep, then return the result of a read of the tables, for callers that count and group rows.
 
         Args:
-            work: reads with the dialect, which compiles its statements, from a session that cannot write.
-            snapshot: whether all of its statements see the same state.
+            work: reads from a session that cannot write; the dialect compiles the statements.
+            snapshot: whether all statements of `work` see the same state.
         """
         return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
 
@@ -207,11 +207,11 @@ class SQLCore:
         return await self.dialect.size_bytes()
 
     async def queue_depth(self) -> int:
-        """Return how many rollouts wait to be claimed."""
+        """Return the number of rollouts that wait to be claimed."""
         return await self.read(lambda session: pages.queue_depth(self.dialect, session))
 
     async def known_and_ended(self, rollout_ids: set[str]) -> tuple[set[str], set[str]]:
-        """Return which of some rollouts exist, and which of them have ended."""
+        """Return the given rollouts that exist, and those of them that have ended."""
         found = await self.read(lambda session: pages.finished(self.dialect, session, sorted(rollout_ids)))
         return set(found), {rollout_id for rollout_id, ended in found.items() if ended}
 
@@ -230,7 +230,7 @@ class SQLCore:
         return 0 if seen is None else int(seen[3])
 
     async def news_after(self, position: int) -> int:
-        """Wait until the last position of the log differs from this one, and return it.
+        """Wait until the last position of the log differs from the given one, and return the new one.
 
         The new position may be lower, because the database may have been restored.
         """
@@ -254,7 +254,7 @@ class SQLCore:
         with waiting.parked():
             news = waiting.follow()
             try:
-                # A commit between the last page and this line has been announced already.
+                # A commit after the last page may have been announced before this line, so the position is read again.
                 seen = await self.read_here(partial(log_queries.last_commit, self.dialect), snapshot=False)
                 if seen is None or seen[3] <= position:
                     # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
@@ -273,7 +273,7 @@ class SQLCore:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     async def call(self, command: Command) -> Any:
-        """Return the answer to a command, after its commit."""
+        """Return the result of a command after its commit."""
         self.check()
         if self.read_only:
             raise ReadOnly(type(command).__name__)
@@ -284,14 +284,15 @@ class SQLCore:
         return await self.writer.call(command)
 
     async def swept_call(self, command: Command) -> Any:
-        """Sweep if that is due, then call."""
+        """Sweep if a sweep is due, then call."""
         await self.watchdog.sweep_if_due()
         return await self.call(command)
 
     def submit(self, command: Command, waiter: Waiter) -> bool:
-        """Pass a command to the writer, which gives the answer to `waiter` in the running loop: a shorter call.
+        """Pass a command to the writer, which passes the result to `waiter` in the running loop.
 
-        The answer is the decision's, or `Repeat`. Return False if nothing was done, because a full call does more.
+        This is the fast path of `call`. The result is that of the decision, or `Repeat`. If the store is read-only or a
+        sweep is due, this method does nothing and returns False, and the caller uses `swept_call` instead.
 
         Raises:
             Busy: too many calls wait; nothing was done.

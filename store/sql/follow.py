@@ -1,4 +1,4 @@
-"""Source of a followed run in a SQL store: its pages of events, and waits for new ones."""
+"""Source of a followed run in a SQL store. It reads pages of events and waits for new events."""
 
 from __future__ import annotations
 

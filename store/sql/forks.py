@@ -1,4 +1,4 @@
-"""Forks: a new attempt for a part of a run, planned from one snapshot and decided under the writer's lock."""
+"""Forks of runs. A fork is planned from one snapshot and decided under the write lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from store.sql.run_reads import read_view
 from store.validation import arguments
 
 _PLANS_AT_MOST: Final = 20
-"""How often a plan is made again because the run has changed, before the call fails."""
+"""The maximum number of plans of one call. A new plan is made if the run has changed since the last one."""
 
 Planner = Callable[[PhaseGraph, PlanBasis], ForkPlan]
 
@@ -32,7 +32,7 @@ Planner = Callable[[PhaseGraph, PlanBasis], ForkPlan]
 def rerun_planner(
     node: str | None, phase: str | None, scopes: Sequence[str], on_missing: OnMissing, *, cascade: bool
 ) -> Planner:
-    """Return a planner that runs a phase again; arguments as of `StoreRuns.plan_fork`.
+    """Return a function that plans the re-run of a phase. The arguments are those of `StoreRuns.plan_fork`.
 
     Raises:
         Invalid: an argument has the wrong form.
@@ -84,7 +84,8 @@ async def plan_part(
             raise NotFound.attempts(rollout_id)
         active = await run_queries.active(core.dialect, session, rollout_id) if rejects_active else None
         if active is not None:
-            # The decision under the lock checks this again. Here it comes before errors that matter less.
+            # The decision under the lock checks this again. The check here comes first, because its error is more
+            # useful than the errors that may follow.
             raise AttemptActive(rollout_id, active)
         phases = graph or await run_reads.phase_graph_of(core.dialect, session, standing)
         if phases is None:
@@ -110,9 +111,9 @@ async def start(
     Args:
         core: the core of the store.
         rollout_id: the id of the run.
-        base: as for `plan_part`.
-        graph: as for `plan_part`.
-        planner: as for `plan_part`.
+        base: see `plan_part`.
+        graph: see `plan_part`.
+        planner: see `plan_part`.
         supersede: whether to end an active attempt.
         request_id: the id of the request; a repeated request starts nothing and returns the first result.
         details: further arguments of the attempt: `reason`, `state_patch`, `confirmed`, `worker_id`.
@@ -127,7 +128,7 @@ async def start(
         try:
             plan = await plan_part(core, rollout_id, base, graph, planner, rejects_active=not supersede)
         except Conflict:
-            # The obstacle may be the attempt that an earlier try of this request has started.
+            # The cause may be the attempt that an earlier try of this request has started.
             if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
                 return known
             raise
@@ -172,7 +173,7 @@ async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResul
         return fork, await pages.rollout(core.dialect, session, rollout_id), attempts.items
 
     fork, row, attempts = await read_view(core, rollout_id, "raw", None, None, read)
-    assert fork is not None and row is not None  # noqa: PT018 - the attempt was forked, of this rollout
+    assert fork is not None and row is not None  # noqa: PT018 - the attempt is a fork of this rollout
     attempt = next(each for each in attempts if each.sequence_id == sequence_id)
     rollout = rollout_mapping.rollout_of_page(row).model_dump(exclude={"attempt"})
     return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)

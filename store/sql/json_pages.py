@@ -38,7 +38,7 @@ _END: Final = re.compile(
 
 
 def spans(rows: Sequence[Row]) -> bytes:
-    """Return spans, with commas between them, of rows as `pages.take_spans` reads them."""
+    """Return the JSON of spans, separated by commas, from rows of `pages.take_spans`."""
     return dumps([_span(row) for row in rows])[1:-1]
 
 
@@ -71,7 +71,7 @@ def _span(row: Row) -> Any:
 
 
 def rollouts(rows: Sequence[Row]) -> bytes:
-    """Return rollouts, with commas between them, of rows as `pages.take_rollouts` reads them."""
+    """Return the JSON of rollouts, separated by commas, from rows of `pages.take_rollouts`."""
     return dumps([_rollout(row) for row in rows])[1:-1]
 
 
@@ -90,7 +90,7 @@ def _rollout(row: Row) -> dict[str, Any]:
         fields["attempt"] = _attempt(rollout_id, attempt_id, attempt)
     codec, stored, metadata_codec, metadata = row[-6:-2]
     body = _body(codec, stored)
-    # A body that stores both the input and the metadata has no other fields.
+    # A body that stores both the input and the metadata has no other fields, so its text is used unchanged.
     if is_one_body and body.startswith(_ROLLOUT_BODY):
         fields["input"] = orjson.Fragment(body[len(_ROLLOUT_BODY) : -1])
         return fields
@@ -144,7 +144,7 @@ class JSONPages:
         self.core = core
 
     async def write_rollouts(self, write: Write, query: RolloutQuery) -> int:
-        """Write the JSON of each rollout that a query matches; return how many match before paging.
+        """Write the JSON of each rollout that a query matches; return the number of matches before paging.
 
         Args:
             write: called in order, each time with one or several rollouts separated by commas.
@@ -154,7 +154,8 @@ class JSONPages:
         dialect = self.core.dialect
 
         async def write_past(session: ReadSession, until: int) -> int:
-            # Rows of the past are computed from the log in any order, and their number is limited.
+            # Rows of the past are computed from the log in any order, so all are collected first; their number is
+            # limited.
             page = await timeline.rollouts(
                 dialect, session, filter_query, until, lambda row: dumps(rollout_mapping.rollout_of_page(row))
             )
@@ -172,7 +173,7 @@ class JSONPages:
         )
 
     async def write_spans(self, write: Write, query: SpanQuery) -> int:
-        """Write the JSON of each span that a query matches; return how many match before paging.
+        """Write the JSON of each span that a query matches; return the number of matches before paging.
 
         Args:
             write: called in order, each time with one or several spans separated by commas.

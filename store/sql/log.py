@@ -74,7 +74,7 @@ class SQLLog(StoreLog):
         self.core.check()
         if self.core.read_only:
             raise ReadOnly("rebuild")
-        # It runs in the store's thread, because its jobs for the writer must come from there.
+        # The rebuild runs in the store's thread, because its jobs for the writer must come from there.
         return await self.core.thread.run(
             rebuild(self.core.dialect, self.core.store_id, self.core.writer.run_job, self._calls_so_far)
         )

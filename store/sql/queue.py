@@ -1,4 +1,4 @@
-"""Claims of rollouts in a SQL store, and calls that wait for rollouts to claim or for their ends."""
+"""Claims of rollouts in a SQL store, and calls that wait until rollouts can be claimed or have ended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SQLQueue:
         core.on_undelivered = self._on_undelivered
 
     async def claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
-        """Claim rollouts; if none waits, wait for some for the given time."""
+        """Claim rollouts; if the queue is empty, wait for rollouts for the given time."""
         arguments.wait_seconds(wait_seconds)
         claims: list[ClaimView] | Repeat = await self.core.swept_call(rollout_commands.claim(limit, worker_id))
         if not claims and wait_seconds:
@@ -53,7 +53,7 @@ class SQLQueue:
     def hand_out(self, claims: Sequence[ClaimView]) -> list[AttemptedRollout]:
         """Return the claimed rollouts for the caller, and remember how to release them."""
         if not claims:
-            # Each poll of an idle worker would otherwise be an event.
+            # An empty poll is only counted. Otherwise each poll of an idle worker would be an event.
             self.empty_polls += 1
         for undo in map(_undoing, claims):
             self._undo[undo.attempt_id] = undo
@@ -65,9 +65,9 @@ class SQLQueue:
     async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
         """Release claims that this store returned, if nothing has happened to them since.
 
-        Their rollouts get their old places in the queue, and no attempt is used up. Code between the store and its
-        callers uses this when a caller has disconnected. Claims that are old, or that a repeated call returned, are
-        left to the watchdog.
+        Their rollouts return to their old places in the queue, and the attempts do not count. Code between the store
+        and its callers uses this method when a caller has disconnected. Old claims, and claims that a repeated call
+        returned, are not released; the watchdog ends them.
         """
         self.core.check()
         undoing = [undo for each in claimed if (undo := self._undo.pop(each.attempt.attempt_id, None)) is not None]
@@ -127,10 +127,11 @@ class SQLQueue:
             self.core.thread.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
 
     def _give_back(self, claims: list[ClaimView] | Repeat, worker_id: str | None) -> None:
-        # A repeated answer may have reached its caller before. If it did not, the watchdog gives up the attempts.
+        # The caller may have received these claims from the first call, so they are not released. If it did not, the
+        # watchdog ends the attempts.
         if not claims or isinstance(claims, Repeat):
             return
-        # Claims under an idempotency key may be returned only under that key.
+        # Claims under an idempotency key may be returned only under that key, so no other call gets them.
         if claims[0].idempotency is None and self.core.waiting.hand_over(claims, worker_id):
             return
         task = asyncio.ensure_future(self._release_all(list(map(_undoing, claims))))
@@ -138,7 +139,7 @@ class SQLQueue:
         task.add_done_callback(self.core.releasing.discard)
 
     async def _release_all(self, undoing: Sequence[ReleaseClaim]) -> None:
-        # The last claim is released first, so that each is still the latest event of its rollout.
+        # The last claim is released first, so that each claim is still the latest event of its rollout.
         for undo in reversed(undoing):
             await self._release(undo)
 

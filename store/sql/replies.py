@@ -1,4 +1,4 @@
-"""Answers to repeated calls, read from the log as of the position at which the first call was decided."""
+"""Results of repeated calls, read from the log at the position at which the first call was decided."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +18,7 @@ async def rollouts(store: SQLReads, repeat: Repeat) -> list[Rollout]:
 
 
 async def rollout(store: SQLReads, repeat: Repeat) -> Rollout:
-    """Return the only rollout of the answer, without its attempt."""
+    """Return the only rollout of the result, without its attempt."""
     return (await rollouts(store, repeat))[0]
 
 
@@ -29,7 +29,7 @@ async def claims(store: SQLReads, repeat: Repeat) -> list[AttemptedRollout]:
 
 
 async def attempted(store: SQLReads, repeat: Repeat) -> AttemptedRollout:
-    """Return the only rollout of the answer with the attempt that the call started."""
+    """Return the only rollout of the result, with the attempt that the call started."""
     return (await claims(store, repeat))[0]
 
 
@@ -53,7 +53,7 @@ async def recorded(_: SQLReads, repeat: Repeat) -> list[tuple[int, int]]:
 
 
 async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:
-    """Return the numbers that were drawn."""
+    """Return the numbers that the call took."""
     return repeat.reply["numbers"]
 
 

@@ -1,4 +1,7 @@
-"""Reads for the methods about runs. Each reads one snapshot, finds the state of the run, and applies a view."""
+"""Reads for the methods about runs.
+
+Each function reads one snapshot, finds the state of the run, and applies a view.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ async def newest_checkpoint(
 async def checkpoint_in_group(
     dialect: Dialect, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
 ) -> Snapshot | None:
-    """Return the newest checkpoint for the same date in the head view of another run of the group."""
+    """Return the newest checkpoint in the head view of another run of the group whose input has the same date."""
     date = _date_of(await run_queries.input_of(dialect, session, rollout_id))
     best: Snapshot | None = None
     for other, codec, body in await run_queries.companions(dialect, session, group_id, scope, name):
@@ -123,7 +126,7 @@ async def phase_graph_of(dialect: Dialect, session: ReadSession, standing: Stand
     """Return the phase graph among the resources of a run, or None.
 
     Raises:
-        Invalid: the resources hold several.
+        Invalid: the resources contain several phase graphs.
     """
     if standing.resources_id is None:
         return None

@@ -76,7 +76,7 @@ class SQLRuns(StoreRuns):
         arguments.part_of_history(query.after, query.limit)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunEventPage:
-            # One row more than the limit shows whether there are more.
+            # The query reads one row more than the limit to find out whether there are more.
             most = -1 if query.limit < 0 else query.limit + 1
             rows = await run_views.events(
                 self.core.dialect,
@@ -466,7 +466,7 @@ class SQLRuns(StoreRuns):
     # -- names -------------------------------------------------------------------------------------------------------
 
     async def resolve(self, name: str) -> str:
-        """Return the id of the rollout that a name stands for: a rollout id, the id of an imported run, or a flow id.
+        """Return the id of the rollout with this name: a rollout id, the id of an imported run, or a flow id.
 
         Raises:
             NotFound: no run has this name.

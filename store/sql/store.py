@@ -100,7 +100,7 @@ class SQLStore(SQLReads, Store):
         """Open a store by its URL; see `store.open_store`.
 
         Args:
-            url: as for `open_store`; the other arguments too.
+            url: see `open_store`, also for the other arguments.
             beside: another partition of the same database, whose connections are shared if possible.
         """
         parsed = parse(url)
@@ -122,7 +122,7 @@ class SQLStore(SQLReads, Store):
 
     @property
     def store_id(self) -> str:
-        """The id that the database was given when it was created."""
+        """The id of the database, which was generated when the database was created."""
         return self.core.store_id
 
     @property
@@ -204,7 +204,7 @@ class SQLStore(SQLReads, Store):
     ) -> list[AttemptedRollout]:
         if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
             return []
-        # This is the maximum of one call; a caller that needs more calls again.
+        # One call claims at most this many rollouts; a caller that needs more calls again.
         claims = await self.queue.claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
         return await replies.claims(self, claims) if isinstance(claims, Repeat) else self.queue.hand_out(claims)
 
@@ -274,14 +274,15 @@ class SQLStore(SQLReads, Store):
         return span.model_copy(update={"sequence_id": recorded[0][1]}) if recorded else None
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Store spans as `add_many_spans` does; return (index in the call, sequence_id) of those that are new.
+        """Store spans as `add_many_spans` does; return (index in the call, sequence_id) of each new span.
 
         Args:
             spans: the spans, of any attempts.
-            number: whether each span gets the next number of its rollout, in the same transaction, instead of its own.
+            number: whether each span gets the next number of its rollout, in the same transaction, instead of its own
+                number.
 
         Raises:
-            NotFound: a rollout or an attempt does not exist; the spans before it in the call are stored.
+            NotFound: a rollout or an attempt does not exist; the groups of spans before it are stored.
         """
         return await self.record(span_commands.record_spans(spans, number=number))
 
@@ -356,7 +357,7 @@ async def _published(reads: SQLReads, answer: Any) -> ResourcesUpdate:
 
 
 def _reopen(url: str, how: dict[str, Any]) -> SQLStore:
-    """Open a pickled store's URL in this process."""
+    """Open the URL of a pickled store in this process."""
     opened: list[SQLStore] = []
     failed: list[BaseException] = []
 

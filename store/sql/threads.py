@@ -18,7 +18,7 @@ from store.sql.mapping import threads as thread_mapping
 from store.validation import arguments
 
 _AT_ONCE = 50
-"""The number of checkpoints that a list reads at a time. Each may be large."""
+"""The number of checkpoints that a list reads at a time. A checkpoint may be large."""
 
 
 class SQLThreads(StoreThreads):

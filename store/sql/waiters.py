@@ -1,4 +1,4 @@
-"""Waiting calls and their wakeups. All of it runs in the store's event loop, and polls only while a call waits."""
+"""Waiting calls and their wakeups. All code here runs in the store's event loop and polls only while a call waits."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from store.domain.working_set import WorkingSet
 from store.errors import Closed, StoreError
 from store.journal.writer import Committed
 
-# A wakeup may get lost, so a waiting call looks again after this long.
+# A wakeup may get lost, so a waiting call checks again after this time.
 FALLBACK_SECONDS = 5.0
 # Each commit may change the time of the next sweep. That time is read once for many commits.
 _GATHERING_SECONDS = 0.05
@@ -28,7 +28,7 @@ class ClaimWaiter:
     is_keyed: bool = False
     """Whether the call has an idempotency key. Such a call must not get another call's claims."""
     future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Gets None to try again, or claims of another call."""
+    """Its result is None if the call should try again, or the claims of another call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +92,7 @@ class WaitingCalls:
                 waiter.event.set()
 
     def _wake_claimers(self, available: int) -> None:
-        """Wake as many calls as can succeed, those that waited longest first."""
+        """Wake as many calls as can succeed, the calls that have waited longest first."""
         while available > 0 and self._claimers:
             waiter = self._claimers.popleft()
             if not waiter.future.done():
@@ -100,7 +100,7 @@ class WaitingCalls:
                 available -= waiter.limit
 
     async def _look_again(self) -> None:
-        """Read once for all waiting calls what another process may have changed."""
+        """Read the changes of other processes, once for all waiting calls."""
         if self._claimers:
             self._wake_claimers(await self._depth())
         if self._finishers:
@@ -114,7 +114,7 @@ class WaitingCalls:
 
     @contextlib.contextmanager
     def parked(self) -> Generator[None]:
-        """Listen to commits and keep sweeping while a call waits."""
+        """Listen to commits and continue to sweep while a call waits."""
         self._parked += 1
         if self._parked == 1:
             self._attending = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
@@ -128,7 +128,7 @@ class WaitingCalls:
 
     @contextlib.contextmanager
     def in_line(self, waiter: ClaimWaiter) -> Generator[None]:
-        """Wait for a place in the queue. Read the queue only after this, or rollouts enqueued in between are missed."""
+        """Register a waiting claim. Read the queue only after this, or rollouts enqueued in between are missed."""
         if self._closed:
             raise Closed("waiting")
         self._claimers.append(waiter)
@@ -145,7 +145,7 @@ class WaitingCalls:
         self._wake_claimers(1)
 
     def hand_over(self, claims: list[Any], worker_id: str | None) -> bool:
-        """Give unread claims to a waiting call of the same worker; return whether there was one."""
+        """Pass unread claims to a waiting call of the same worker; return whether there was such a call."""
         for waiter in self._claimers:
             if waiter.is_keyed or waiter.future.done():
                 continue
@@ -156,7 +156,7 @@ class WaitingCalls:
         return False
 
     def expect(self, rollout_ids: Iterable[str]) -> FinishWaiter:
-        """Register a wait for the ends of these rollouts. Read their statuses only after this."""
+        """Register a wait for the end of these rollouts. Read their statuses only after this."""
         if self._closed:
             raise Closed("waiting")
         waiter = FinishWaiter(set(rollout_ids))

@@ -21,7 +21,7 @@ class Read(Protocol):
 
 
 class Watchdog:
-    """Scheduler of sweeps. It decides when to look for overdue attempts; the writer gives them up."""
+    """Scheduler of sweeps. It decides when to search for overdue attempts; the writer ends them."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ MAX_NOTE_BYTES: Final = 64 * 1024
 
 # Control characters, and characters that end a line or a paragraph.
 _UNPRINTABLE: Final = frozenset({"Cc", "Zl", "Zp"})
-# With at most this many bytes of labels, escaped as JSON, `data` stays within its limit.
+# The maximum size of all labels in bytes, escaped as JSON, so that `data` stays within its limit.
 _MOST_BYTES: Final = 8000
 
 
@@ -26,7 +26,7 @@ def annotate(rollout_id: Any, note: Any, added: Sequence[str], removed: Sequence
     """Return the command that annotates a rollout.
 
     Raises:
-        Invalid, TooLarge: as `StoreAnnotations.annotate` raises them.
+        Invalid, TooLarge: see `StoreAnnotations.annotate`.
     """
     check(note, added, removed)
     return AnnotateRollout(
@@ -41,7 +41,7 @@ def check(note: Any, added: Any, removed: Any) -> None:
     """Check the arguments of `annotate`, with the same error messages for every store.
 
     Raises:
-        Invalid, TooLarge: as `StoreAnnotations.annotate` raises them.
+        Invalid, TooLarge: see `StoreAnnotations.annotate`.
     """
     if note is not None and not check_text(note, "note", MAX_NOTE_BYTES).strip():
         raise Invalid("note", "is empty; write something, or leave it out")
@@ -69,7 +69,8 @@ def check_label(label: str, path: str) -> None:
     """Check a label.
 
     Raises:
-        Invalid: it is empty, has spaces at an end or control characters, or is longer than 64 bytes.
+        Invalid: the label is empty, or has spaces at an end or control characters.
+        TooLarge: the label is longer than 64 bytes.
     """
     check_text(label, path, MAX_LABEL_BYTES)
     if not label or label != label.strip():

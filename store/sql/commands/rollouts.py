@@ -264,7 +264,7 @@ def _error(given: Any, status: Any) -> Json:
 
 
 def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
-    """Return the command that draws span numbers."""
+    """Return the command that takes span numbers."""
     checked = [_id(rollout_id, "rollout_id") for rollout_id in rollout_ids]
     check_call(len(checked), 0, "rollout_attempt_ids")
     return NumberSpans(rollout_ids=checked)

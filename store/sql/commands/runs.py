@@ -28,14 +28,17 @@ from store.validation import arguments
 from store.validation.json_limits import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
 
 BLOB_FROM: Final = 1024
-"""The minimum length, in bytes of UTF-8, of prompts and responses that are stored once for all equal ones."""
+"""The minimum length, in bytes of UTF-8, of prompts and responses that are stored as blobs.
+
+Equal texts share a blob.
+"""
 
 MAX_REASON_BYTES: Final = 1024
 
 _PHASES: Final = {kind.type: kind for kind in (PhaseStarted, PhaseCompleted, PhaseSkipped)}
 _NAMES: Final = ("node_id", "scope", "parent_node_id", "agent", "phase", "node_exec", "status", "service")
 _PAYLOAD: Final = ("message", "prompt", "response", "error")
-# With names of at most this length, `data` stays within its limit.
+# With at most this many metrics, `data` stays within its limit, because the length of names is limited.
 _FEW_METRICS: Final = 16
 
 
@@ -75,7 +78,7 @@ def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
             del payload[name]
             blobs.append(blob)
             setattr(fact, f"{name}_sha256", blob.sha256.hex())
-    # These fields of a run event come from the caller.
+    # In an event that is not a phase, these fields have no meaning for the store, so they are payload.
     payload |= {name: value for name in ("cascade", "reason") if (value := fields[name]) is not None}
     if len(event.metrics or ()) > _FEW_METRICS:
         _check_data(fact, f"{path}metrics")
@@ -229,7 +232,7 @@ def fork(
 
 
 def _metadata(plan: ForkPlan, told: Json) -> Body:
-    """Return the metadata of the attempt of a plan, which contain a `store.models.Fork` under `fork`."""
+    """Return the metadata of a plan's attempt, which contain a `store.models.Fork` under `fork`."""
     fork = plan.model_dump(include=set(ForkTold.model_fields)) | told
     raw = dumps_fields({"metadata": {"fork": fork}}, "")
     check_call(0, len(raw), "state_patch")
@@ -280,7 +283,7 @@ def _check_data(fact: Any, path: str) -> None:
     """Check that the data of a fact, which are not payload, fit into the log.
 
     Raises:
-        TooLarge: more than 8 KiB.
+        TooLarge: the data have more than 8 KiB.
     """
     size = len(encode(fact).encode())
     if size > span_commands.MAX_DATA_BYTES:

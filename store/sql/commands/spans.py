@@ -1,4 +1,7 @@
-"""Commands that record spans, which are checked, encoded, compressed and hashed here, before the writer gets them."""
+"""Commands that record spans.
+
+The spans are checked, encoded, compressed and hashed here, before the writer gets them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ MAX_SPAN_NAME_BYTES = 1024
 MAX_STATUS_MESSAGE = 200
 MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
-# With at most this many, the limits of names and ids keep `data` within its limit.
+# With at most this many rewards, the limits of names and ids keep `data` within its limit.
 _FEW_REWARDS = 4
 # The values that come from a span's attributes are the last fields of its fact, in the same order.
 _SAID = semconv.SpanSummary._fields
@@ -92,7 +95,7 @@ def new_span(span: Span, path: str) -> NewSpan:
 
 
 def _check_texts(span: Span, said: semconv.SpanSummary, path: str) -> None:
-    """Check that the texts can be stored, the rollout's id last; the error names the first that cannot."""
+    """Check that the texts, except the rollout's id, can be stored; the error contains the first that cannot."""
     for field in ("attempt_id", "trace_id", "span_id"):
         check_text(getattr(span, field), path + field)
     check_text(span.name, f"{path}name", MAX_SPAN_NAME_BYTES)
@@ -140,12 +143,12 @@ def body_of(payload: Json, path: str) -> Body:
     """Return the stored form of a payload.
 
     Args:
-        payload: the payload by field, at least one.
+        payload: the payload by field, with at least one field.
         path: the prefix of field names in error messages.
 
     Raises:
         Invalid: a value is not JSON that every database accepts.
-        TooLarge: it exceeds the limit of a call.
+        TooLarge: the payload exceeds the limit of a call.
     """
     raw = dumps_plain(payload) or dumps_fields(payload, path)
     check_call(0, len(raw), path.rstrip(".") or next(iter(payload), "payload"))
@@ -184,7 +187,7 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
         return None
     if span.sequence_id > MAX_SEQUENCE_ID or (message is not None and len(message) > MAX_STATUS_MESSAGE):
         return None
-    # The ids are hexadecimal.
+    # The ids are hexadecimal, so they need no escaping.
     context = f'{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,"trace_state":{{}}}}'.encode()
     raw = b'{"attributes":%b,"events":%b,"links":%b,"resource":%b,"context":%b}' % (
         attributes,

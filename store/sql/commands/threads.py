@@ -17,12 +17,12 @@ from store.validation import arguments
 from store.validation.json_limits import check_call, check_text, dumps_fields, encode_body
 
 BLOB_FROM: Final = 1024
-"""The minimum length, in bytes, of values that are stored once for all equal ones."""
+"""The minimum length, in bytes, of values that are stored as blobs. Equal values share a blob."""
 
 MAX_PATH_BYTES: Final = 1024
 """The maximum length of a task's path."""
 
-# With at most this many, `data` stays within its limit; the body contains the others.
+# With at most this many blobs, `data` stays within its limit; the body contains the other values.
 _BLOBS_AT_MOST: Final = 48
 _WRITES_AT_ONCE: Final = 100
 _CHANNEL_BYTES: Final = 1500
@@ -84,7 +84,7 @@ def checkpoint(given: ThreadCheckpoint, attempt_id: str | None) -> KeepInThread:
 def writes(
     thread_id: str, ns: str, checkpoint_id: str, given: Sequence[ThreadWrite], attempt_id: str | None
 ) -> KeepInThread:
-    """Return the command that saves the writes of a task on a checkpoint; `given` is not empty."""
+    """Return the command that saves the writes of a task on a checkpoint; `given` must not be empty."""
     task_id, path = _id(given[0].task_id, "task_id"), check_text(given[0].task_path, "task_path", MAX_PATH_BYTES)
     check_call(len(given), 0, "writes")
     items: list[NewThreadFact] = []

@@ -50,7 +50,7 @@ _set = object.__setattr__
 
 
 def _trusted(kind: type[Model]) -> Callable[[Json], Model]:
-    """Return a function that makes a model from valid values, in the order of its fields; unknown ones become extras.
+    """Return a function that makes a model from valid values in the order of its fields; unknown keys become extras.
 
     It does what `model_construct` does in a quarter of the time, because the model takes over the given dict.
     """
@@ -121,7 +121,7 @@ def rollout_columns(row: Row) -> Json:
     rollout_id, start_at, end_at, mode, resources_id, status, config = _of_rollout(row)
     return {
         "rollout_id": rollout_id,
-        # The order is the model's. The caller sets the payload.
+        # The order is that of the model's fields. The caller sets the input later.
         "input": None,
         "start_time": start_at / 1_000_000,
         "end_time": _seconds(end_at),
@@ -136,7 +136,7 @@ def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | Non
     fields = rollout_columns(row)
     config = fields["config"]
     fields["input"] = None if input_body is None else input_body.get("input")
-    # A view contains the object, a row its text.
+    # A view contains the config as an object; a row contains it as text.
     fields["config"] = _config.validate_json(config) if isinstance(config, str) else _config.validate_python(config)
     fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
     return fields
@@ -161,12 +161,12 @@ def attempted_rollout_model(
 
 
 def sign_of_life(row: Row, beat_time: float | None, stamped_at: int | None) -> float | None:
-    """Return an attempt's last heartbeat in seconds: that of its signal or that of its row, whichever is later.
+    """Return an attempt's last heartbeat in seconds: the heartbeat of its signal or of its row, whichever is later.
 
     Args:
         row: the row, in the order of `ATTEMPT_COLUMNS`.
         beat_time: the heartbeat in `attempt_signals`.
-        stamped_at: when that heartbeat was stored, in µs; None if there is none.
+        stamped_at: the time at which that heartbeat was stored, in µs; None if there is none.
     """
     known, known_at = _signs_of_life(row)
     return beat_time if stamped_at is not None and stamped_at > (known_at or 0) else known
@@ -197,7 +197,7 @@ def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Js
 
 
 def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
-    """Return the model of a decision's answer, with the attempt if the view has one."""
+    """Return the model of a decision's result, with the attempt if the view has one."""
     input_body = payload_of(view.input)
     metadata_body = input_body if view.metadata is view.input else payload_of(view.metadata)
     if view.attempt is None:
@@ -206,27 +206,28 @@ def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
 
 
 def attempted_of_view(view: RolloutView) -> AttemptedRollout:
-    """Return the model of the answer to a call that started an attempt."""
+    """Return the model of the result of a call that started an attempt."""
     rollout = rollout_of_view(view)
-    assert isinstance(rollout, AttemptedRollout)  # such an answer has the attempt
+    assert isinstance(rollout, AttemptedRollout)  # such a result has the attempt
     return rollout
 
 
 def attempt_of_view(view: AttemptView) -> Attempt:
-    """Return the model of a decision's answer."""
+    """Return the model of a decision's result."""
     return attempt_model(view.row, view.sign_of_life, payload_of(view.metadata))
 
 
 def plain_rollout_of_page(row: Row) -> Rollout:
-    """Return the rollout of a row as `pages.rollouts` and `pages.rollouts_by_id` read it, without its attempt."""
+    """Return the rollout in a row of `pages.rollouts` or `pages.rollouts_by_id`, without its attempt."""
     return rollout_model(row, *_rollout_payloads(row))
 
 
 def rollout_of_page(row: Row) -> Rollout | AttemptedRollout:
-    """Return the rollout of a row as `pages.rollouts` reads it, with its latest attempt if it has one.
+    """Return the rollout in a row of `pages.rollouts`, with its latest attempt if it has one.
 
-    The row is that of the rollout, that of the attempt (nulls without one), beat_time and stamped_at of its signal, and
-    codec and bytes of three bodies: the rollout's input and metadata, the attempt's metadata.
+    The row contains the columns of the rollout and of the attempt (nulls if there is none), beat_time and stamped_at of
+    the attempt's signal, and the codec and the bytes of three bodies: the rollout's input, the rollout's metadata and
+    the attempt's metadata.
     """
     attempt = attempt_beside(row)
     if attempt is None:
@@ -235,7 +236,7 @@ def rollout_of_page(row: Row) -> Rollout | AttemptedRollout:
 
 
 def attempt_beside(row: Row) -> Attempt | None:
-    """Return the latest attempt of a rollout's row as `pages.rollouts` reads it, or None if it has none."""
+    """Return the latest attempt in a row of `pages.rollouts`; None if the rollout has no attempt."""
     if row[_ROLLOUT_WIDTH] is None:
         return None
     attempt = row[_ROLLOUT_WIDTH : _ROLLOUT_WIDTH + _ATTEMPT_WIDTH]
@@ -250,7 +251,7 @@ def _rollout_payloads(row: Row) -> tuple[Json | None, Json | None]:
 
 
 def attempt_of_page(row: Row) -> Attempt:
-    """Return the attempt of a row as `pages.attempts` reads it: the attempt, beat_time, stamped_at, codec and bytes."""
+    """Return the attempt in a row of `pages.attempts`: its columns, beat_time, stamped_at, codec and bytes."""
     beat_time, stamped_at, codec, stored = row[_ATTEMPT_WIDTH:]
     return attempt_model(row, sign_of_life(row, beat_time, stamped_at), payload(codec, stored))
 
@@ -293,12 +294,12 @@ def resources_model(row: Row, body: Json | None) -> ResourcesUpdate:
 
 
 def resources_of_view(view: ResourcesView) -> ResourcesUpdate:
-    """Return the model of a decision's answer."""
+    """Return the model of a decision's result."""
     return resources_model(view.row, payload_of(view.body))
 
 
 def resources_of_page(row: Row) -> ResourcesUpdate:
-    """Return the resources of a row as `pages.resources` reads it: the row of the table, codec and bytes."""
+    """Return the resources in a row of `pages.resources`: the columns of the table, codec and bytes."""
     return resources_model(row, payload(row[_RESOURCES_WIDTH], row[_RESOURCES_WIDTH + 1]))
 
 
@@ -327,12 +328,12 @@ def worker_model(row: Row, signals: Row | None) -> Worker:
 
 
 def worker_of_view(view: WorkerView) -> Worker:
-    """Return the model of a decision's answer."""
+    """Return the model of a decision's result."""
     return worker_model(view.row, view.signals)
 
 
 def worker_of_page(row: Row) -> Worker:
-    """Return the worker of a row as `pages.workers` reads it: the row of the table, then that of its signals."""
+    """Return the worker in a row of `pages.workers`: the columns of the table, then those of its signals."""
     return worker_model(row, row[_WORKER_WIDTH:])
 
 
@@ -387,7 +388,7 @@ def _link_of(values: Json) -> Link:
 
 
 def span_of_page(row: Row) -> Span:
-    """Return the span of a row as `pages.spans` reads it: the row of the table, codec and bytes."""
+    """Return the span in a row of `pages.spans`: the columns of the table, codec and bytes."""
     return span_model(row, payload(row[-2], row[-1]))
 
 
