@@ -1,6 +1,6 @@
 """Comparison of the streams of the log with all tables, in one snapshot and in limited memory.
 
-Events are read stream by stream. For each page of events, the table rows with the ids of its streams are read too. A
+Events are read stream by stream. For each page of events, the table rows in the page's range of ids are read too. A
 rollout with very many spans is compared in pieces, and its spans are looked up by their keys.
 """
 
@@ -21,13 +21,13 @@ from store.verification.fold import Compared, Finding, Live, Stream, compare, di
 from store.verification.state_hash import StateHash
 
 LARGE = 20_000
-"""The number of spans and run events of one rollout that are compared before more are read."""
+"""The number of collected spans and run events of one rollout from which they are compared before more are read."""
 
 Calls = Callable[[], int]
 """Function that returns the number of calls that the writer of this process has answered."""
 
 _KEYS_AT_ONCE = 2000
-# The writer counts as busy from this number of calls on, during one stretch of about fifty milliseconds.
+# The writer counts as busy if it answers more calls than this while one page is compared, in about 50 ms.
 _AT_WORK = 2
 _TABLES: dict[str, tuple[Table, ...]] = {
     "resources/": (core_tables.resources,),
@@ -52,10 +52,10 @@ _LAST_VERSION = 2**63 - 1
 
 
 class StreamRange(Frozen):
-    """A range of streams in the order of their names, all of one kind or all without a kind."""
+    """A range of streams in the order of their names. Either all have the same kind, or none has a kind."""
 
     prefix: str
-    """Their kind and a slash; empty for the streams of the store itself and of newer versions."""
+    """The kind of the streams and a slash; empty for the streams of the store itself and of newer versions."""
     first: str
     """The lower bound of the names, included."""
     before: str | None
@@ -63,7 +63,7 @@ class StreamRange(Frozen):
     after: str | None = None
     """Only streams with keys after this one, which may be empty; None for all."""
     until: str | None = None
-    """Only streams with keys up to this one."""
+    """Only streams with keys up to this one; None for all."""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -72,7 +72,7 @@ class StreamRange(Frozen):
 
     @property
     def last(self) -> str | None:
-        """The greatest possible name."""
+        """The greatest possible name in the range; None if there is no bound."""
         return None if self.until is None else self.prefix + self.until
 
 
@@ -98,7 +98,7 @@ class Comparison:
 
         Args:
             dialect: the database.
-            session: a snapshot of it.
+            session: a session that reads a snapshot of the database.
             calls: returns the number of calls so far, which shows whether the store is in use.
             state_hash: receives every table row that is read, except those of the queue.
         """
@@ -147,8 +147,9 @@ class Comparison:
         """Give way to the writer of this process while it is busy.
 
         The writer releases the interpreter lock at each step of a statement. It gets the lock back only after the
-        switch interval of 5 ms, unless this thread releases it as well. A rebuild that does so takes three times as
-        long, and the slowest percent of calls take 8 ms instead of 32. So it does this only while calls arrive.
+        switch interval of 5 ms, unless this thread releases it as well. A rebuild that releases the lock takes three
+        times as long, but the slowest percent of calls take 8 ms instead of 32. So the comparison releases it only
+        while calls arrive.
         """
         calls = self._calls()
         self._is_polite = calls > self._calls_before + _AT_WORK
@@ -236,7 +237,7 @@ class Comparison:
         return compared
 
     async def _extra_spans(self, stream: Stream) -> list[Finding]:
-        """Return the rows of spans that belong to no event of the stream."""
+        """Return the rows of spans that do not belong to an event of the stream."""
         extra: list[Finding] = []
         async for rows in scan.rows_of(self._dialect, self._session, core_tables.spans, stream.key):
             positions = [row[_SPAN_POSITION] for row in rows]
@@ -251,7 +252,7 @@ class Comparison:
 
 
 class _Queue:
-    """Reader of the queue by rollout, beside the rollouts of a range."""
+    """Reader of the queue's rows in the order of rollout ids, for the rollouts of a range."""
 
     def __init__(self, dialect: Dialect, session: ReadSession, stretch: StreamRange) -> None:
         self._batches = scan.queue_between(dialect, session, stretch.after, stretch.until)

@@ -1,4 +1,4 @@
-"""Fold of the streams of the log to table rows, with the same `evolve` and row functions as the writer.
+"""Fold of the log: the rows of each stream, computed from its events by the functions that the writer uses.
 
 This module is pure and does not depend on the source of the events. `compare` compares its rows with the tables.
 """
@@ -54,10 +54,10 @@ class Stream:
     rewards: list[Row] = field(default_factory=list[Row])
     run: RunRows = field(default_factory=RunRows)
     last_number: int = 0
-    """The greatest sequence id of its spans."""
+    """The greatest sequence id of the rollout's spans."""
     last_position: int = 0
     fault: str | None = None
-    """Why an event could not be folded; None if all could. Events after it are not folded."""
+    """The reason why an event could not be folded; None if there is no such event. Later events are not folded."""
     fault_at: int = 0
     """The version of that event."""
     compared_spans: int = 0
@@ -72,7 +72,7 @@ class Stream:
 
     @property
     def held(self) -> int:
-        """The number of its collected rows of single events."""
+        """The number of collected rows of spans and run events."""
         return len(self.spans) + len(self.run.run_events)
 
     @property
@@ -84,10 +84,10 @@ class Stream:
 def fold(
     prefix: str, rows: Iterable[Row], unfinished: Stream | None = None, *, is_polite: bool = False
 ) -> list[Stream]:
-    """Return the streams of events in the order of (stream, version); the last one may be incomplete.
+    """Fold events, ordered by (stream, version), and return their streams; the last one may be incomplete.
 
     Args:
-        prefix: the kind of the streams and a slash; names without a known kind are only decoded.
+        prefix: the kind of the streams and a slash; events of streams without a known kind are only decoded.
         rows: the columns `FOLDED` of events.
         unfinished: the last stream of the previous rows, which is continued and returned first.
         is_polite: whether to let other threads run after each stream.
@@ -152,7 +152,7 @@ def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any
 
 def _event(position: int, stream: str, version: int, type_: str, shape: int, at: int, data: str) -> Event:
     fact = decode(type_, loads(data)) if _SHAPES.get(type_) == shape else upcast(type_, shape, loads(data))
-    # Rows do not depend on the actor and the cause of an event.
+    # Rows do not depend on the actor and the cause of an event, so both are left out.
     return Event(position, stream, version, 0, at, None, None, fact)
 
 
@@ -179,9 +179,9 @@ class Finding:
 
     table: Table
     expected: Row | None
-    """The correct row; None if there should be none."""
+    """The correct row; None if there should be no row."""
     found: Row | None
-    """The row of the table; None if there is none."""
+    """The row of the table; None if there is no row."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -197,7 +197,7 @@ class Compared:
     findings: dict[str, list[Finding]] = field(default_factory=dict[str, list[Finding]])
     """Rows that differ, by the name of their stream."""
     unwatched: list[str] = field(default_factory=list[str])
-    """Names of rollouts' streams that the watchdog would check too late or without need."""
+    """Names of the streams of rollouts that the watchdog would check too late or without need."""
 
     @property
     def is_sound(self) -> bool:
@@ -248,7 +248,7 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
 
 
 def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bool = False) -> Compared:
-    """Return the differences between the rows of the tables and the folds of all streams of their range.
+    """Return the differences between the rows of the tables in a range and the fold of all streams in that range.
 
     A stream that could not be folded is not compared. Spans and rewards that a stream has dropped were compared before.
     """
@@ -284,18 +284,18 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
 
 
 def _add_extra(compared: Compared, prefix: str, left: Mapping[Table, Mapping[str, Sequence[Row]]]) -> None:
-    """Add the rows that belong to no stream."""
+    """Add the rows that do not belong to a stream."""
     for table, groups in left.items():
         if table is core_tables.span_counters or table is core_tables.watch:
-            continue  # numbers may be drawn for rollouts that do not exist
+            continue  # numbers may be taken for rollouts that do not exist
         for key, rows in groups.items():
             extra = [Finding(table, None, row) for row in rows]
             compared.findings.setdefault(prefix + key, []).extend(extra)
 
 
 def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:
-    """Return the differences between rows with the same keys, in any order."""
-    # The rows of a driver may have their own type, which equals a tuple of the same values.
+    """Return the differences between rows, which are matched by their keys."""
+    # The rows of a driver may have their own type, which is equal to a tuple of the same values.
     if list(expected) == list(found):
         return []
     wanted = {key_of(table, row): row for row in expected}
@@ -303,7 +303,7 @@ def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> li
     return [
         Finding(table, wanted.get(key), there.get(key))
         for key in {**wanted, **there}
-        if not wanted.get(key) == there.get(key)  # noqa: SIM201 (rows of drivers define equality alone)
+        if not wanted.get(key) == there.get(key)  # noqa: SIM201 (rows of drivers define `==` but not `!=`)
     ]
 
 

@@ -28,7 +28,7 @@ _BODY_BYTES = TOTALS.index("body_bytes")
 
 
 class LogCheck:
-    """One walk through the log."""
+    """One check of the log from its beginning to its end."""
 
     def __init__(self, report: Report, *, dense: bool) -> None:
         """Begin before the first commit; `dense` is true for a database that leaves no gaps between commit ids."""
@@ -51,7 +51,7 @@ class LogCheck:
 
     @property
     def wants_commits(self) -> bool:
-        """Whether the next commits must be given before more events."""
+        """Whether the next commits must be added before more events."""
         return not self._commits
 
     @property
@@ -69,10 +69,10 @@ class LogCheck:
         self._commits.extend(rows)
 
     def add_events(self, rows: Sequence[Row], dropped: Mapping[int, bool]) -> int:
-        """Check the next rows of `events`, each with codec, raw_len and bytes of its body; return the number used.
+        """Check the next rows of `events` with codec, raw_len and bytes of their bodies; return how many were checked.
 
-        Events after the given commits are not used. `dropped` has an entry for each missing body: whether an event
-        ordered its removal.
+        Events after the added commits are not checked. `dropped` states for each missing body whether an event ordered
+        its removal.
         """
         used = 0
         while used < len(rows):
@@ -84,14 +84,14 @@ class LogCheck:
         return used
 
     def end(self, rest: Sequence[Row]) -> None:
-        """Finish the given commits; `rest` are events after all of them."""
+        """Finish the added commits; `rest` contains the events after all commits."""
         while self._commits:
             self._finish()
         for row in rest:
             self._stray(row)
 
     def _take(self, commit: Row, rows: Sequence[Row], used: int, dropped: Mapping[int, bool]) -> int:
-        """Check the events of a commit and those before it; return the number of used rows."""
+        """Check the events of a commit and the events before it; return the number of rows checked so far."""
         commit_id, _, first, last = commit[:4]
         following = self._next or first
         digests, counted = self._digests, self._counted
@@ -185,7 +185,7 @@ class LogCheck:
         found = tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
         expected = totals_after(tuple(self._totals), self._counted)
         if not self._is_size_known:
-            # The size of a removed body is stored nowhere else.
+            # The size of a removed body is stored nowhere else, so it is not checked.
             expected = (*expected[:_BODY_BYTES], found[_BODY_BYTES])
         for name, wanted, there in zip(TOTALS, expected, found, strict=True):
             if wanted != there:
@@ -196,5 +196,5 @@ class LogCheck:
 def _digest(row: Row) -> bytes:
     try:
         return log_rows.event_digest(row)
-    except Exception:  # noqa: BLE001 (a value of another type than any writer stores: no digest is that of the event)
+    except Exception:  # noqa: BLE001 (a value of a type that no writer stores: the event has no valid digest)
         return b""

@@ -34,7 +34,7 @@ class Bounds(Frozen):
 
     commit_id: int
     position: int
-    """The position of the last event or body, even if it belongs to no commit."""
+    """The position of the last event or body, even if it does not belong to a commit."""
 
 
 class Walked(Frozen):
@@ -43,7 +43,7 @@ class Walked(Frozen):
     commits: int
     events: int
     last_position: int
-    """The id of the last commit."""
+    """The last position that a commit covers."""
     head: str
     """The hash of the last commit in hex."""
     differences: list[Difference]
@@ -116,7 +116,7 @@ def _next_limit(rows: Sequence[Row]) -> int:
 
 
 async def _dropped(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> dict[int, bool]:
-    """Return for the events without their body whether an event ordered its removal."""
+    """Return, for each event whose body is missing, whether another event ordered the removal of the body."""
     missing = {row[0] for row in rows if row[-1] is None and row[11] is not None}
     if not missing:
         return {}
@@ -137,7 +137,7 @@ def _orders(data: str, position: int) -> bool:
 async def _unclaimed(
     dialect: Dialect, session: ReadSession, check: LogCheck, differences: Differences, until: Bounds
 ) -> None:
-    """Report the bodies that belong to no event."""
+    """Report the bodies that do not belong to an event."""
     body = core_tables.bodies.c.position
     within = body <= bindparam("until", type_=BigInteger)
     count = compiled(dialect, "bodies_count", lambda: select(func.count(body)).where(within))
@@ -158,7 +158,7 @@ _NAMING = WITH_BLOBS | {RunEvent.type}
 
 
 async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
-    """Report missing texts and values that events name; the events are rows of `events`."""
+    """Report missing blobs to which the given rows of `events` refer."""
     named = {name: row[_POSITION] for row in rows if row[_TYPE] in _NAMING for name in _names(row)}
     if named:
         there = await blobs.existing(dialect, session, sorted(named))
@@ -167,7 +167,7 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
 
 
 async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    """Report changed blobs, and blobs that no event names; the session must be a snapshot."""
+    """Report changed blobs, and blobs to which no event refers; the session must be a snapshot."""
     after, limit = "", 100
     while rows := await blobs.blobs_after(dialect, session, after, limit):
         await asyncio.to_thread(_check, rows, differences)
@@ -203,7 +203,7 @@ async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
 
 
 def _names(row: Row) -> Iterator[str]:
-    """Yield the hashes of the blobs that an event names, even if the event was changed."""
+    """Yield the hashes of the blobs to which an event refers, even if the event was changed."""
     if row[_TYPE] in IN_BLOBS:
         if row[_HASH] is not None:
             yield bytes(row[_HASH]).hex()

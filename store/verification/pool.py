@@ -1,7 +1,8 @@
 """Worker processes that verify a long log, so that verification uses every core and leaves the caller's core free.
 
 Each process opens the same database read-only, reads the same state of it, and does one job after another. A job that
-returns None, for any reason, is repeated in the caller's process. Only that process reports and repairs differences.
+returns None, for any reason, is repeated in the caller's process. Only the caller's process reports and repairs
+differences.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ from store.verification.log_scan import Bounds, Walked, bounds, walk
 from store.verification.state_hash import Hashed, StateHash
 
 WORTHWHILE = 100_000
-"""The number of events from which starting processes saves more time than it costs."""
+"""The minimum number of events for which starting processes saves more time than it costs."""
 
 _MOST = 4
-# While others write, it takes a few tries until all processes read the same state.
+# While other clients write, it takes a few tries until all processes read the same state.
 _TRIES = 50
 _LOOK = b"\n"
 
@@ -47,7 +48,7 @@ class ProofJob(Frozen, Generic[Result]):
         raise NotImplementedError
 
     def read(self, answer: bytes) -> Result | None:
-        """Parse the result of another process from its answer; None as for `do`, or if the answer is malformed."""
+        """Parse the response of another process; return None if `do` returned None or the response is malformed."""
         try:
             found: Any = None if answer == b"null\n" else self.result.model_validate_json(answer)
         except ValidationError:
@@ -110,14 +111,14 @@ class Order(Frozen):
 
 
 class _Helper:
-    """One process. After a failure it gives no more answers."""
+    """One process. After a failure it sends no more responses."""
 
     def __init__(self, process: subprocess.Popen[bytes], order: Order) -> None:
         self._process = process
         self._order = order.model_dump_json().encode() + b"\n"
 
     async def ask(self, line: bytes) -> bytes:
-        """Return the answer to a line; None if the process has failed."""
+        """Return the response to a line; empty if the process has failed."""
         line, self._order = self._order + line, b""
         return await asyncio.to_thread(self._ask, line)
 
@@ -134,7 +135,7 @@ class _Helper:
     def end(self) -> None:
         """End the process if it still runs; nothing is lost with it."""
         self._process.kill()
-        # The last message may not have been read.
+        # The process may not have read the last message.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
 
@@ -157,7 +158,7 @@ class Team:
             self._idle.put_nowait(helper)
 
     async def sees(self, state: Bounds) -> bool:
-        """Let every process take a new snapshot of the database; return whether all of them have this state.
+        """Let every process take a new snapshot of the database; return whether all snapshots have this state.
 
         Call this before the first job. Processes that have failed get no jobs afterwards.
         """
@@ -259,7 +260,7 @@ async def _obey(order: Order) -> None:
     found = await dialect.open(create=False)
     try:
         if found != order.store_id:
-            # The path is relative, and the working directory has changed since.
+            # This happens if the path is relative and the working directory has changed.
             raise NotFound("store", order.store_id)
         line = _heard()
         while line == _LOOK:
@@ -282,7 +283,7 @@ def _tell(found: Frozen | None) -> None:
 
 def main() -> None:
     """Read the order and then do one job per line."""
-    # Rows are in no reference cycles, and the collector would take a tenth of the time to look at them.
+    # Rows are not part of reference cycles, so the garbage collector, which takes a tenth of the time, is not needed.
     gc.disable()
     asyncio.run(_obey(Order.model_validate_json(_heard())))
 

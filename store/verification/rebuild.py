@@ -38,11 +38,12 @@ ROWS_AT_ONCE = 500
 _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "thread/", "worker/", "resources/")
 _STREAM = scan.FOLDED.index("stream")
-# The rows of these tables come from one event each and never change. The rows of the others are states of streams.
+# The rows of these tables come from one event each and never change. The rows of the other tables are states of
+# streams.
 _OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
 
 Job = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
-"""Function that runs another one on the writing session, between two batches."""
+"""Function that runs another function on the writing session, between two batches."""
 
 
 @dataclass(slots=True)
@@ -116,7 +117,8 @@ def _slices(compared: Compared, position: int) -> Iterable[_Slice]:
         findings = compared.findings.get(name, [])
         of_stream = [finding for finding in findings if finding.table not in _OF_EVENTS]
         if of_stream or name in compared.unwatched:
-            # A part of a large rollout has no stream yet. Its state is compared at the end of the stream.
+            # A large rollout is compared in parts, so its stream may not be complete yet. It is then folded under the
+            # lock.
             current.streams[name] = known.get(name) or _unfolded(name)
             current.findings.extend(of_stream)
         of_events = iter(finding for finding in findings if finding.table in _OF_EVENTS)
@@ -138,7 +140,7 @@ def _unfolded(name: str) -> Stream:
 
 
 class _Mending:
-    """The writing of one slice, under the lock."""
+    """The repair of one slice, under the write lock."""
 
     def __init__(self, dialect: Dialect, part: _Slice) -> None:
         self._dialect = dialect
@@ -173,7 +175,7 @@ class _Mending:
                 of_kind = [row for row in rows if row[_STREAM].startswith(kind)]
                 for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
                     fold(kind, of_stream, streams[name])
-                    # Their rows come from one event each and are repaired separately.
+                    # The rows of these tables come from one event each and are repaired separately.
                     streams[name].spans, streams[name].rewards, streams[name].run.run_events = [], [], []
         _check_sound(Compared([streams[name] for name in names]))
 
@@ -225,12 +227,13 @@ class _Mending:
         wrong = {finding.key[0] for finding in self._part.findings if finding.table is core_tables.queue}
         places = {row[0]: row for row in queued}
         found = await scan.queue_at(self._dialect, session, sorted(wrong | places.keys()))
-        # The row at this place may belong to a rollout outside of this slice, unless the log assigns it to this slice.
+        # A row at one of these places may belong to a rollout outside of this slice. It is then left out, unless the
+        # log assigns its place to this slice.
         live[core_tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
         return live
 
     async def _signals(self, session: ReadSession) -> None:
-        """Raise counters that are behind the log, and correct wrong next times of the watchdog."""
+        """Raise counters that are behind the log, and correct wrong times of the watchdog's next checks."""
         dialect = self._dialect
         rollouts = {stream.key: stream for name, stream in self._part.streams.items() if name.startswith("rollout/")}
         if not rollouts:
@@ -265,7 +268,7 @@ class _Mending:
     # -- rows of single events -----------------------------------------------------------------------------------------
 
     async def _facts(self, session: ReadSession, next_position: int) -> None:
-        """Repair rows that come from one event. Such a row never changes, and a wrong one may be gone already."""
+        """Repair rows that come from one event. Such a row never changes, but a wrong row may already be gone."""
         findings = [finding for finding in self._part.findings if finding.table in _OF_EVENTS]
         for finding in findings:
             if finding.expected is not None:
@@ -296,7 +299,7 @@ class _Mending:
                     self._mend(finding)
 
     async def _claimed(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
-        """Return the keys of the rewards of the events at some positions."""
+        """Return the keys of all rewards that the events at some positions contain."""
         claimed: set[tuple[Any, ...]] = set()
         for row in await scan.events_at(self._dialect, session, positions):
             event = log_queries.event_of(row)

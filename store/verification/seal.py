@@ -1,4 +1,4 @@
-"""Seals: the head of the log at one moment, in a file that the database's owner cannot change."""
+"""Seals: the end of the log at one moment, stored in a file that the owner of the database cannot change."""
 
 import os
 import time
@@ -31,7 +31,7 @@ def write(seal: Seal, path: str | os.PathLike[str]) -> None:
     """Write a seal to a new file, completely or not at all.
 
     Raises:
-        FileExistsError: there is such a file.
+        FileExistsError: the file exists.
     """
     target = Path(path)
     if target.exists():
@@ -52,8 +52,8 @@ def read(path: str | os.PathLike[str]) -> Seal:
     """Return the seal in a file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        Invalid: it is not a seal.
+        FileNotFoundError: the file does not exist.
+        Invalid: the file does not contain a seal.
     """
     text = Path(path).read_bytes()
     try:

@@ -1,7 +1,8 @@
-"""One hash for all projected rows: equal for the same commands at the same stamps, on every database.
+"""One hash over all projected rows. It is equal for the same commands at the same timestamps on every database.
 
-Positions, commit ids and some versions are the place of an event and not its content, so they are left out. The queue
-and the rewards of a rollout count by their order. A released claim left only events behind, so its row is left out.
+Positions, commit ids and some versions depend on the place of an event and not on its content, so they are left out. Of
+the queue and of a rollout's rewards, only the order counts. A released claim left only events behind, so its row is
+left out.
 """
 
 import hashlib
@@ -84,7 +85,7 @@ def _exact(value: Any) -> Any:
 _CANON = {table: _Canon(table) for table in core_tables.PROJECTIONS}
 
 
-# Tables whose rows are hashed in parts, like the rollouts that they belong to.
+# Tables whose rows are hashed in parts, like the rollouts to which they belong.
 _CUT = frozenset(
     {
         core_tables.rollouts,
@@ -108,9 +109,10 @@ class Hashed(Frozen):
 
 
 class StateHash:
-    """The state hash, fed with the rows of each table in the order of its key; the queue's in its order.
+    """The state hash. The rows of each table are added in the order of its key, those of the queue in queue order.
 
-    Rows that belong to rollouts are hashed in parts, so that several processes can do it, and then the hashes are.
+    Rows that belong to rollouts are hashed in parts, so that several processes can share the work. The result is a hash
+    over the hashes of all parts.
     """
 
     def __init__(self, cuts: Sequence[str]) -> None:
@@ -161,12 +163,15 @@ class StateHash:
 
 
 def cuts_in(ids: Sequence[str]) -> list[str]:
-    """Return the ids of rollouts, given in order, after which a new part begins."""
+    """Return those of the sorted rollout ids after which a new part begins."""
     return [ids[place] for place in _places(len(ids))]
 
 
 async def cuts(dialect: Dialect, session: ReadSession) -> list[str]:
-    """Return the ids after which a new part begins. They depend only on the rows, like the state hash itself."""
+    """Return the rollout ids after which a new part begins.
+
+    They depend only on the rows, like the state hash itself.
+    """
     key = core_tables.rollouts.c.rollout_id
     places = _places(await scan.count(dialect, session, core_tables.rollouts))
     return [await scan.key_at(dialect, session, key, place) for place in places]

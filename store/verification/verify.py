@@ -27,8 +27,8 @@ class Proof:
 
         Args:
             dialect: the database.
-            session: a snapshot of it, with the state that the team reads.
-            team: processes that help.
+            session: a session that reads a snapshot with the same state as the team.
+            team: the processes that do a part of the work.
             calls: returns the number of calls so far, which shows whether the store is in use.
         """
         self._dialect = dialect
@@ -70,7 +70,7 @@ class Proof:
 
 
 def _cut(cuts: Sequence[str]) -> list[StreamRange]:
-    """Return ranges that together contain every stream, with the rollouts divided into several."""
+    """Return ranges that together contain every stream, with the rollouts divided into several ranges."""
     found: list[StreamRange] = []
     for stretch in STRETCHES:
         places = cuts if stretch.prefix == "rollout/" else ()
@@ -85,7 +85,7 @@ async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Call
     Args:
         dialect: the database.
         store_id: the store's id.
-        seal: an earlier head of the log, which must still be there.
+        seal: a seal from an earlier moment; the log must still contain its commit.
         calls: returns the number of calls so far, which shows whether the store is in use.
     """
     started = time.monotonic()
