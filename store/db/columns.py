@@ -19,5 +19,5 @@ Number: TypeEngine[float] = Double()
 
 
 def keyed(name: str, *columns: Column[object] | UniqueConstraint | Index, family: str = "projection") -> Table:
-    """Return a table that is read only by its key. On SQLite its primary key stores the rows."""
+    """Return a table that is read only by its key. On SQLite the index of the primary key stores the rows."""
     return Table(name, metadata, *columns, sqlite_with_rowid=False, info={"family": family})

@@ -32,7 +32,7 @@ class Sql:
     """Values that are part of the statement."""
 
     def args(self, params: Params) -> tuple[Any, ...]:
-        """Return the values to run it with."""
+        """Return the values of the parameters in order."""
         fixed = self.fixed
         return tuple(params[name] if name in params else fixed[name] for name in self.names)
 
@@ -57,8 +57,10 @@ class Changes:
     inserts: dict[Table, list[Row]]
     """Rows that must not exist yet, in the order of the table's columns."""
     upserts: dict[Table, list[Row]]
-    """Whole rows, in the order of the table's columns, that replace rows with the same key. Columns outside of
-    `tables.settable` never change and are equal in both."""
+    """Whole rows, in the order of the table's columns, that replace rows with the same key.
+
+    Columns outside of `tables.settable` never change, so they are equal in the old and the new row.
+    """
     deletes: dict[Table, list[Row]]
     """Keys of rows to delete."""
     updates: dict[TablePart, list[Row]] = field(default_factory=dict[TablePart, list[Row]])
@@ -103,7 +105,7 @@ class Guards:
     expected: Sequence[Guard]
     """The guards of an intact database."""
     in_place: Sql
-    """Statement that reads the existing guards, as rows of `Guard`'s fields."""
+    """Statement that reads the existing guards. Its rows contain the fields of `Guard`."""
 
 
 class ReadSession(Protocol):
@@ -116,7 +118,7 @@ class ReadSession(Protocol):
     async def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
     ) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Return all rows of a statement, and the rows of the statement that `follow` returns for their number."""
+        """Return the rows of a statement, and those of a second one, which `follow` may return for their number."""
         rows = await self.fetch(sql, params)
         following = follow(len(rows))
         return rows, None if following is None else await self.fetch(following, params)
@@ -127,21 +129,21 @@ class ReadSession(Protocol):
 
 
 class WriteSession(ReadSession, Protocol):
-    """The only connection that writes, and its transaction. One task uses it, in the loop that opened it."""
+    """The only connection that writes, and its transaction. Only one task uses it, in the loop that opened it."""
 
     async def begin(self) -> Tail:
         """Begin a transaction, take the lock, and read the end of the log."""
         ...
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
-        """Return the rows of several queries in one round trip. The caller builds the queries once and keeps them."""
+        """Return the rows of several queries in one round trip. The caller builds the queries once and reuses them."""
         ...
 
     async def write(self, changes: Changes) -> None:
         """Write the rows of one commit.
 
-        Their commit id and positions follow those that `begin` returned. A database with sequences draws the numbers
-        here and refuses to write others.
+        Their commit id and positions start at `next_commit_id` and `next_position` of the tail that `begin` returned. A
+        database with sequences takes the numbers from the sequences here and refuses rows with other numbers.
         """
         ...
 
@@ -150,7 +152,7 @@ class WriteSession(ReadSession, Protocol):
     async def rollback(self) -> None: ...
 
     async def rest(self) -> None:
-        """Run due maintenance. Called between two batches, after the callers of the last one have their answers."""
+        """Run due maintenance. Called between two batches, after the callers of the last batch have their results."""
 
     async def close(self) -> None: ...
 
@@ -199,7 +201,7 @@ class Dialect(ABC):
         return Sql(str(compiled), tuple(getattr(compiled, "positiontup", None) or ()), fixed)
 
     def prepared(self, statement: ClauseElement) -> Sql:
-        """Compile a statement and cache it; for statements that exist as long as the process."""
+        """Compile a statement and cache the result. The statement must exist as long as the process."""
         known = self._prepared.get(id(statement))
         if known is None:
             known = self._prepared[id(statement)] = (statement, self.sql(statement))
@@ -211,7 +213,7 @@ class Dialect(ABC):
 
     @cached_property
     def compiled(self) -> dict[Hashable, Sql]:
-        """Compiled statements by shape. All databases of a kind share them, unless the statements name a schema."""
+        """Compiled statements by shape. All databases of a kind share them, unless the statements contain a schema."""
         return {} if self.schema else _compiled.setdefault(type(self), {})
 
     def qualified(self, table: Table) -> str:
@@ -239,7 +241,7 @@ class Dialect(ABC):
         """Return the condition that a text column contains a text; case matters."""
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
-        """Return the bytes of a column as lower-case hex digits."""
+        """Return an expression for the bytes of a column as lower-case hex digits."""
         return func.lower(func.hex(column))
 
     def share(self, other: "Dialect") -> bool:
@@ -270,7 +272,7 @@ class Dialect(ABC):
     def state(self) -> tuple[Hashable, Hashable] | None:
         """Return the identity of the database and a mark that every commit of any process changes.
 
-        Return None if reading the mark takes as long as reading a page. It blocks for a few microseconds.
+        Return None if reading the mark takes as long as reading a page. The call blocks for a few microseconds.
         """
         return None
 

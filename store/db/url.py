@@ -27,7 +27,7 @@ class StoreURL:
 
     scheme: str
     text: str
-    """The text of the user, which may contain a password."""
+    """The text that the user gave, which may contain a password."""
     partition: str = DEFAULT_PARTITION
     path: Path | None = None
     """The file of the partition (SQLite)."""
@@ -45,12 +45,12 @@ class StoreURL:
 def parse(text: str) -> StoreURL:
     """Return the parts of a store's URL.
 
-    `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user@host/db`; each may end in
-    `?partition=name` (not memory), SQLite in `?durability=full|normal`, Postgres in `?direct=URL` for LISTEN and
-    migrations where a pooler stands between.
+    The forms are `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db` and `postgresql://user@host/db`. SQLite
+    and Postgres accept `?partition=name`, and SQLite accepts `?durability=full|normal`. Postgres accepts `?direct=URL`,
+    the address for LISTEN and migrations if the URL leads to a pooler.
 
     Raises:
-        Invalid: the scheme, an option or the partition's name is invalid; the message names valid ones.
+        Invalid: the scheme, an option or the partition's name is invalid; the message lists the valid values.
     """
     parts = urlsplit(text)
     scheme = _ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]

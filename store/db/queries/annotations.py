@@ -35,7 +35,7 @@ async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple
 
 
 async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
-    """Return the labels of a rollout, in order."""
+    """Return the sorted labels of a rollout."""
     row = core_tables.labels.c
 
     def build() -> Select[Any]:
@@ -45,7 +45,7 @@ async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> lis
 
 
 async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[str]:
-    """Return the labels that a rollout had at a position, in order."""
+    """Return the sorted labels that a rollout had at a position."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:

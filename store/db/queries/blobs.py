@@ -1,4 +1,4 @@
-"""Reads of `blobs`, which stores bodies by their hashes, and checks against the events that name them."""
+"""Reads of `blobs`, which stores bodies by their hashes, and checks against the events that refer to them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +58,7 @@ async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *,
 
 
 async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit: int) -> Sequence[Row]:
-    """Return rows of `blobs` in the order of their hashes, after one hash."""
+    """Return rows of `blobs` in the order of their hashes, after the given hash."""
 
     def build() -> Select[Any]:
         name = core_tables.blobs.c.hash
@@ -69,7 +69,7 @@ async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit:
 
 
 async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> set[str]:
-    """Return those of these hashes, in hex, that have a blob."""
+    """Return those of the given hashes, in hex, that have a blob."""
 
     def build() -> Select[Any]:
         return select(core_tables.blobs.c.hash).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
@@ -84,7 +84,7 @@ async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]
 
 
 async def unclaimed(dialect: Dialect, session: ReadSession) -> list[str]:
-    """Return the hashes of blobs that no event names, according to the tables of runs."""
+    """Return the hashes of blobs to which no event refers, according to the tables of runs."""
 
     def build() -> Any:
         event = core_tables.events.c

@@ -22,13 +22,13 @@ class Counts:
     waiting: int
     """The number of rollouts in the queue."""
     oldest_waiting_at: int | None
-    """When the first of them entered the queue, in µs."""
+    """The time, in µs, at which the first rollout of the queue entered it."""
     head: int
     """The last position of the log."""
 
 
 async def counts(dialect: Dialect, session: ReadSession) -> Counts:
-    """Return the counts. The statuses need a scan of each table, so this is not for every request."""
+    """Return the counts. The statuses need a scan of each table, so do not call this function for every request."""
     rollouts, attempts, queue, events = (
         core_tables.rollouts.c,
         core_tables.attempts.c,

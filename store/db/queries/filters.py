@@ -49,7 +49,7 @@ class Noun:
     created: str = "first_position"
     """The column whose ascending order is the order of creation, which orders equal rows."""
     ties: Mapping[str, tuple[str, ...]] | None = None
-    """Fields that order equal rows before the order of creation, ascending with null last, by the field of the sort."""
+    """By sort field: the fields that order equal rows before the order of creation does, ascending with null last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _text(*names: str) -> dict[str, FilterField]:
 
 
 def _stamps(*names: str) -> dict[str, FilterField]:
-    """Return fields in seconds whose columns hold microseconds: `start_time` is `start_at`."""
+    """Return fields in seconds whose columns contain microseconds; the column of `start_time` is `start_at`."""
     return {name: FilterField(name.removesuffix("_time") + "_at", "time") for name in names}
 
 
@@ -134,7 +134,7 @@ SPANS = Noun(
         **_times("start_time", "end_time"),
     },
     created="position",
-    # Spans of one request to an LLM proxy share a number.
+    # Spans of one request to an LLM proxy share a number, so their times order them.
     ties={"sequence_id": ("start_time", "end_time")},
 )
 RESOURCES = Noun(
@@ -176,7 +176,7 @@ def query(
 
     Raises:
         Invalid: the logic is not `and` or `or`, the order is not `asc` or `desc`, the limit is below -1, the offset is
-            negative, or the field does not exist or has no order; the message names the fields that do.
+            negative, or the field does not exist or has no order; the message lists the valid fields.
     """
     arguments.choice(filter_logic, "filter_logic", "and", "or")
     arguments.choice(sort_order, "sort_order", "asc", "desc")
@@ -198,7 +198,7 @@ def of(value: PageQuery) -> FilterQuery:
 
 
 def _condition(name: str, value: Any) -> FilterCondition:
-    """Return a condition by its name in the API: `name`, `name_contains`, `name_in`."""
+    """Return the condition with this name in the API: `name`, `name_contains`, `name_in`."""
     field, _, operation = name.rpartition("_")
     if operation in {"in", "contains"}:
         return FilterCondition(field, cast("Operation", operation), value)
@@ -225,7 +225,8 @@ def _checked(condition: FilterCondition) -> FilterCondition:
 def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> ColumnElement[bool]:
     """Return the condition of a query on a row. Without conditions every row matches.
 
-    The statement takes the parameters of `params`. The text of a `contains` is part of the statement itself.
+    The statement takes the parameters of `params`. The text of a `contains` condition is a fixed value of the
+    statement.
     """
     terms = [term(dialect, filter_query, index, columns) for index in range(len(filter_query.conditions))]
     if not terms:

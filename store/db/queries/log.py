@@ -1,7 +1,7 @@
 """Reads of the log: events by position, by stream and by commit, and their bodies.
 
-Long reads fetch pages by key, so memory is limited without a cursor, on both databases, with or without a transaction.
-Rows are those of the tables; `event_of` converts them to events of the domain.
+Long reads fetch pages by key, so they need little memory and no cursor, on both databases, with or without a
+transaction. Rows are those of the tables; `event_of` converts them to events of the domain.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -35,7 +35,7 @@ def fact_of(row: Row) -> Fact:
     """Return the fact of a row of `events` in its current shape, whatever version wrote it.
 
     Raises:
-        Incompatible: a newer version wrote a type or a form that this one does not know.
+        Incompatible: a newer version wrote a type or a shape that this version does not know.
     """
     return upcast(row[5], row[6], orjson.loads(row[10]))
 
@@ -44,7 +44,7 @@ def event_of(row: Row) -> Event:
     """Return the event of a row of `events`, without its body.
 
     Raises:
-        Incompatible: a newer version wrote a type or a form that this one does not know.
+        Incompatible: a newer version wrote a type or a shape that this version does not know.
     """
     position, _, stream, version, command, type_, shape, at, actor, cause, data = row[:11]
     return Event(position, stream, version, command, at, actor, cause, upcast(type_, shape, orjson.loads(data)))
@@ -54,7 +54,7 @@ def described(row: Row, body: Json | None) -> Json:
     """Return the fields of `HistoryEvent` for a row of `events` and its payload.
 
     Raises:
-        Incompatible: a newer version wrote a type or a form that this one does not know.
+        Incompatible: a newer version wrote a type or a shape that this version does not know.
     """
     position, _, _, version, _, type_, shape, at, actor, cause, data, body_hash = row[: len(EVENT_COLUMNS)]
     known = FACTS.get(type_)
@@ -111,7 +111,7 @@ async def events(
         limit: the maximum number of rows.
         stream: only events of this stream.
         types: only events of these types; None for all.
-        bodies: whether to add codec and bytes of each event's body, or nulls.
+        bodies: whether to add codec and bytes of each event's body, or nulls if it has no body.
     """
 
     def build() -> Select[Any]:
@@ -121,10 +121,10 @@ async def events(
             statement = statement.where(event.stream == _text("of_stream"))
         if types is not None:
             statement = statement.where(dialect.any_of(event.type, "of_types"))
-        # Versions of a stream ascend with positions, and the index of streams is by version.
+        # Versions of a stream ascend with positions, and the order by version uses the index of streams.
         order = event.position if stream is None else event.version
         statement = statement.order_by(order).limit(_int("at_most"))
-        # The condition also limits the bodies, because Postgres would otherwise read them from the first one.
+        # The condition also limits the bodies, because Postgres would otherwise read them from the first body on.
         return _with_body(statement, core_tables.bodies.c.position > _int("after")) if bodies else statement
 
     sql = compiled(dialect, ("events", stream is None, types is None, bodies), build)
@@ -164,7 +164,7 @@ async def stream_events(
         after: only versions greater than this one.
         until: only positions up to this one.
         limit: the maximum number of rows.
-        bodies: whether to add codec and bytes of each event's body, or nulls.
+        bodies: whether to add codec and bytes of each event's body, or nulls if it has no body.
     """
 
     def build() -> Select[Any]:
@@ -292,7 +292,7 @@ async def position_of(dialect: Dialect, session: ReadSession, stream: str, versi
 async def event_sizes(
     dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
-    """Return position, type and uncompressed size of the body (null without one) of events, in order."""
+    """Return the position, the type and the uncompressed body size (null without a body) of events, in order."""
 
     def build() -> Select[Any]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -355,7 +355,7 @@ async def last_commit(dialect: Dialect, session: ReadSession, until: int | None 
 
 
 async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Row | None:
-    """Return the row of the commit of the last event up to a position; None before the first event."""
+    """Return the row of the commit that contains the last event up to a position; None before the first event."""
     event = await last_event(dialect, session, position)
     return None if event is None else await last_commit(dialect, session, event[1])
 
@@ -363,7 +363,8 @@ async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Ro
 async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row | None:
     """Return the row of the last commit recorded up to a time (µs); None before the first commit.
 
-    Times ascend with the ids of commits, so a binary search finds it. An index would cost each commit a page.
+    Times ascend with the ids of commits, so a binary search finds the row. With an index, each commit would write one
+    more page.
     """
     found: Row | None = None
     newest = await last_commit(dialect, session)
@@ -372,7 +373,7 @@ async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row
         middle = (low + high) // 2
         commit = await last_commit(dialect, session, middle)
         if commit is None or commit[_COMMIT_ID] < low:
-            # Some ids were drawn and not used.
+            # Some ids were taken but not used.
             low = middle + 1
         elif commit[_RECORDED_AT] <= at:
             found, low = commit, middle + 1
@@ -394,7 +395,7 @@ async def bodies_at(dialect: Dialect, session: ReadSession, positions: Sequence[
     found: dict[int, tuple[int, bytes]] = {}
     body = core_tables.bodies.c
     for chunk in _chunks(sorted(set(positions))):
-        # List parameters contain texts. Positions come from the database, so they may be part of the statement.
+        # List parameters contain only texts. Positions come from the database, so they may be part of the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
         sql = dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
         for position, codec, stored in await session.fetch(sql, {}):

@@ -1,4 +1,4 @@
-"""Reads of the store: pages of rows, single rows, and some counts. Each takes one or two statements.
+"""Reads of the store: pages of rows, single rows, and some counts. Each read takes one or two statements.
 
 Statements are compiled once for each shape of a query. The caller's function `make` converts the wide rows one by one,
 so that no list of rows is in memory beside the list of results.
@@ -22,7 +22,7 @@ TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources
 
 rollouts_table, attempts_table = core_tables.rollouts, core_tables.attempts
 _BATCH = 1000
-# A read accepts ids that are too long to be stored, because it finds nothing under them. Drivers have this limit.
+# A read accepts ids that are too long to be stored, because it finds no row for them. This is the limit of drivers.
 LONGEST_ID = 2**31
 _IDS_AT_ONCE = 5000
 
@@ -37,7 +37,7 @@ def signal_of(attempt: Columns) -> ColumnElement[bool]:
 
 
 def joins_latest(rollout: Columns) -> ColumnElement[bool]:
-    """Return the condition that a row of `attempts` is the latest of a rollout."""
+    """Return the condition that a row of `attempts` is the latest attempt of a rollout."""
     attempt = attempts_table.c
     return and_(
         attempt.rollout_id == rollout["rollout_id"],
@@ -98,7 +98,7 @@ def _whole_spans(columns: Columns, source: FromClause) -> Select[Any]:
 
 
 def sign_of_life() -> ColumnElement[Any]:
-    """Return the last heartbeat of an attempt: that of its signal or that of its row, whichever is later."""
+    """Return the last heartbeat of an attempt: the heartbeat of its signal or of its row, whichever is later."""
     attempt, signal = attempts_table.c, core_tables.attempt_signals.c
     is_newer = signal.stamped_at > func.coalesce(attempt.heartbeat_stamped_at, 0)
     return case((is_newer, signal.beat_time), else_=attempt.last_heartbeat_time)
@@ -108,7 +108,7 @@ def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[
     return case((other > one, other), else_=func.coalesce(one, other))
 
 
-# Reading the columns of a table and joining tables cost SQLAlchemy longer than a short page, so both are done once.
+# Reading the columns of a table and joining tables take SQLAlchemy longer than a short page, so both are done once.
 _ROLLOUT_COLUMNS: Columns = dict(rollouts_table.c)
 _SPAN_COLUMNS: Columns = dict(core_tables.spans.c)
 _RESOURCE_COLUMNS: Columns = dict(core_tables.resources.c)
@@ -134,8 +134,8 @@ def rollouts(
 ) -> Awaitable[Page[Item]]:
     """Return an awaitable page of rollouts, each with its latest attempt.
 
-    A row has the columns of the rollout, the columns of the attempt (nulls without one), beat_time and stamped_at of
-    its signal, and codec and bytes of three bodies: the rollout's input and metadata, and the attempt's metadata.
+    A row has the columns of the rollout, the columns of the attempt (nulls if there is none), beat_time and stamped_at
+    of its signal, and codec and bytes of three bodies: the rollout's input and metadata, and the attempt's metadata.
     """
     listing = Listing(
         filter_query,
@@ -151,11 +151,11 @@ def rollouts(
 async def take_rollouts(
     dialect: Dialect, session: ReadSession, filter_query: FilterQuery, take: Take, *, batch: int
 ) -> int:
-    """Pass a page of rollouts to `take`, `batch` rows at a time; return how many match before paging.
+    """Pass a page of rollouts to `take`, `batch` rows at a time; return the number of matches before paging.
 
-    A row has the columns `BRIEF_ROLLOUT`, whether input and metadata share a body, the columns `BRIEF_ATTEMPT` of the
-    latest attempt (nulls without one), its last heartbeat, and codec and bytes of three bodies: the rollout's input,
-    its metadata (nulls if the body is shared), and the attempt's metadata.
+    A row has the columns `BRIEF_ROLLOUT`, a flag that is true if input and metadata share a body, the columns
+    `BRIEF_ATTEMPT` of the latest attempt (nulls if there is none), its last heartbeat, and codec and bytes of three
+    bodies: the rollout's input, its metadata (nulls if the body is shared), and the attempt's metadata.
     """
     listing = Listing(
         filter_query,
@@ -213,7 +213,7 @@ async def spans(
     until: int | None = None,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans, each made from its row; the arguments are those of `take_spans`."""
+    """Return a page of a rollout's spans, converted by `make`; the other arguments are those of `take_spans`."""
     items: list[Item] = []
     total = await take_spans(
         dialect,
@@ -239,7 +239,7 @@ async def take_spans(
     until: int | None = None,
     batch: int | None = None,
 ) -> int:
-    """Pass a page of a rollout's spans to `take`; return how many match before paging.
+    """Pass a page of a rollout's spans to `take`; return the number of matches before paging.
 
     A row has the columns of the table, and codec and bytes of the body.
 
@@ -247,10 +247,10 @@ async def take_spans(
         dialect: the database.
         session: a connection to it.
         rollout_id: the id of the rollout.
-        attempt_id: only spans of this attempt, or of the current `latest` one; None for all attempts.
-        asked: the query. With the logic `or` and no condition it matches nothing, as in Agent-lightning 0.3.
+        attempt_id: only spans of this attempt; `latest` means the current latest attempt; None for all attempts.
+        filter_query: the query. With the logic `or` and no condition it matches nothing, as in Agent-lightning 0.3.
         take: called with lists of rows.
-        until: only spans up to this position of the log; then `latest` is an ordinary attempt id.
+        until: only spans up to this position of the log; if it is given, `latest` is an ordinary attempt id.
         batch: the number of rows in memory at a time; None for all.
     """
     if filter_query.logic == "or" and not filter_query.conditions:
@@ -327,7 +327,7 @@ async def _one(
 
 
 def rollout(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of one rollout, as `rollouts` returns it."""
+    """Return the awaitable row of one rollout, like a row of `rollouts`."""
 
     def build() -> Select[Any]:
         whole = _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
@@ -360,7 +360,7 @@ async def _by_ids(
 async def rollouts_by_id(
     dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return what is made of the rows of some rollouts, as `rollouts` returns them, by rollout id."""
+    """Return some rollouts by id, made from rows like those of `rollouts`."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         return _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table), rollouts_table.c.rollout_id
@@ -369,7 +369,7 @@ async def rollouts_by_id(
 
 
 async def finished(dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str]) -> dict[str, bool]:
-    """Return whether each of these rollouts has ended (succeeded, failed or cancelled); missing ones are left out."""
+    """Return whether each of these rollouts has ended (succeeded, failed, cancelled); missing rollouts are left out."""
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = [rollouts_table.c.rollout_id, rollouts_table.c.status]
@@ -385,7 +385,7 @@ def _distinct(ids: Iterable[str]) -> list[str]:
 
 
 def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of a rollout's latest attempt, as `attempts` returns it."""
+    """Return the awaitable row of a rollout's latest attempt, like a row of `attempts`."""
 
     def build() -> Select[Any]:
         joined = attempts_table.join(rollouts_table, joins_latest(_ROLLOUT_COLUMNS)).outerjoin(
@@ -397,7 +397,7 @@ def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
 
 
 def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of one set of resources, as `resources` returns it."""
+    """Return the awaitable row of one set of resources, like a row of `resources`."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
@@ -409,7 +409,7 @@ def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -
 async def resources_by_ids(
     dialect: Dialect, session: ReadSession, resources_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return some resources by id, made from rows as `resources` returns them."""
+    """Return some resources by id, made from rows like those of `resources`."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         table = core_tables.resources
@@ -419,7 +419,7 @@ async def resources_by_ids(
 
 
 async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None:
-    """Return the row of the newest resources, as `resources` returns it."""
+    """Return the row of the newest resources, like a row of `resources`."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
@@ -430,7 +430,7 @@ async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None
 
 
 def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of one worker, as `workers` returns it."""
+    """Return the awaitable row of one worker, like a row of `workers`."""
 
     def build() -> Select[Any]:
         whole = _whole_workers({}, _WORKERS)
@@ -442,7 +442,7 @@ def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[
 async def workers_by_id(
     dialect: Dialect, session: ReadSession, worker_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return some workers by id, made from rows as `workers` returns them."""
+    """Return some workers by id, made from rows like those of `workers`."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         return _whole_workers({}, _WORKERS), core_tables.workers.c.worker_id
@@ -459,7 +459,7 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
 
 
 async def next_check(dialect: Dialect, session: ReadSession) -> int | None:
-    """Return when the watchdog has to check a rollout next, in µs; None if it has to check none."""
+    """Return the time in µs at which the watchdog has to check a rollout next; None if it has to check no rollout."""
     return await _number(dialect, session, "next_check", lambda: select(func.min(core_tables.watch.c.check_at)))
 
 

@@ -14,7 +14,7 @@ from store.db.queries.filters import Columns, FilterQuery
 Item = TypeVar("Item")
 Make = Callable[[Row], Item]
 Take = Callable[[Sequence[Row]], object]
-"""A function that takes lists of rows."""
+"""A function that receives lists of rows."""
 
 _SHAPES_KEPT = 512
 
@@ -29,7 +29,7 @@ class Page(Generic[Item]):
 
 
 def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
-    """Return a compiled statement; a shape that was compiled before comes from a cache.
+    """Return a compiled statement. If its shape was compiled before, it comes from a cache.
 
     With a shape of None the statement is compiled each time, because it contains a value.
     """
@@ -50,7 +50,7 @@ class Listing:
 
     filter_query: FilterQuery
     columns: Columns
-    """The columns for its fields and its order."""
+    """The columns for the fields and the order of the query."""
     source: FromClause
     """The tables of these columns."""
     whole: Callable[[Columns, FromClause], Select[Any]]
@@ -59,11 +59,11 @@ class Listing:
     """Condition on every row, whatever the query's logic."""
     within_params: tuple[tuple[str, Any], ...] = ()
     shape: Hashable = None
-    """A key that distinguishes its statements from those of other listings."""
+    """A key that distinguishes the statements of this listing from those of other listings."""
     carried: Sequence[str] | None = None
     """The columns that `whole` needs after the page was limited; None for all."""
     is_narrow_first: bool = False
-    """Whether the page is limited before the payload is joined, so that sorting and skipping do not move payload."""
+    """Whether the page is limited before the payload is joined, so that payload is not sorted and skipped."""
     all_of_them: Callable[[], Select[Any]] | None = None
     """Function that returns the statement for the total number, if it is known without counting."""
 
@@ -147,7 +147,7 @@ async def take_page(
             take(rows)
     if counted is None:
         return filter_query.offset + found
-    # Rows may disappear between the two statements, but the rows that were read count.
+    # Rows may disappear between the two statements, so the total is at least the number of rows that were read.
     total = counted[0][0] if counted else 0
     return max(total, filter_query.offset + found if found else 0)
 

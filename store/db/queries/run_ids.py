@@ -24,7 +24,7 @@ async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[
 
     def build() -> Select[Any]:
         first = rollout.plan_key == bindparam("plan_key", type_=Text)
-        # The order is by bytes, in which `$` follows `#`.
+        # The order is by bytes, in which `$` follows `#`, so the range contains all suffixes.
         later = and_(
             rollout.plan_key >= bindparam("later", type_=Text), rollout.plan_key < bindparam("beyond", type_=Text)
         )
@@ -61,7 +61,7 @@ async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: i
 
 
 async def ends(dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
-    """Return rollout_id, rerun_seq and the last error as JSON of some rollouts."""
+    """Return rollout_id, rerun_seq and the last error (JSON) of some rollouts."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:

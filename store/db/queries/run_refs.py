@@ -1,4 +1,4 @@
-"""Reads of single checkpoints and artefacts, for the answers of the calls that save them."""
+"""Reads of single checkpoints and artefacts, for the results of the calls that save them."""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 """Views of a run as SQL: the events, checkpoints and artefacts that belong to the view of an attempt.
 
-The view of an attempt has its own rows, and rows of the attempts that it builds on: those up to the version on which it
-is based, except those that a fork in between hides. One recursive statement determines this for all three tables.
+The view of an attempt contains the attempt's own rows and rows of the attempts on which it builds: the rows up to the
+version on which it is based, except rows that a fork in between hides. One recursive statement determines this for all
+three tables.
 """
 
 from __future__ import annotations
@@ -88,14 +89,14 @@ class View:
 
     form: Form
     attempt: int
-    """The attempt whose view it is; unused for `raw`."""
+    """The attempt whose view or whose own rows are read; unused for `raw`."""
     until: int = END
     """The last position of the log that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A table of which views show rows."""
+    """A table whose rows are shown in views."""
 
     table: Table
     shown: tuple[str, ...]
@@ -110,10 +111,10 @@ _ARTIFACTS = _Kind(core_tables.artifacts, _ARTIFACTS_SHOWN, "phase")
 
 
 def parse(view: str) -> tuple[Form, int | None]:
-    """Return the form of a view and its attempt; None stands for the head.
+    """Return the form of a view and its attempt; None means the head.
 
     Raises:
-        Invalid: it is not `head`, `raw`, `attempt:<n>` or `own:<n>`.
+        Invalid: the text is not `head`, `raw`, `attempt:<n>` or `own:<n>`.
     """
     if view == "raw":
         return "raw", None
@@ -133,7 +134,7 @@ def _zero() -> ColumnElement[int]:
 
 
 def _alive(attempt: FromClause) -> ColumnElement[bool]:
-    """Return the condition that an attempt had started, and its claim was not released, at the position."""
+    """Return the condition that, at the position, an attempt had started and its claim was not released."""
     until = bindparam("until", type_=BigInteger)
     released = attempt.c.released_position
     return and_(
@@ -144,7 +145,7 @@ def _alive(attempt: FromClause) -> ColumnElement[bool]:
 
 
 def _lineage(form: Form) -> CTE:
-    """Return the attempts of the view, each with the last version that counts and its depth below the first."""
+    """Return the attempts of the view, each with the last version that counts and its depth below the first attempt."""
     first = core_tables.attempts.alias("first")
     shown = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
     no_bound = cast(null(), BigInteger).label("upto")
@@ -178,13 +179,13 @@ def _lineage(form: Form) -> CTE:
 
 
 def _masks(lineage: CTE) -> CTE:
-    """Return what the forks of a lineage hide, each item once, with the depth of the first fork that hides it."""
+    """Return the distinct masks of the forks of a lineage, each with the depth of the first fork that has it."""
     mask = core_tables.fork_masks.c
     shown: list[ColumnElement[Any]] = [mask.scope, mask.node_id, mask.phase, mask.children]
     by_fork = and_(mask.version == lineage.c.fork, mask.rollout_id == bindparam("rollout", type_=Text))
     depth = func.min(lineage.c.depth).label("depth")
     found = select(*shown, depth).select_from(lineage.join(core_tables.fork_masks, by_fork)).group_by(*shown)
-    # Otherwise both databases would compute it again for each row.
+    # Otherwise both databases would compute the masks again for each row.
     return found.cte("masks").prefix_with("MATERIALIZED")
 
 
@@ -194,7 +195,7 @@ def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> Column
     Args:
         kind: the table of the row.
         lineage: the attempts of the view.
-        seen: a subquery of the table's rows with their `depth`, in place of the table.
+        seen: a subquery with the table's rows and their `depth`, to use in place of the table.
     """
     row = kind.table.c if seen is None else seen.c
     depth = lineage.c.depth if seen is None else seen.c.depth
@@ -274,8 +275,9 @@ async def events(
     node_id: str | None = None,
     kind: str | None = None,
 ) -> Sequence[Row]:
-    """Return the events of a view after a version, in order: the columns `_EVENTS_SHOWN`, then attempt, attempt_id,
-    rerun_seq, type and time (µs) of the event in the log.
+    """Return the events of a view after a version, in order.
+
+    The columns are `_EVENTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the log.
     """
     table = core_tables.run_events
     terms, params, names = _equal(table, scope=scope, node_id=node_id, kind=kind)
@@ -290,8 +292,9 @@ async def events(
 
 
 async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view: View) -> Sequence[Row]:
-    """Return groups of the events of a view in the order of each group's first event: kind, scope, node_id,
-    parent_node_id, phase, and the number of events.
+    """Return groups of the events of a view, ordered by the first event of each group.
+
+    The columns are kind, scope, node_id, parent_node_id, phase, and the number of events.
     """
     row = core_tables.run_events.c
 
@@ -331,7 +334,10 @@ async def checkpoints(
     checkpoint_id: str | None = None,
     newest: bool = False,
 ) -> Sequence[Row]:
-    """Return the checkpoints of a view in order, or only the newest: `_CHECKPOINTS_SHOWN`, then as `events`."""
+    """Return the checkpoints of a view in order, or only the newest one.
+
+    The columns are `_CHECKPOINTS_SHOWN`, then the same as in `events`.
+    """
     table = core_tables.checkpoints
     terms, params, names = _equal(table, scope=scope, name=name, checkpoint_id=checkpoint_id)
 
@@ -357,7 +363,10 @@ async def artifacts(
     limit: int = -1,
     cut_version: int = END,
 ) -> Sequence[Row]:
-    """Return the artefacts of a view that were not retracted up to a version, in order, or the last of them."""
+    """Return the artefacts of a view that were not retracted up to a version, in order.
+
+    With a limit, return the last ones.
+    """
     table = core_tables.artifacts
     terms, params, names = _equal(table, scope=scope, name=name)
     there = or_(table.c.retracted.is_(None), table.c.retracted > bindparam("cut_version", type_=BigInteger))
@@ -381,7 +390,7 @@ class Standing:
     head: int | None
     """The attempt whose view is the view of the run; None before the first attempt."""
     run_version: int | None
-    """The current version of the last event that a plan can depend on."""
+    """The version of the last event that a plan can depend on. It is the current one, also for an earlier position."""
     resources_id: str | None
     group_id: str | None
 
@@ -406,7 +415,7 @@ async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, unti
 
 
 async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int | None:
-    """Return the head at a position: the attempt that was last started or moved to, without released claims."""
+    """Return the head at a position: the attempt that was started last, or to which the head was moved after that."""
     attempt, event = core_tables.attempts, core_tables.events.c
 
     def started() -> Select[Any]:

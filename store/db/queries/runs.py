@@ -72,8 +72,9 @@ async def texts(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -
 
 
 async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
-    """Return the attempts of a run in order: sequence_id, attempt_id, status, start (µs), rerun_seq, base,
-    fork_version, version of the fork, via.
+    """Return the attempts of a run in order.
+
+    The columns are sequence_id, attempt_id, status, start_at (µs), rerun_seq, base, fork_version and via.
     """
     attempt = core_tables.attempts.c
 
@@ -87,7 +88,7 @@ async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> S
 
 
 async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
-    """Return the number of run events by attempt of a run."""
+    """Return the number of run events of each attempt of a run."""
     told = core_tables.run_events.c
 
     def build() -> Select[Any]:
@@ -99,7 +100,7 @@ async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) 
 
 
 async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
-    """Return the forks of a run in order: version, position and data of the event, request_id."""
+    """Return the forks of a run in order. The columns are version, position and data of the event, and request_id."""
     fork, event = core_tables.forks, core_tables.events
 
     def build() -> Select[Any]:
@@ -112,7 +113,7 @@ async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequ
 
 
 async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, request_id: str) -> int | None:
-    """Return the attempt that a request to fork a run has started."""
+    """Return the attempt that a request to fork a run has started; None if there is none."""
     fork = core_tables.forks.c
 
     def build() -> Select[Any]:
@@ -125,7 +126,7 @@ async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, reques
 
 
 async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int | None:
-    """Return the last active attempt of a run."""
+    """Return the last active attempt of a run; None if there is none."""
     attempt = core_tables.attempts.c
 
     def build() -> Select[Any]:
@@ -138,7 +139,7 @@ async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int
 
 
 async def companions(dialect: Dialect, session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
-    """Return the runs of a group that saved such a checkpoint: id, codec and bytes of the input's body."""
+    """Return id, and codec and bytes of the input's body, of the runs of a group that saved such a checkpoint."""
     rollout, saved, body = core_tables.rollouts.c, core_tables.checkpoints.c, core_tables.bodies
 
     def build() -> Select[Any]:
@@ -173,8 +174,10 @@ async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
 async def made_for(
     dialect: Dialect, session: ReadSession, scope: str, name: str | None, limit: int, until: int
 ) -> Sequence[Row]:
-    """Return the artefacts of all runs for a scope, newest first, as of a position: artifact_id, rollout_id, group_id,
-    version, position, time (µs), attempt, scope, name, phase, media_type, position of its retraction or null.
+    """Return the artefacts of all runs for a scope, newest first, at a position.
+
+    The columns are artifact_id, rollout_id, group_id, version, position, time (µs), attempt, scope, name, phase,
+    media_type, position of its retraction or null.
     """
     made, rollout, event = core_tables.artifacts.c, core_tables.rollouts, core_tables.events
     retraction = core_tables.events.alias("retraction")

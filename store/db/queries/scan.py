@@ -1,4 +1,4 @@
-"""Reads of whole tables for verify: each in the order of its key, in limited memory, in one snapshot."""
+"""Reads of whole tables for verify, in the order of their keys and in limited memory. The session is a snapshot."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 FOLDED = ("position", "stream", "version", "type", "shape", "at", "data")
-"""The columns of events that a fold needs. Reading the others would cost a third more."""
+"""The columns of events that the fold needs. Reading all columns would take a third longer."""
 
 _NUMBERS_AT_ONCE = 1000
 
@@ -129,7 +129,7 @@ async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[
 
 
 async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
-    """Return the first positions of bodies that belong to no event."""
+    """Return the first positions of bodies that do not belong to an event."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -237,7 +237,7 @@ async def count(dialect: Dialect, session: ReadSession, table: Table) -> int:
 
 
 async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place: int) -> str:
-    """Return the key at an index in the order of keys, from 0."""
+    """Return the key at an index, which counts from 0 in the order of keys."""
 
     def build() -> Select[*tuple[Any, ...]]:
         return select(key).order_by(key).limit(1).offset(_int("place"))
@@ -248,7 +248,7 @@ async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place
 async def queue_between(
     dialect: Dialect, session: ReadSession, after: str | None, until: str | None, *, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield rows of `queue` by rollout: those of ids after `after` and up to `until`; None for no limit."""
+    """Yield the rows of `queue` for rollout ids after `after` and up to `until`, ordered by id; None for no limit."""
 
     def build() -> Select[*tuple[Any, ...]]:
         waiting = core_tables.queue.c
@@ -310,7 +310,7 @@ async def rewards_between(
             .order_by(reward.position, reward.ordinal)
         )
 
-    # A position that was tampered with may be any 64-bit number.
+    # A position that was tampered with may be any 64-bit number, so the end is the greatest one.
     params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
     return await session.fetch(compiled(dialect, "rewards_between", build), params)
 
@@ -342,7 +342,8 @@ async def _at(dialect: Dialect, session: ReadSession, table: Table, column: str,
     found: list[Row] = []
     names = ", ".join(each.name for each in table.columns)
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
-        # List parameters contain texts. These numbers come from the database, so they may be part of the statement.
+        # List parameters contain only texts. These numbers come from the database, so they may be part of the
+        # statement.
         listed = ", ".join(str(int(number)) for number in numbers[start : start + _NUMBERS_AT_ONCE])
         text = f"SELECT {names} FROM {dialect.qualified(table)} WHERE {column} IN ({listed})"  # noqa: S608
         found.extend(await session.fetch(Sql(text, (), {}), {}))

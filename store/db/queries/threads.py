@@ -1,4 +1,4 @@
-"""Reads of threads: their checkpoints, newest first, the writes on these, and lists of threads."""
+"""Reads of threads: their checkpoints (newest first), the writes on checkpoints, and lists of threads."""
 
 from __future__ import annotations
 
@@ -150,6 +150,6 @@ async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) ->
             .order_by(thread.thread_id)
         )
 
-    # The character after the colon. All names that begin with the id and a colon sort before it.
+    # The semicolon follows the colon, so all names that begin with the id and a colon sort before `beyond`.
     params = {"whole": rollout_id, "first": f"{rollout_id}:", "beyond": f"{rollout_id};"}
     return await session.fetch(compiled(dialect, "threads_of", build), params)

@@ -1,4 +1,4 @@
-"""Queries that load the working set of a batch. Each reads by one key, and all run in one round trip.
+"""Queries that load the working set of a batch. Each query reads by one key, and all run in one round trip.
 
 This module builds statements; drivers run them. One query with alternatives would be shorter, but both databases plan
 such a query badly.
@@ -42,9 +42,9 @@ class LoadStatement:
     family: str
     """The kind of its rows."""
     requested_by: str
-    """The parameter that it searches by; without a value the query is left out."""
+    """The parameter by which the query searches. If it has no value, the query is left out."""
     lists: tuple[str, ...]
-    """Its list parameters, including that one if it is a list."""
+    """The list parameters of the query, including `requested_by` if it is a list."""
     statement: Select[*tuple[Any, ...]]
 
 
@@ -173,7 +173,7 @@ def _of_runs(dialect: Dialect) -> tuple[LoadStatement, ...]:
 
 
 def _of_threads(dialect: Dialect) -> tuple[LoadStatement, ...]:
-    """Return the queries for threads: the named rows, and other rows with the same names."""
+    """Return the queries for threads. They may also find rows that combine the keys of several requests."""
     checkpoint, write = thread_checkpoints.c, thread_writes.c
     place = ("threads", "thread_namespaces", "thread_checkpoints")
     named = [dialect.any_of(checkpoint[column], name) for column, name in _places(place)]
@@ -204,19 +204,19 @@ def _places(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _with_hash(*conditions: ColumnElement[bool]) -> Select[Any]:
-    """Return checkpoints of threads, each with the hash of its body."""
+    """Select checkpoints of threads, each with the hash of its body."""
     joined = thread_checkpoints.outerjoin(events, events.c.position == thread_checkpoints.c.body_position)
     return select(*thread_checkpoints.c, events.c.body_hash).select_from(joined).where(*conditions)
 
 
 def _rollouts(condition: ColumnElement[bool]) -> Select[Any]:
-    """Return rollouts, each with the current version of its resources."""
+    """Select rollouts, each with the current version of its resources."""
     joined = rollouts.outerjoin(resources, resources.c.resources_id == rollouts.c.resources_id)
     return select(*rollouts.c, resources.c.version.label("resources_now")).select_from(joined).where(condition)
 
 
 def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
-    """Return the latest two attempts of rollouts, and the named attempts, with their signals."""
+    """Select the latest two attempts of rollouts, and the requested attempts, with their signals."""
     of_interest = or_(
         # The attempt before the latest becomes the latest again if the claim of the latest is released.
         and_(attempts.c.sequence_id >= rollouts.c.attempt_count - 1, attempts.c.released_position.is_(None)),
@@ -242,7 +242,7 @@ def _with_signals(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _bodies(of_rollouts: ColumnElement[bool]) -> Select[Any]:
-    """Return the payload of rollouts."""
+    """Select the payload of rollouts."""
     positions = (
         select(rollouts.c.input_position.label("position"))
         .where(of_rollouts)
@@ -253,13 +253,13 @@ def _bodies(of_rollouts: ColumnElement[bool]) -> Select[Any]:
 
 
 def _metadata(*of_attempts: ColumnElement[bool]) -> Select[Any]:
-    """Return the metadata of attempts."""
+    """Select the metadata of attempts."""
     positions = select(attempts.c.metadata_position).where(*of_attempts, attempts.c.metadata_position.is_not(None))
     return select(*bodies.c).where(bodies.c.position.in_(positions))
 
 
 def _workers(condition: ColumnElement[bool]) -> Select[Any]:
-    """Return workers with their signals; the last column is null if there are none."""
+    """Select workers with their signals; the last column is null if there are no signals."""
     signals = [column for column in worker_signals.c if column.name != "worker_id"]
     joined = workers.outerjoin(worker_signals, worker_signals.c.worker_id == workers.c.worker_id)
     present = worker_signals.c.worker_id.label("has_signals")

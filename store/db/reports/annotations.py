@@ -12,9 +12,9 @@ from store.db.tables import core as core_tables
 
 
 async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -> list[str]:
-    """Return the first labels of all rollouts, in order."""
+    """Return the first labels that rollouts have, sorted."""
     label = core_tables.labels.c.label
-    # The index leads from each label to the next one, so a label of a hundred thousand rollouts is one step.
+    # The index leads from each label to the next one, so a label that a hundred thousand rollouts have takes one step.
     found = select(func.min(label).label("label")).cte("found", recursive=True)
     following = select(func.min(label)).where(label > found.c.label).scalar_subquery()
     found = found.union_all(select(following).where(found.c.label.is_not(None)))
@@ -23,7 +23,7 @@ async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -
 
 
 async def labels_of(dialect: Dialect, session: ReadSession, *, rollout_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the labels of some rollouts, each list in order; rollouts without labels are left out."""
+    """Return the sorted labels of some rollouts; rollouts without labels are left out."""
     if not rollout_ids:
         return {}
     row = core_tables.labels.c

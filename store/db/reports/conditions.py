@@ -25,7 +25,7 @@ def big(value: int) -> ColumnElement[int]:
 
 
 def bounded(column: ColumnElement[Any]) -> ColumnElement[float]:
-    """Return a column of numbers limited to 1e300, with which Postgres computes without an overflow error."""
+    """Return a column of numbers limited to ±1e300, so that Postgres computes with them without an overflow error."""
     return case((column > _HUGE, _HUGE), (column < _LOW, _LOW), else_=column)
 
 

@@ -32,9 +32,9 @@ from store.models import RolloutMode
 
 By = Literal["step", "time"]
 MOST_BUCKETS: Final = 300
-"""The number of points that a chart of a screen's width can show."""
+"""The number of points that a chart as wide as a screen can show."""
 SAMPLE: Final = 4_000
-"""The number of rewards from which the bins are made."""
+"""The number of rewards from which the bins are computed."""
 MOST_NAMES: Final = 20
 _WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _SECOND: Final = 1_000_000
@@ -65,7 +65,7 @@ class Cell:
     bucket: int
     mode: str | None
     bin: int | None
-    """The number of edges that do not exceed the reward; None without a reward."""
+    """The number of edges that do not exceed the reward; None if there is no reward."""
     rollouts: int
     reward_sum: float | None
     reward_min: float | None
@@ -115,14 +115,14 @@ async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[s
         return Axis(by, lowest, width, (highest - lowest) // width + 1)
     span = (highest - lowest) / _SECOND
     seconds = next((width for width in _WIDTHS if span / width < MOST_BUCKETS / 2), None)
-    # If days are too many buckets, a bucket has several whole days.
+    # If one bucket for each day gives too many buckets, a bucket has several whole days.
     width = (seconds or 86400 * -(-int(span) // (86400 * MOST_BUCKETS // 2))) * _SECOND
     start = lowest // width * width
     return Axis(by, start, width, (highest - start) // width + 1)
 
 
 async def sample(dialect: Dialect, session: ReadSession, source: CurveSource) -> list[float]:
-    """Return a sample of rewards, in the order of the ids of their rollouts, which is arbitrary."""
+    """Return a sample of rewards, in the order of rollout ids."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     statement: Select[Any] = select(value).select_from(table).where(value.is_not(None), _of_modes(source.modes))
@@ -137,8 +137,8 @@ async def cells(
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     column = _along(along.by)
-    # The group is a name and not an expression, because Postgres considers two expressions with parameters different.
-    # It is one number for bucket, mode and bin, because SQLite sorts one number in half the time.
+    # Rows are grouped by a name and not by an expression, because Postgres considers two expressions with parameters
+    # different. The group is one number for bucket, mode and bin, because SQLite sorts one number in half the time.
     bucket = (column - big(along.start)) // big(along.width)
     placed = (
         select(
@@ -170,7 +170,7 @@ async def cells(
 
 
 def _where(cell: int) -> tuple[int, str | None, int | None]:
-    """Return the bucket, the mode and the bin of a group's number."""
+    """Return the bucket, the mode and the bin that a group's number encodes."""
     rest, bin_ = divmod(cell, _MOST_EDGES + 2)
     bucket, mode = divmod(rest, len(_MODES))
     return bucket, _MODES[mode], None if bin_ > _MOST_EDGES else bin_
@@ -192,7 +192,7 @@ def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
-    """Return the reward of a rollout, and the tables for it."""
+    """Return the expression for the reward of a rollout, and the tables that it needs."""
     if source.name is None:
         return core_tables.rollouts.c.last_reward, core_tables.rollouts
     given, later = core_tables.rewards.c, core_tables.rewards.alias("later")
@@ -210,7 +210,7 @@ def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
 
 
 def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[int]:
-    """Return the number of edges that do not exceed a value, by binary search; without a value one more than all."""
+    """Return the number of edges that do not exceed a value, by binary search; null gives a number beyond all bins."""
     assert len(edges) <= _MOST_EDGES
 
     def between(low: int, high: int) -> ColumnElement[int]:

@@ -27,7 +27,7 @@ class FailedAttempt:
     error: str | None
     """JSON text: type, message and, if it is known, span_id."""
     at: int
-    """The time of its last event, in µs."""
+    """The end time, or else the time of the attempt's last event, in µs."""
 
 
 async def failed_attempts(

@@ -17,13 +17,13 @@ from store.validation.json_limits import check_text
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
 """The supported orders."""
 SPREADS: Final = ("any", "some", "none")
-"""Whether the rewards of a group differ. An algorithm learns nothing from a group of equal rewards."""
+"""Filters by whether the rewards of a group differ. An algorithm learns nothing from a group with equal rewards."""
 _OPEN: Final = ("queuing", "preparing", "running", "requeuing")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One group. Rewards are the rollouts' last primary rewards; None without a reward."""
+    """One group. Rewards are the rollouts' last primary rewards; None if no rollout has one."""
 
     group_id: str
     rollouts: int
@@ -39,10 +39,10 @@ class GroupRow:
     most: float | None
     spread: float | None
     step: int | None
-    """The latest training step of its rollouts."""
+    """The latest training step of the group's rollouts."""
     tokens_out: int
     newest_at: int
-    """When its last rollout began, in microseconds since the epoch."""
+    """The time at which the last rollout began, in microseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> Gr
 
 
 def _columns() -> dict[str, ColumnElement[Any]]:
-    """Return the aggregates of a group's rollouts, by the names of `GroupRow`."""
+    """Return the aggregates of a group's rollouts, by the field names of `GroupRow`."""
     rollout = core_tables.rollouts.c
     return {
         "group_id": rollout.group_id,
@@ -178,7 +178,7 @@ MEMBER_SORTS: Final = {
     "spans": "spans",
     "attempts": "attempt_count",
 }
-"""The column behind each order of a group's rollouts."""
+"""The column for each sort order of a group's rollouts."""
 
 
 @dataclass(frozen=True, slots=True)

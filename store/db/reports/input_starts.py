@@ -37,7 +37,7 @@ def _start(codec: int, stored: bytes, characters: int) -> str:
     try:
         found: Any = orjson.loads(raw)["input"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        # The body was not read to its end, so the text is JSON that is cut off.
+        # The body was not read to its end, so the text is incomplete JSON.
         text = raw.removeprefix(_BEFORE_INPUT).decode("utf-8", "ignore")
     else:
         text = said(found)
@@ -55,7 +55,7 @@ def _unpacked(codec: int, stored: bytes) -> bytes:
 
 
 def said(value: Any) -> str:
-    """Return a readable text for an input: the input itself, its only text, or its fields in one line."""
+    """Return a readable text for an input: the input itself, its only field, or its fields in one line."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

@@ -13,7 +13,7 @@ from store.db.dialect import Dialect, ReadSession
 from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
-"""The number of positions that are searched for matching events, since only positions and streams have an index."""
+"""The number of positions that are searched for matching events, because only positions and streams have an index."""
 SHOWN: Final = 2000
 """The number of characters of an event's data that are read. `rollbook history` shows all of it."""
 
@@ -33,9 +33,9 @@ class LogRow:
     actor: str | None
     cause: int | None
     data: str
-    """The data as JSON, cut off after `SHOWN` characters."""
+    """The data as JSON, truncated after `SHOWN` characters."""
     length: int
-    """The length of all data."""
+    """The length of the complete data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class LogRows:
     next_before: int | None
     """The position to continue from; None at the beginning of the log."""
     looked_back_to: int
-    """No other event after this position matches."""
+    """The position up to which the search went back. No other event after it matches."""
 
 
 async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> LogRows:
@@ -65,7 +65,7 @@ async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> Lo
     event = core_tables.events.c
     before = _BEYOND if sought.before is None else sought.before
     ((last,),) = await session.fetch(dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
-    # The log may have grown at its end, but not in between.
+    # The log only grows at its end, so the range before `last` does not change.
     floor = 0 if sought.stream is not None else max(0, min(before, last + 1) - 1 - LOOKED_AT)
     terms = [event.position < bindparam("before", type_=BigInteger)]
     if floor:

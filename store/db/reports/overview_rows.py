@@ -53,7 +53,7 @@ class QueuedRollout:
     rollout_id: str
     status: str
     since: int
-    """When it entered the queue, in µs."""
+    """The time at which the rollout entered the queue, in µs."""
     attempts: int
 
 
@@ -88,7 +88,7 @@ class Overview:
     statuses: dict[str, int]
     ended: Sequence[Ended]
     active: Sequence[Active]
-    """The rollouts whose attempts began first, in this order."""
+    """The rollouts that began first, in the order in which their attempts began."""
     queued: int
     waiting: Sequence[QueuedRollout]
     """The rollouts that have waited longest."""
@@ -125,7 +125,7 @@ async def overview(
 async def rollouts_by_status(
     dialect: Dialect, session: ReadSession, matching: ColumnElement[bool] | None = None, params: Params | None = None
 ) -> dict[str, int]:
-    """Return the number of rollouts by status, without statuses that do not occur; a condition selects rollouts."""
+    """Return the number of rollouts by status, for statuses that occur; `matching` selects the rollouts."""
     status = core_tables.rollouts.c.status
     counted: Select[*tuple[Any, ...]] = select(status, func.count()).group_by(status)
     rows = await session.fetch(dialect.sql(counted if matching is None else counted.where(matching)), params or {})
@@ -133,12 +133,13 @@ async def rollouts_by_status(
 
 
 async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
-    """Return the numbers of rollouts by status, and of those that ended in each minute since a time, in one scan."""
+    """Return, from one scan, the number of rollouts by status and the number that ended in each minute since a time."""
     rollout = core_tables.rollouts.c
-    # A retried rollout keeps its old end time until it ends again.
+    # A retried rollout keeps its old end time until it ends again, so the status is checked too.
     is_late = and_(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
     minute = case((is_late, rollout.end_at // big(_MINUTE)))
-    # If the expression were selected as well, it would have other parameters, and Postgres would consider it different.
+    # The expression is not selected, because it would have other parameters there and Postgres would consider it
+    # different.
     statement: Select[*tuple[Any, ...]] = select(func.min(rollout.end_at), rollout.status, func.count()).group_by(
         minute, rollout.status
     )
@@ -199,7 +200,8 @@ async def _workers(dialect: Dialect, session: ReadSession) -> WorkerTotals:
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
     by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
-    # A caller that claims work without a worker id leaves only the attempts that it started.
+    # A caller that claims work without a worker id leaves only the attempts that it started, so their start times count
+    # too.
     latest_work: Select[*tuple[Any, ...]] = select(
         select(func.max(signal.last_dequeue_at)).scalar_subquery(),
         select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),

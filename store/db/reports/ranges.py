@@ -1,4 +1,4 @@
-"""Conditions for rollouts within ranges, such as those behind a point of a curve or a bar of a histogram."""
+"""Conditions for rollouts within ranges, such as the rollouts of a point of a curve or of a bar of a histogram."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Ranges from minimum to maximum, both included and optional. `ended` is in seconds and excludes its maximum."""
+    """A range from a minimum to a maximum, both included and optional.
+
+    `ended` is in seconds and excludes the maximum.
+    """
 
     of: Ranged
     least: float | None
@@ -28,7 +31,7 @@ class Range:
 
 
 def within(ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
-    """Return the conditions that a rollout is in all ranges; a rollout without a value is in none."""
+    """Return the conditions that a rollout is in all ranges; a rollout without a value is in no range."""
     rollout = core_tables.rollouts.c
     found: list[ColumnElement[bool]] = []
     for each in ranges:

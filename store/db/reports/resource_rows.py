@@ -41,15 +41,15 @@ class ResourcesRow:
     created_at: int
     updated_at: int
     bytes: int | None
-    """The size of its current version."""
+    """The size of the current version."""
     names: list[str] | None
-    """Its contents; None if it is too large."""
+    """The names of the resources; None if the body is too large."""
     use: Use
-    """The results of all its versions."""
+    """The results of all versions."""
     current: Use
     """The results of only the current version."""
     is_latest: bool
-    """Whether rollouts that name no resources use it."""
+    """Whether rollouts that do not specify resources use this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class VersionRow:
     actor: str | None
     position: int
     bytes: int | None
-    """The resources; None if the body was removed."""
+    """The size of the resources; None if the body was removed."""
     use: Use = field(default_factory=Use)
     attempts: int = 0
     first_use_at: int | None = None
@@ -193,7 +193,7 @@ async def _spans_of_use(
 
 
 async def published_before(dialect: Dialect, session: ReadSession, resources_id: str) -> str | None:
-    """Return the id that was published last before the first version of this one."""
+    """Return the id whose first version was published last before the first version of this id."""
     row, other = core_tables.resources.c, core_tables.resources.alias("other").c
     first = select(other.first_position).where(other.resources_id == literal(resources_id, Str)).scalar_subquery()
     statement = select(row.resources_id).where(row.first_position < first).order_by(row.first_position.desc()).limit(1)

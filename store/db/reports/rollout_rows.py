@@ -28,7 +28,7 @@ SORTS: Final = {
 }
 """The column of each supported order."""
 NO_ERROR: Final = "(none)"
-"""The error type that stands for attempts without one."""
+"""The value of `error_type` that selects attempts without an error type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class RolloutListQuery:
     step: int | None = None
     resources_id: str | None = None
     worker_id: str | None = None
-    """The worker of one of its attempts."""
+    """Only rollouts with an attempt of this worker."""
     attempt_status: str | None = None
-    """The status of one of its attempts."""
+    """Only rollouts with an attempt in this status."""
     error_type: str | None = None
-    """The error type of one of its attempts, or `NO_ERROR`."""
+    """Only rollouts with an attempt that has this error type, or `NO_ERROR`."""
     label: str | None = None
-    """A label of the rollout."""
+    """Only rollouts with this label."""
     ranges: Sequence[Range] = ()
     id_contains: str | None = None
     sort: str = "started"
@@ -82,31 +82,34 @@ class RolloutListQuery:
     limit: int = 50
     offset: int = 0
     after: int | None = None
-    """Only rollouts after the one with this `first_position`; only in the order of `started`."""
+    """Only rollouts after the one with this `first_position`. It applies only to the order `started`."""
     before: int | None = None
-    """Only the nearest `limit` rollouts before the one with this `first_position`; only in the order of `started`."""
+    """Only the nearest `limit` rollouts before the one with this `first_position`.
+
+    It applies only to the order `started`.
+    """
     upto: int | None = None
     """Only rollouts that began up to this position of the log."""
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its pages are found by a position, so that every page is equally fast and stable."""
+        """Whether pages are found by a position, so that every page is equally fast and stable."""
         return self.sort == "started"
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPage:
-    """A page of rollouts, and counts of its matches."""
+    """A page of rollouts, and counts of the matches."""
 
     rows: Sequence[RolloutRow]
     by_status: dict[str, int]
-    """The number of rollouts by status that meet all other conditions."""
+    """The number of rollouts, by status, that meet all conditions except those on the status."""
     newer: int
     """The number of rollouts that began after `upto`."""
     has_more: bool
     """Whether there are more rows after this page, in the direction of reading."""
     labels: dict[str, list[str]]
-    """The labels of its rows that have any."""
+    """The labels of those rows of the page that have labels."""
 
 
 async def rollout_page(dialect: Dialect, session: ReadSession, wanted: RolloutListQuery) -> RolloutPage:
@@ -136,9 +139,9 @@ async def _rows(
     ordered = order.desc().nulls_last() if is_down else order.asc().nulls_last()
     orders = (ordered,) if wanted.is_keyed else (ordered, rollout.first_position.desc())
     if wanted.is_keyed:
-        # The order does not mention nulls, of which there are none. Otherwise Postgres could not use an index for it.
+        # The column has no nulls, so the order does not specify their place. Otherwise Postgres could not use an index.
         orders = (order.desc() if is_down else order.asc(),)
-    # One row more than the page shows whether there is another page.
+    # One more row than the page needs is read, to find out whether there is another page.
     cut = (
         select(rollout.rollout_id)
         .where(matching, *_window(wanted))

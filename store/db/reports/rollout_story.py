@@ -15,7 +15,7 @@ from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 MOST_TURNS: Final = 1_000
-"""The maximum number of status changes; of more, the newest are shown."""
+"""The maximum number of status changes. If there are more, the newest are shown."""
 _TURNS: Final = "attempt.status_changed"
 _SIGNS: Final = "span.recorded"
 _END: Final = 2**62
@@ -58,7 +58,7 @@ async def events(
         after: only events after this number.
         until: only events up to this position of the log.
         limit: the maximum number of events.
-        newest: whether to return the last of them instead of the first.
+        newest: whether to return the last events instead of the first.
     """
     key = ("rollout_events", bool(types), newest)
     sql = compiled(dialect, key, lambda: _within(dialect, typed=bool(types), newest=newest))
@@ -95,7 +95,7 @@ async def event_types(
 async def turns(
     dialect: Dialect, session: ReadSession, rollout_id: str, *, until: int | None, signs: bool
 ) -> list[dict[str, Any]]:
-    """Return the events that changed the status of a rollout's attempts; with `signs` also those of its spans."""
+    """Return the events that changed the status of a rollout's attempts; with `signs` also events that record spans."""
     types = (_TURNS, _SIGNS) if signs else (_TURNS,)
     return await events(dialect, session, rollout_id, types=types, until=until, limit=MOST_TURNS, newest=True)
 
@@ -110,9 +110,9 @@ class RolloutWait:
     """The number of idle workers."""
     workers: int
     asked_at: int | None
-    """When a worker last polled the queue; None if no worker has."""
+    """The time at which a worker last polled the queue; None if no worker has polled it."""
     check_at: int | None
-    """When the watchdog checks it next."""
+    """The time at which the watchdog checks the rollout next."""
 
 
 async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queued_position: int | None) -> RolloutWait:

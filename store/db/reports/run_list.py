@@ -53,7 +53,7 @@ async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None
 
 
 def _ids(*, is_cut: bool) -> Select[Any]:
-    """Return a statement that steps from run to run through the index, without reading the events of each."""
+    """Return a statement that steps from run to run through the index, without reading the events of each run."""
     said = core_tables.run_events.alias("said").c
     begun: list[ColumnElement[Any]] = [func.max(said.rollout_id).label("rollout_id"), _ONE.label("number")]
     start: Select[Any] = select(*begun)

@@ -38,7 +38,7 @@ class SpanRow:
     parent_id: str | None
     name: str
     kind: str
-    """One of `KINDS`: a call of a model, of a tool, a reward …"""
+    """One of `KINDS`, such as a call of a model, a call of a tool or a reward."""
     start: float | None
     end: float | None
     status: str
@@ -126,7 +126,7 @@ def _row(row: Row) -> SpanRow:
 
 
 def _reward(rewards: Sequence[Sequence[Any]] | None) -> float | None:
-    """Return the value of a span's first reward: its primary one."""
+    """Return the value of a span's first reward, which is the primary one."""
     return float(rewards[0][1]) if rewards else None
 
 

@@ -1,4 +1,4 @@
-"""The activity of workers: attempts of an hour as lanes, counts by outcome, and the newest attempts of one worker."""
+"""The activity of workers: attempts of one hour as lanes, counts by outcome, and the newest attempts of one worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store.runtime.clock import MICROSECONDS
 
 HOUR: Final = 3_600 * MICROSECONDS
 CELL: Final = 10 * MICROSECONDS
-"""The maximum gap between attempts of one worker that are drawn as one stretch of its lane."""
+"""The length of an interval. Attempts of one worker that begin in one interval are drawn as one stretch of its lane."""
 MOST_STRETCHES: Final = 10_000
 MOST_ATTEMPTS: Final = 100
 _OPEN: Final = ("preparing", "running")
@@ -31,7 +31,7 @@ class Window:
     since: int
     until: int
     is_now: bool
-    """Whether it ends now. Otherwise it is the last hour with activity."""
+    """Whether the window ends now. Otherwise it is the last hour with activity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,18 @@ class WorkerTally:
 
     succeeded: int = 0
     failed: int = 0
-    """The number that failed, timed out, or became unresponsive."""
+    """The number of attempts that failed, timed out, or became unresponsive."""
 
     @property
     def failure_rate(self) -> float | None:
-        """The share that failed; None if no attempt ended."""
+        """The share of attempts that failed; None if no attempt ended."""
         ended = self.succeeded + self.failed
         return self.failed / ended if ended else None
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One attempt of a worker's page. Times are microseconds since the epoch."""
+    """One attempt on a worker's page. Times are microseconds since the epoch."""
 
     rollout_id: str
     attempt_id: str
@@ -78,7 +78,7 @@ class AttemptRow:
 
 
 async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
-    """Return the last hour; without activity in it, the hour before the last activity."""
+    """Return the last hour; if it has no activity, return the hour before the last activity."""
     attempt = core_tables.attempts.c
     counted: Sequence[ColumnElement[Any]] = (
         func.max(_ended(attempt)),
@@ -95,7 +95,7 @@ async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
 async def stretches(
     dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
 ) -> list[BusyPeriod]:
-    """Return the stretches of some workers within a window, at most the newest `MOST_STRETCHES`, oldest first."""
+    """Return the stretches of some workers within a window, oldest first, but only the newest `MOST_STRETCHES`."""
     if not worker_ids:
         return []
     attempt = core_tables.attempts.c

@@ -1,7 +1,7 @@
 """Schema of a database: the check whether this program can use it, its creation, and upgrades.
 
-Opening a store begins with `prepare_sqlite` or `prepare_postgres`; `migrate` is the command. Revisions are in
-`migrations/`. A new or current database does not import alembic.
+Opening a store begins with `prepare_sqlite` or `prepare_postgres`; `migrate` implements the command `rollbook migrate`.
+Revisions are in `migrations/`. A new or current database does not import alembic.
 """
 
 from store.db.schema.history import HEAD, DatabaseInfo

@@ -14,16 +14,17 @@ from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 from store.db.schema import history, triggers
 from store.db.tables.core import metadata
 
-# Room on each page keeps a changed row on the page of its old self: no index is touched (HOT).
+# With free room on each page, a changed row stays on the page of its old version, so no index changes (HOT update).
 _ROOM = "fillfactor = 80"
 _STORAGE = (
     *(
         f"ALTER TABLE {table} SET ({_ROOM})"
         for table in ("rollouts", "attempts", "workers", "span_counters", "attempt_signals", "worker_signals")
     ),
-    # A queue is small and all its rows die: waiting for a fifth of them to be dead makes every claim step over corpses.
+    # The queue is small, and all its rows are deleted soon. If vacuum waited for a fifth of them to be dead, every
+    # claim would read many dead rows.
     "ALTER TABLE queue SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)",
-    # Bodies come compressed; Postgres need not try again.
+    # Bodies are compressed already, so Postgres does not try it again.
     "ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL",
     "ALTER TABLE blobs ALTER COLUMN body SET STORAGE EXTERNAL",
 )
@@ -35,7 +36,7 @@ _VERSION_TABLE = (
 
 @cache
 def creation(database: str) -> tuple[str, ...]:
-    """Return the statements that create a partition's schema at head, on `sqlite` or `postgresql`.
+    """Return the statements that create a partition's schema at the newest revision, on `sqlite` or `postgresql`.
 
     Names are unqualified: on Postgres the search path determines the schema. The caller adds the row of `store_info`.
     """

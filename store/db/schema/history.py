@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HEAD = "0006"
 """The revision that this program reads and writes; revisions are numbered, so a greater one is newer."""
 LOG_FORMAT = 1
-"""The form of the log, which no migration changes."""
+"""The format of the log, which no migration changes."""
 
 _PACKAGE = Path(__file__).parents[2]
 MIGRATIONS = next(place / "migrations" for place in (_PACKAGE, _PACKAGE.parent) if (place / "migrations").is_dir())
@@ -35,12 +35,12 @@ _alembic = Lock()
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInfo:
-    """The description of a database, stored in it."""
+    """The description of a database, which is stored in the database."""
 
     store_id: str
-    """16 hex digits, drawn when the store was created; copies of a database share it."""
+    """16 random hex digits, generated when the store was created. Copies of a database have the same id."""
     created_at: int
-    """When it was created, in microseconds since the epoch."""
+    """The time of the creation, in microseconds since the epoch."""
     revision: str
     log_format: int = LOG_FORMAT
 
@@ -54,7 +54,7 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
     """Return the contents of `alembic_version` and `store_info`.
 
     Raises:
-        Corrupt: there is not exactly one row in each.
+        Corrupt: one of the tables does not have exactly one row.
         Incompatible: a newer program wrote them.
     """
     for table, rows in (("alembic_version", revisions), ("store_info", infos)):
@@ -72,10 +72,10 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
 
 
 def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
-    """Return the info of a database at head.
+    """Return the info of a database that has the newest revision.
 
     Raises:
-        Incompatible: it is older; the error has the command that upgrades it.
+        Incompatible: the database is older; the error contains the command that upgrades it.
     """
     if info.is_behind:
         raise Incompatible(
@@ -96,9 +96,11 @@ def alembic_config(connection: "Connection | None" = None) -> "Config":
 
 
 def run_migrations(connection: "Connection", revision: str = "head") -> None:
-    """Upgrade a database to a revision in the connection's transaction. The caller holds one of the two locks below.
+    """Upgrade a database to a revision in the connection's transaction.
 
-    On Postgres the connection's search path names the partition's schema and nothing else.
+    The caller holds alembic's lock (`turn`, `turn_in_loop`).
+
+    On Postgres the connection's search path contains only the partition's schema.
     """
     from alembic import command
 

@@ -1,4 +1,4 @@
-"""`rollbook migrate`: upgrade of all partitions of a database, and creation of the named one if it is missing."""
+"""`rollbook migrate`: upgrade of all partitions of a database, and creation of the URL's partition."""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ class Migrated:
 
     partition: str
     before: str | None
-    """The revision before; None if the partition was created."""
+    """The revision before the upgrade; None if the partition was created."""
     after: str
     copy: Path | None = None
     """The copy of the file before the upgrade, on SQLite."""
@@ -32,17 +32,17 @@ class Migrated:
 async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[Migrated]:
     """Upgrade all partitions of a database and return the results, the partition of the URL first.
 
-    On Postgres these are all schemas `rollbook_…` of the database; on SQLite the file and the `<stem>.<name>.db`
-    beside it. The partition of the URL is created if it is missing. Each partition is upgraded in its own transaction:
-    after an error the partitions before it are upgraded, and the failed one is unchanged.
+    On Postgres these are all schemas `rollbook_…` of the database; on SQLite the file and the `<stem>.<name>.db` beside
+    it. The partition of the URL is created if it is missing. Each partition is upgraded in its own transaction: after
+    an error the earlier partitions are upgraded, and the failed partition is unchanged.
 
     Args:
-        url: as `open_store` takes it; on Postgres the role must own the partitions.
+        url: the URL, as for `open_store`; on Postgres the role must own the partitions.
         app_role: a role that may then use every partition without changing its log (Postgres).
 
     Raises:
         Invalid: this kind of store has no migrations, or SQLite was given a role.
-        StoreError: as for opening a partition.
+        StoreError: a partition cannot be opened.
     """
     parsed = parse(url) if isinstance(url, str) else url
     if parsed.dsn is not None:
@@ -79,11 +79,11 @@ def _siblings(url: StoreURL) -> Iterator[tuple[str, Path]]:
 
 
 async def names(url: str | StoreURL) -> list[str]:
-    """Return the names of a database's partitions, in order.
+    """Return the sorted names of a database's partitions.
 
     Raises:
-        Invalid: this kind of store has none.
-        StoreError: as for opening a partition.
+        Invalid: this kind of store has no partitions.
+        StoreError: a partition cannot be opened.
     """
     parsed = parse(url) if isinstance(url, str) else url
     if parsed.dsn is not None:
@@ -95,7 +95,7 @@ async def names(url: str | StoreURL) -> list[str]:
 
 
 def _names_of_files(main: StoreURL) -> list[str]:
-    assert main.path is not None  # a file's
+    assert main.path is not None  # the URL of a file
     candidates = {DEFAULT_PARTITION: main.path}
     for path in main.path.parent.glob(f"{main.path.stem}.*.db"):
         name = path.name.removeprefix(f"{main.path.stem}.").removesuffix(".db")

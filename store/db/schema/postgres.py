@@ -26,7 +26,7 @@ OLDEST = 14
 """The oldest major version of Postgres that is supported."""
 
 _CONNECT_SECONDS = 10
-# Connection, resources, shutdown, conflict and locks: the same call may succeed later.
+# Errors of connections, resources, shutdowns, conflicts and locks, after which the same call may succeed later.
 _TRANSIENT = ("08", "53", "57P", "40001", "40P01", "55P03", "57014", "25P03")
 _TABLES = (
     "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -60,7 +60,7 @@ async def prepare_postgres(
 ) -> DatabaseInfo:
     """Check that this program can use a partition, and return its description.
 
-    A writer creates a missing partition if `create` allows it. Processes that do so at the same time get the same
+    A writer creates a missing partition if `create` allows it. Processes that create it at the same time get the same
     store. The connection is closed afterwards.
 
     Raises:
@@ -105,8 +105,8 @@ async def create_postgres(
     connection: AsyncpgConnection, schema: str, shown: str, clock: Clock = system_clock
 ) -> tuple[DatabaseInfo, bool]:
     """Create a missing partition; return its info, and whether this call created it."""
-    # The isolation is explicit because a database may default to repeatable read. It would not see a partition that
-    # another process committed during the wait.
+    # The isolation is explicit because a database may default to repeatable read. The transaction would then not see a
+    # partition that another process committed during the wait.
     await connection.execute(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '30s';"
         f" SELECT pg_advisory_xact_lock({lock_key(schema)})"
@@ -218,7 +218,7 @@ async def connected(dsn: str) -> AsyncGenerator[AsyncpgConnection]:
 
 @asynccontextmanager
 async def store_errors(dsn: str) -> AsyncGenerator[None]:
-    """Raise the store's error for one of asyncpg's, of SQLAlchemy's around it, or of the network."""
+    """Raise the store's error for an error of the network or of asyncpg, even if SQLAlchemy has wrapped it."""
     asyncpg: Any = import_module("asyncpg")
     try:
         yield

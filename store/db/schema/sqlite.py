@@ -30,7 +30,7 @@ _NETWORK = frozenset(
     {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs"}
     | {"nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
 )
-# These programs also mount remote storage.
+# Programs (FUSE) that mount remote storage.
 _NETWORK_FUSE = frozenset(
     {"ceph", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "grpcfuse", "juicefs", "mfs", "osxfs", "rclone"}
     | {"s3fs", "sshfs", "vmhgfs-fuse"}
@@ -46,7 +46,7 @@ class Prepared:
 
     info: DatabaseInfo
     before: str | None
-    """The revision before; None if the file was created."""
+    """The revision before the upgrade; None if the file was created."""
     copy: Path | None = None
     """The copy of the file before an upgrade."""
 
@@ -55,7 +55,8 @@ def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = 
     """Check that this program can use a database file, and return its description.
 
     A writer creates a missing file if `create` allows it, and upgrades an older one after copying it. A reader changes
-    nothing. Any number of threads and processes may call it at the same time. It blocks; an upgrade may take minutes.
+    nothing. Any number of threads and processes may call this function at the same time. It blocks, and an upgrade may
+    take minutes.
 
     Raises:
         NotFound: the file does not exist and must not be created, or its directory does not exist.
@@ -96,8 +97,8 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
     """Return the description of a database file; None if the file is missing or empty.
 
     Raises:
-        Incompatible: it has other contents, or a newer program wrote it.
-        Corrupt: it is a store without its description.
+        Incompatible: the file has other contents, or a newer program wrote it.
+        Corrupt: the file is a store without its description.
     """
     if not path.exists() or not path.stat().st_size:
         return None
@@ -125,7 +126,7 @@ def holds_store(path: Path) -> bool:
 
 @contextmanager
 def migrating_sqlite(path: Path) -> Generator["Connection"]:
-    """Open a file for alembic and commit at the end; one writing transaction, tables included."""
+    """Open a file for alembic in one writing transaction, which includes changes of tables, and commit at the end."""
     from sqlalchemy import StaticPool, create_engine
 
     with closing(_open(path)) as connection:
@@ -158,7 +159,7 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
         _, point, kind, *_ = line.split(" ")
         # Spaces and some other characters are written as octal numbers.
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), point)
-        # A later line covers an earlier one.
+        # A later mount hides an earlier mount at the same point.
         if path.is_relative_to(point) and len(point) >= len(found[0]):
             found = (point, kind)
     return found
@@ -236,7 +237,8 @@ def _create(path: Path, clock: Clock) -> DatabaseInfo:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    # A change of the mode needs exclusive access for a moment, and SQLite does not always call the busy handler.
+    # A change of the mode needs exclusive access for a moment, and SQLite does not always call the busy handler, so the
+    # statement is repeated here.
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
@@ -251,7 +253,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _upgrade(path: Path, info: DatabaseInfo) -> Prepared:
     with migrating_sqlite(path) as connection:
-        # No other process writes until the end, so the copy holds what is upgraded.
+        # No other process writes until the end, so the copy is equal to the file before the upgrade.
         copy = _copy(path)
         message = "upgrading %s from schema revision %s to %s; the file from before is kept as %s"
         logger.warning(message, path, info.revision, history.HEAD, copy)
@@ -281,14 +283,16 @@ def _copy(path: Path) -> Path:
 
 @contextmanager
 def _file_lock(path: Path) -> Generator[None]:
-    """Hold `<file>.lock`, which exists only for this time. The system releases it when its holder dies."""
-    # Not the database itself: closing a descriptor of it would release SQLite's locks of this process.
+    """Hold `<file>.lock`, which exists only for this time. The system releases the lock when the process dies."""
+    # The database itself is not locked, because closing a descriptor of it would release SQLite's locks of this
+    # process.
     lock = path.resolve().with_name(f"{path.resolve().name}.lock")
     descriptor = _acquire(lock)
     try:
         yield
     finally:
-        # It is deleted while held. A process that waits for it notices that and takes the next one.
+        # The file is deleted while it is locked. A process that waits for the lock notices this and locks the next
+        # file.
         lock.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -331,7 +335,7 @@ def _is_still(descriptor: int, lock: Path) -> bool:
 
 @contextmanager
 def _store_errors(path: Path) -> Generator[None]:
-    """Raise the store's error for an error of SQLite, of SQLAlchemy around it, or of the file system."""
+    """Raise the store's error for an error of the file system or of SQLite, even if SQLAlchemy has wrapped it."""
     try:
         yield
     except (StoreError, NotImplementedError):

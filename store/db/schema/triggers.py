@@ -19,8 +19,8 @@ _ORDERED = (
     "SELECT 1 FROM dropped d JOIN events e ON e.position = d.event_position AND e.type = 'body.dropped'"
     " WHERE d.position = OLD.position"
 )
-# REPLACE deletes a conflicting row without firing a delete trigger, so the trigger refuses the insert. Reading only the
-# last position is one step to the end of the table.
+# REPLACE deletes a conflicting row without firing a delete trigger, so the trigger refuses the insert. The condition
+# reads only the last position, in one step to the end of the table.
 _TAKEN = {
     "commits": (
         "NEW.commit_id <= (SELECT max(commit_id) FROM commits)"
@@ -42,7 +42,7 @@ BEGIN
 END
 """
 # The tables are qualified with the trigger's schema, so that the search path of the session has no effect. The trigger
-# fires after the statement, because the event and the permission may be written by the same one.
+# fires after the statement, because one statement may write both the event and the row of `dropped`.
 _REFUSE_UNORDERED = """
 DECLARE
     kept bigint;
@@ -156,7 +156,7 @@ def expected(database: str) -> tuple[Guard, ...]:
     if database == "sqlite":
         triggers = [Guard("trigger", name.partition("_")[0], name, text) for name, text in _sqlite_triggers().items()]
     else:
-        # "A": it always fires, also in sessions that apply changes of replication.
+        # "A" means that the trigger always fires, also in sessions that apply changes of replication.
         triggers = [Guard("trigger", t.table, t.name, f"A {t.type_bits}{t.source}") for t in _POSTGRES]
     keys = [
         Guard("unique", table.name, ",".join(key), "") for table in metadata.tables.values() for key in _keys(table)
@@ -165,7 +165,7 @@ def expected(database: str) -> tuple[Guard, ...]:
 
 
 def guards(database: str, schema: str | None = None) -> Guards:
-    """Return the guards of a partition on `sqlite` or, in this schema, on `postgresql`."""
+    """Return the guards of a partition on `sqlite`, or of the partition in `schema` on `postgresql`."""
     if database == "sqlite":
         return Guards(expected(database), Sql(_IN_SQLITE, (), {}))
     return Guards(expected(database), Sql(_IN_POSTGRES, ("schema",), {"schema": schema}))

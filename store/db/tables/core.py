@@ -1,12 +1,13 @@
 """Tables of a partition, defined once for both databases.
 
 There are three groups. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers refuse
-other changes. The *projections* are folds of the log: they can be rebuilt from it and are proven equal to it.
-The *signals* (heartbeats, counters, the next times of the watchdog, idempotency keys) are neither events nor folds.
-`verify` checks none of them except the counters, which must not fall behind the log.
+other changes. The *projections* are folds of the log: they are computed from its events, `rebuild` computes them again,
+and `verify` checks that they are equal. The *signals* (heartbeats, counters, times of the watchdog's next checks,
+idempotency keys) are neither events nor folds. Of the signals, `verify` checks only the counters, which must not fall
+behind the log.
 
-Times ending in `_at` are integer microseconds since the epoch; those ending in `_time` are float seconds exactly as a
-caller sent them.
+Columns that end in `_at` are integer microseconds since the epoch. Columns that end in `_time` are float seconds
+exactly as a caller sent them.
 """
 
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Sequence, SmallInteger, Table, UniqueConstraint
@@ -142,12 +143,12 @@ bodies = Table(
     Column("position", BigId, primary_key=True, autoincrement=False),
     Column("codec", SmallInteger, nullable=False),
     Column("raw_len", Integer, nullable=False),
-    # The last column, so that a scan of the others does not read its overflow pages.
+    # This is the last column, so that a scan of the other columns does not read its overflow pages.
     Column("body", LargeBinary, nullable=False),
     info={"family": "log"},
 )
 
-# Repeated bodies and long texts, stored once. Events name them by the SHA-256, in hex, of their uncompressed bytes.
+# Repeated bodies and long texts, stored once. Events refer to them by the SHA-256, in hex, of their uncompressed bytes.
 blobs = Table(
     "blobs",
     metadata,
@@ -158,7 +159,7 @@ blobs = Table(
     info={"family": "log"},
 )
 
-# Removed bodies, each with the event that ordered the removal. Without such a row no body can be deleted.
+# Removed bodies, each with the event that ordered the removal. Without such a row, a body cannot be deleted.
 dropped = Table(
     "dropped",
     metadata,
@@ -197,7 +198,7 @@ rollouts = Table(
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False, index=True, info=_ONCE),
     Column("last_position", BigInteger, nullable=False),
-    # The sequence id of the attempt whose view is the rollout's; null before the first attempt.
+    # The sequence id of the attempt whose view is the view of the rollout; null before the first attempt.
     Column("head", Integer),
     # The version of the last event that a plan to fork depends on.
     Column("run_version", BigInteger),
@@ -225,9 +226,9 @@ attempts = Table(
     Column("released_position", BigInteger),
     Column("first_position", BigInteger, nullable=False),
     Column("last_position", BigInteger, nullable=False),
-    # The number of attempts with its rerun_seq up to this one.
+    # The number of attempts with the same rerun_seq up to this one.
     Column("tries", Integer, nullable=False),
-    # The version of the fork whose masks apply to its view: its own, or that of the attempt that it retries.
+    # The version of the fork whose masks apply to the view. A retry uses the fork of the attempt that it retries.
     Column("fork_version", BigInteger),
     Column("base", Integer),
     Column("base_version", BigInteger),
@@ -292,7 +293,7 @@ workers = Table(
     info={"family": "projection"},
 )
 
-# A row exists exactly while its rollout is queuing or requeuing. The order is the order of the log.
+# A row exists exactly while its rollout is queuing or requeuing. Positions of the log order the queue.
 queue = Table(
     "queue",
     metadata,
@@ -339,7 +340,8 @@ watch = keyed(
     family="signal",
 )
 
-# Keys of batches that wrote no event, to find out after a lost answer whether a COMMIT succeeded; pruned after an hour.
+# Keys of batches that wrote no event. They show whether a COMMIT succeeded whose result was lost. They are deleted
+# after an hour.
 batches = keyed(
     "batches",
     Column("batch_key", Str, primary_key=True),
@@ -347,15 +349,15 @@ batches = keyed(
     family="signal",
 )
 
-# Idempotency keys of calls, with the data for the repeated answer; pruned after a day.
+# Idempotency keys of calls, with the data for the reply to a repeated call. They are deleted after a day.
 idempotency = keyed(
     "idempotency",
     Column("key", Str, primary_key=True),
     Column("scope", Str, primary_key=True),
     Column("request_hash", LargeBinary, nullable=False),
-    # The position of the last event when the call was decided. The answer shows the state at this position.
+    # The position of the last event when the call was decided. A repeated call gets the state at this position.
     Column("position", BigInteger, nullable=False),
-    # JSON: the ids and numbers of the answer, without its payload.
+    # JSON: the ids and numbers of the reply, without its payload.
     Column("reply", Str, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
     family="signal",
@@ -370,7 +372,7 @@ keys = keyed(
     Column("key_id", Str, primary_key=True),
     Column("hash", LargeBinary, nullable=False),
     Column("role", Str, nullable=False),
-    # Null for all partitions.
+    # Null means all partitions.
     Column("partition", Str),
     Column("name", Str),
     Column("created_at", BigInteger, nullable=False),

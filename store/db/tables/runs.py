@@ -14,12 +14,12 @@ def _of_a_run() -> tuple[Column[object], ...]:
     )
 
 
-# `version` is the event's number in its rollout's stream, `attempt` the attempt's sequence id. A row comes from one
-# event and never changes, except by a retraction.
+# `version` is the event's number in its rollout's stream, and `attempt` is the attempt's sequence id. A row comes from
+# one event and never changes, except by a retraction.
 run_events = keyed(
     "run_events",
     *_of_a_run(),
-    # For a phase the type of its event, for a span the kind that semconv reads.
+    # For a phase, the type of its event; for a span, the kind that semconv determines.
     Column("kind", Str, nullable=False),
     Column("node_id", Str),
     Column("scope", Str),
@@ -61,7 +61,7 @@ fork_masks = keyed(
     Column("scope", Str),
     Column("node_id", Str),
     Column("phase", Str),
-    # 1 if it also hides the events whose parent is the node.
+    # 1 if the mask also hides the events whose parent is the node.
     Column("children", SmallInteger, nullable=False),
 )
 
@@ -85,13 +85,13 @@ artifacts = keyed(
     Column("name", Str, nullable=False),
     Column("phase", Str),
     Column("media_type", Str),
-    # The version of its retraction.
+    # The version of the event that retracted the artefact.
     Column("retracted", BigInteger),
-    # For the artefacts of all runs for a scope.
+    # This index finds the artefacts of all runs for a scope.
     Index(None, "scope", "name", "position"),
 )
 
-# The events that a call under a caller's key has written, which have consecutive versions.
+# The events that a call with a caller's key wrote. Their versions are consecutive.
 run_keys = keyed(
     "run_keys",
     Column("rollout_id", Str, primary_key=True),

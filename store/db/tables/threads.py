@@ -23,7 +23,7 @@ thread_checkpoints = keyed(
     Column("source", Str),
     Column("step", BigInteger),
     Column("position", BigInteger, nullable=False),
-    # The position of the event that has the body. For a copy it is another thread's event.
+    # The position of the event that has the body. For a copy it is an event of another thread.
     Column("body_position", BigInteger, nullable=False),
 )
 

@@ -1,8 +1,9 @@
 """Connections that all open partitions of one Postgres database share.
 
-Without them a server with 64 open partitions would have 64 pools of readers and twice as many connections for NOTIFY.
-Statements name the schema of their tables, so any statement may run on any connection. Only the writer of a partition
-has its own connection, because it is in use from BEGIN to COMMIT and its prepared statements belong to its partition.
+Without shared connections, a server with 64 open partitions would have 64 pools of readers and twice as many
+connections for NOTIFY. Statements contain the schema of their tables, so any statement may run on any connection. Only
+the writer of a partition has its own connection, because the connection is in use from BEGIN to COMMIT and its prepared
+statements belong to the partition.
 """
 
 import asyncio
@@ -11,11 +12,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
+import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no stubs)
 
 from store.db.dialect import Wakeups
 
-# asyncpg has no type hints.
+# asyncpg has no type hints, so its objects have the type Any.
 _driver: Any = asyncpg
 _READERS = 8
 _LINE_SECONDS = 5
@@ -23,11 +24,13 @@ _GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 
 class Connections:
-    """At most eight readers and one listening connection, in one event loop. Closed when no partition uses them.
+    """At most eight readers and one listening connection, in one event loop.
+
+    They are closed when no partition uses them.
 
     Args:
         dsn: the address for reads.
-        direct: the address at which LISTEN works, if `dsn` leads to a pooler.
+        direct: the address for LISTEN, which differs from `dsn` if `dsn` leads to a pooler.
         statement_seconds: the maximum time of a reader's statement.
         prepare: called with each new connection.
     """
@@ -50,7 +53,7 @@ class Connections:
 
     @property
     def readers(self) -> Any:
-        """The pool."""
+        """The pool of readers."""
         assert self._pool is not None  # opened
         return self._pool
 
@@ -115,13 +118,16 @@ class Listener(Wakeups):
         self._channel = channel
         self._line: Any = None
         self._news = asyncio.Event()
-        # Notifications carry this name, so that the listener can ignore its own.
+        # Notifications contain this name, so that the listener can ignore those of this process.
         self._name = os.urandom(8).hex()
         self._pending: int | None = None
         self._sending: asyncio.Task[None] | None = None
 
     def announce(self, commit_id: int) -> None:
-        """Send one NOTIFY for all commits of a few milliseconds. If it is lost, the slow poll of waiters finds them."""
+        """Send one NOTIFY for all commits of a few milliseconds.
+
+        If it is lost, the slow poll of waiters finds the commits.
+        """
         self._pending = commit_id
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
@@ -141,7 +147,7 @@ class Listener(Wakeups):
                 self._line = await self._connections.listen(self._channel, self._heard)
             except _GONE:
                 await asyncio.sleep(min(seconds, self._RETRY_SECONDS))
-            # Notifications sent before the connection listened are unknown.
+            # Earlier notifications were not received, so the caller must read the tables.
             return True
         try:
             # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
@@ -162,7 +168,7 @@ class Listener(Wakeups):
         if self._sending is not None and not self._sending.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sending, 1)
-        # If the database does not answer in time, no caller waits for the result.
+        # A slow database must not delay the end, and no caller needs the result.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await self._connections.unlisten(self._line, self._channel, self._heard)

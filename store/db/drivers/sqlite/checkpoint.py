@@ -24,7 +24,8 @@ class Checkpointer:
     The automatic checkpoint of SQLite runs inside of a COMMIT and delays all callers of this commit. Here a thread
     copies nearly all of the log. The writer copies the rest between two batches and restarts the log: the next commit
     overwrites its beginning. The log stays below twice the length at which it is copied, unless a reader holds an old
-    state of the database. A log that restarts is cut to that length, so a larger file means that it has grown again.
+    state of the database. A log that restarts is truncated to that length, so a larger file means that the log has
+    grown again.
 
     Args:
         writer: the connection that writes; its checkpoints are configured here.
@@ -35,7 +36,7 @@ class Checkpointer:
         self._writer = writer
         self._connect = connect
         (page_bytes,) = writer.execute("PRAGMA page_size").fetchone()
-        # Each page in the log has a header of 24 bytes, and the log has one of 32.
+        # Each page in the log has a header of 24 bytes, and the log has a header of 32 bytes.
         self.limit = 32 + FRAMES * (page_bytes + 24)
         """The size in bytes at which the log is copied."""
         writer.execute(f"PRAGMA journal_size_limit = {self.limit}").fetchall()
@@ -49,7 +50,7 @@ class Checkpointer:
         self._is_closed = False
 
     def advance(self, log_bytes: int) -> None:
-        """Start to copy a log beyond `limit`, or finish when the thread is done.
+        """Start to copy a log that is larger than `limit`, or finish when the thread is done.
 
         Called in the writer's thread, between two batches. A writer that is faster than the thread waits for it.
 
@@ -100,7 +101,7 @@ class Checkpointer:
 
 
 def _copy(connection: sqlite3.Connection, mode: str, milliseconds: int) -> bool:
-    """Copy as far as readers allow, and wait for them for some time; return whether the checkpoint was complete."""
+    """Copy as far as readers allow, and wait for them for `milliseconds`; return whether the checkpoint is complete."""
     connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
     try:
         is_blocked, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()

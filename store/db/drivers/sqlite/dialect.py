@@ -43,7 +43,7 @@ class SQLite(Dialect):
         self._state = State(self.path)
         self._ending: set[asyncio.Future[None]] = set()
 
-    # The port.
+    # The methods of `Dialect`.
 
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         values = func.json_each(_param(name)).table_valued("value", name=f"each_{name}")

@@ -9,7 +9,7 @@ LOCK_SECONDS = 30.0
 
 
 def translate(error: sqlite3.Error) -> StoreError:
-    """Return the store's error for one of SQLite's."""
+    """Return the store's error for an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "") or ""
     match name.split("_")[1] if "_" in name else "":
         case "BUSY" | "LOCKED":

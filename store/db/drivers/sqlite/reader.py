@@ -28,11 +28,12 @@ _DATA_VERSION = "PRAGMA data_version"
 
 
 class Reading(aiosqlite.Connection):
-    """A read-only connection with a thread, which runs each function with a single hand-over."""
+    """A read-only connection with its own thread. Each function is passed to the thread in one step."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: _connected(path), iter_chunk_size=1)
-        # At exit Python waits for non-daemon threads before it runs the function that closes the store.
+        # At exit Python waits for non-daemon threads before it runs the function that closes the store, so this thread
+        # is a daemon.
         self._thread.daemon = True
 
     async def open(self) -> None:
@@ -55,7 +56,8 @@ class Reading(aiosqlite.Connection):
     def _run(self, work: Callable[[], Done]) -> Awaitable[Done]:
         """Run a function in the connection's thread.
 
-        The loop of a cancelled caller may be closed when the function returns, which would end aiosqlite's thread.
+        When the function returns, the loop of a cancelled caller may be closed. The error would end aiosqlite's thread,
+        so it is suppressed here.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Done] = loop.create_future()
@@ -75,7 +77,7 @@ class Reading(aiosqlite.Connection):
 
     def leave(self) -> None:
         """Close the connection after its pending work, without waiting."""
-        # The library would otherwise notify the running loop, which may be closed by then.
+        # `stop` runs in another thread, because the library notifies a running loop, which may be closed by then.
         stop = cast("Callable[[], object]", self.stop)  # pyright: ignore[reportUnknownMemberType]
         Thread(target=stop, daemon=True).start()
 
@@ -97,7 +99,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 class SQLiteReader(ReadSession):
-    """A read-only session, with one hand-over to the thread per statement, or per batch of a long one."""
+    """A read-only session. Each statement, or each batch of a long one, is one call to the connection's thread."""
 
     def __init__(self, connection: Reading) -> None:
         self._do = connection.do
@@ -132,12 +134,12 @@ class SQLiteReader(ReadSession):
                 rows = await self._do(lambda _: cursor.fetchmany(batch))
         finally:
             if len(rows) == batch:
-                # If a consumer stops early, its open statement would keep its snapshot.
+                # If a consumer stops early, the open statement would keep its snapshot, so it is closed.
                 await self._do(lambda _: cursor.close())
 
 
 class Readers:
-    """A small pool for any event loop: callers wait with a future of threads, which belongs to no loop."""
+    """A small pool for any event loop. Callers wait with a future of threads, which does not belong to a loop."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -166,7 +168,7 @@ class Readers:
             return await asyncio.wrap_future(waiter)
         except asyncio.CancelledError:
             if not waiter.cancel():
-                # Another thread may be giving it a connection at this moment.
+                # Another thread may be passing a connection to this waiter at this moment.
                 waiter.add_done_callback(lambda given: self.give(given.result()))
             raise
 
@@ -260,9 +262,12 @@ class State:
 
 
 class DataVersion(Wakeups):
-    """Notifications of commits from SQLite's counter of other connections' commits, polled while a call waits.
+    """Notifications of commits.
 
-    Ids of commits are consecutive, so counting them distinguishes commits of other processes from its own.
+    SQLite counts the commits of other connections; the counter is polled while a call waits.
+
+    Ids of commits are consecutive, so comparing them distinguishes commits of other processes from those of this
+    process.
     """
 
     _EVERY = 0.01
@@ -272,11 +277,11 @@ class DataVersion(Wakeups):
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
-        # All commits up to this one were noticed or are its own.
+        # All commits up to this one were noticed or were made by this process.
         self._known: int | None = None
 
     def announce(self, commit_id: int) -> None:
-        """Note an own commit. Other processes see it in SQLite's counter."""
+        """Note a commit of this process. Other processes see it in SQLite's counter."""
         if self._known is not None and commit_id == self._known + 1:
             self._known = commit_id
 

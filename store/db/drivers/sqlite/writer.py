@@ -19,9 +19,9 @@ from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.runtime.clock import Clock
 
-# Python's driver looks for an adapter of each None and each bytes among the parameters of a statement. The search fails
-# and takes longer than everything else it does with them. An adapter that returns the value unchanged is found at once.
-# Adapters belong to the whole process, so an existing one stays.
+# Python's driver searches an adapter for each None and each bytes value among the parameters of a statement. The search
+# fails and takes longer than all other work on these values. An adapter that returns the value unchanged is found at
+# once. Adapters belong to the whole process, so an existing adapter is not replaced.
 if (type(None), sqlite3.PrepareProtocol) not in sqlite3.adapters:
     sqlite3.register_adapter(type(None), dict[None, None]().get)
 if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
@@ -38,7 +38,7 @@ _TAIL = (
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
     """Return a connection that writes."""
-    # Another process may be opening or closing the file at this moment.
+    # Another process may be opening or closing the file at this moment, so this connection waits for the lock.
     connection = sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS, cached_statements=256)
     for pragma in (
         "journal_mode = WAL",
@@ -66,7 +66,7 @@ class SQLiteWriter(WriteSession):
         self._updates = _Statements(_update)
         self._deletes = _Statements(_delete)
         self._data_version = -1
-        # The end of the log after the last commit, and after the next one.
+        # The end of the log after the last commit, and after the next commit.
         self._known: Tail | None = None
         self._coming: Tail | None = None
 
@@ -87,7 +87,7 @@ class SQLiteWriter(WriteSession):
             raise translate(error) from error
 
     def _read_tail(self) -> Tail:
-        # It changes when another connection commits, never when this one does.
+        # `data_version` changes when another connection commits, but not when this connection does.
         seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
         is_ours = seen == self._data_version
         now = time.time_ns() // 1_000 if self._clock is None else self._clock()
@@ -131,7 +131,7 @@ class SQLiteWriter(WriteSession):
             yield rows
 
     async def write(self, changes: Changes) -> None:
-        # AUTOINCREMENT numbers without gaps, so the rows have the numbers that `begin` announced.
+        # AUTOINCREMENT assigns numbers without gaps, so the rows have the numbers that `begin` announced.
         before = self._coming
         assert before is not None  # begun
         epochs = changes.upserts.get(core_tables.queue_epoch)
@@ -207,7 +207,7 @@ class SQLiteWriter(WriteSession):
     async def close(self) -> None:
         await self.rollback()
         self._checkpointer.close()
-        # TRUNCATE leaves one file behind, not three; another process that still reads makes it a no-op.
+        # TRUNCATE leaves one file behind, not three; it has no effect while another process reads.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._connection.close()
 
