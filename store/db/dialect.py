@@ -52,7 +52,7 @@ class TablePart:
 
 @dataclass(slots=True)
 class Changes:
-    """The rows that one commit writes, with one statement per table or part. No list is empty."""
+    """The rows that one commit writes, with one statement per table or `TablePart`. No list is empty."""
 
     inserts: dict[Table, list[Row]]
     """Rows that must not exist yet, in the order of the table's columns."""

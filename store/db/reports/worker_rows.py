@@ -16,7 +16,10 @@ from store.runtime.clock import MICROSECONDS
 
 HOUR: Final = 3_600 * MICROSECONDS
 CELL: Final = 10 * MICROSECONDS
-"""The length of an interval. Attempts of one worker that begin in one interval are drawn as one stretch of its lane."""
+"""The length of an interval.
+
+Attempts of a worker that begin in the same interval are drawn as one stretch of its lane.
+"""
 MOST_STRETCHES: Final = 10_000
 MOST_ATTEMPTS: Final = 100
 _OPEN: Final = ("preparing", "running")

@@ -1,4 +1,4 @@
-"""`rollbook migrate`: upgrade of all partitions of a database, and creation of the URL's partition."""
+"""`rollbook migrate`: upgrade of all partitions of a database, and creation of the URL's partition if it is missing."""
 
 import asyncio
 from collections.abc import Iterator

@@ -23,8 +23,8 @@ class Checkpointer:
 
     The automatic checkpoint of SQLite runs inside of a COMMIT and delays all callers of this commit. Here a thread
     copies nearly all of the log. The writer copies the rest between two batches and restarts the log: the next commit
-    overwrites its beginning. The log stays below twice the length at which it is copied, unless a reader holds an old
-    state of the database. A log that restarts is truncated to that length, so a larger file means that the log has
+    overwrites its beginning. The log stays below twice the length at which it is copied, unless a reader still reads an
+    old state of the database. A log that restarts is truncated to that length, so a larger file means that the log has
     grown again.
 
     Args:

@@ -19,9 +19,9 @@ from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.runtime.clock import Clock
 
-# Python's driver searches an adapter for each None and each bytes value among the parameters of a statement. The search
-# fails and takes longer than all other work on these values. An adapter that returns the value unchanged is found at
-# once. Adapters belong to the whole process, so an existing adapter is not replaced.
+# Python's driver searches for an adapter of each None and each bytes value among the parameters of a statement. The
+# search fails and takes longer than all other work on these values. An adapter that returns the value unchanged is
+# found at once. Adapters belong to the whole process, so an existing adapter is not replaced.
 if (type(None), sqlite3.PrepareProtocol) not in sqlite3.adapters:
     sqlite3.register_adapter(type(None), dict[None, None]().get)
 if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
