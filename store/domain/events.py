@@ -359,7 +359,7 @@ def upcast(type_: str, shape: int, data: Json) -> Fact:
     """Return the fact of an event that was written by any version.
 
     Raises:
-        Incompatible: a newer version wrote a type or a shape that this one does not know.
+        Incompatible: a newer version wrote a type or a shape that this version does not know.
     """
     kind = FACTS.get(type_)
     if kind is None or shape > kind.shape:

@@ -104,7 +104,7 @@ class ForkPrecondition:
 
 @dataclass(slots=True, kw_only=True)
 class Fork(Command):
-    """Start an attempt that continues another one, as planned."""
+    """Start the attempt of a plan, which continues another attempt."""
 
     rollout_id: str
     fact: AttemptForked

@@ -123,9 +123,9 @@ class WorkingSet:
     queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
     """The place in the queue before the batch, for each changed rollout."""
     moved: set[str] = field(default_factory=set[str])
-    """Rollouts changed by other events than signs of life and annotations."""
+    """Rollouts changed by events other than signs of life and annotations."""
     moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    """Attempts changed by other events than signs of life."""
+    """Attempts changed by events other than signs of life."""
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
     touched_labels: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Pairs of a rollout and a label that was added or removed."""
