@@ -64,7 +64,7 @@ class StoreAnnotations:
 
         Args:
             rollout_id: the rollout.
-            limit: the maximum number of notes, of which the latest are returned; -1 for all.
+            limit: return only this number of the latest notes; -1 for all.
             as_at: read the state at this moment of the log.
             at: read the state after the rollout's event with this number.
 

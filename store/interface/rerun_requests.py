@@ -41,7 +41,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 class RerunRequest(Frozen):
-    """The part to run again, as arguments of `runs.fork`, and the pipeline that has to do it."""
+    """The re-run, as arguments of `runs.fork`, and the pipeline that has to execute it."""
 
     request_id: str
     pipeline: str
@@ -76,7 +76,7 @@ class RerunAnswer(Frozen):
 
     request_id: str
     plan: ForkPlan | None
-    """What runs again; None if the request was made before, and so the plan may no longer be made."""
+    """The plan of the re-run; None if the request was made before, because the plan may not be valid any more."""
     attempt: int | None
     """The sequence id of the attempt that a runner has started; None while the request is open."""
     runners: list[str]
@@ -110,7 +110,7 @@ async def request_rerun(
     wait_seconds: float = CLAIM_SECONDS,
     **part: Any,
 ) -> RerunAnswer:
-    """Ask for a re-run of a part of a run, and return once a runner has started it or none is live.
+    """Request a re-run of a part of a run, and return once a runner has started it or there is no live runner.
 
     An active attempt is superseded if its process is gone, or if `supersede` is set.
 

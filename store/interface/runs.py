@@ -41,11 +41,11 @@ AsAt = int | datetime
 class StoreRuns:
     """The runs of a store. In this class, which stores without runs use, all methods raise `Unsupported`.
 
-    **Views.** `view="head"` is the current state of the run: the events of the head attempt, and those of the attempts
-    that it builds on, except the hidden ones. `attempt:3` is the same for attempt 3, whether or not it is the head.
-    `own:3` contains only the events of attempt 3. `raw` contains all events. Checkpoints and artefacts follow the same
-    rules. The head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, only events
-    up to that moment count, also for the head and for the view.
+    **Views.** `view="head"` is the current state of the run: the events of the head attempt and of the attempts on
+    which it builds, except hidden events. `attempt:3` is the same for attempt 3, whether or not it is the head. `own:3`
+    contains only the events of attempt 3. `raw` contains all events. Checkpoints and artefacts follow the same rules.
+    The head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, only events up to
+    that moment count, also for the head and for the view.
 
     **Phases.** The methods that plan need the run's phase graph: the only `PhaseGraph` among the rollout's resources,
     or the argument `graph`.
@@ -287,7 +287,7 @@ class StoreRuns:
     ) -> list[Artifact]:
         """Return the artefacts of a view that were not retracted, in the order in which they were saved.
 
-        `limit` is the maximum number of artefacts, of which the latest are returned; -1 means all.
+        Only the latest `limit` artefacts are returned; -1 means all artefacts.
         """
         query = ArtifactQuery.of(
             scope=scope,

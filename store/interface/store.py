@@ -127,8 +127,8 @@ class Store(abc.ABC):
     ) -> AttemptedRollout:
         """Create a rollout together with its first attempt, without the queue, and return both. Sweeps.
 
-        Both are preparing and start at the same instant. The arguments are those of `enqueue_rollout`; `worker_id`
-        is the worker that runs the attempt; it becomes busy.
+        Both are preparing and start at the same instant. The arguments are those of `enqueue_rollout`; `worker_id` is
+        the worker that runs the attempt; the worker becomes busy.
 
         Raises:
             Conflict: a rollout with the metadata's `rollbook.key` exists; the message contains its id.
@@ -196,7 +196,7 @@ class Store(abc.ABC):
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts from the head of the queue; fewer or none if there are no more. Sweeps.
+        """Claim up to `limit` rollouts from the head of the queue; fewer if the queue has fewer. Sweeps.
 
         It works like `dequeue_rollout`. The worker becomes busy with the last claimed rollout. A limit of 0 or less
         changes nothing. The wait ends as soon as there is one rollout.
@@ -273,11 +273,9 @@ class Store(abc.ABC):
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait until all given rollouts have ended and return them; after the timeout, return those that have ended.
 
-        Sweeps.
-
-        Ended means succeeded, failed or cancelled. The result has the order of `rollout_ids`, including duplicates, and
-        contains plain rollouts without attempts. Ids that do not exist are neither waited for nor returned. A rollout
-        that is reopened is waited for again.
+        Sweeps. Ended means succeeded, failed or cancelled. The result has the order of `rollout_ids`, including
+        duplicates, and contains plain rollouts without attempts. Ids that do not exist are neither waited for nor
+        returned. A rollout that is reopened is waited for again.
 
         Args:
             rollout_ids: the rollouts to wait for.
