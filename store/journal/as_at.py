@@ -234,7 +234,7 @@ def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Selec
 def _id_conditions(
     dialect: Dialect, kind: _Kind[Any], query: FilterQuery, columns: Mapping[str, ColumnElement[Any]]
 ) -> ColumnElement[bool]:
-    """Return the conditions of a query that do not depend on time: those on ids."""
+    """Return the conditions of a query that do not depend on time: the conditions on ids."""
     terms = [
         filters.term(dialect, query, index, columns)
         for index, condition in enumerate(query.conditions)

@@ -39,7 +39,7 @@ MAX_BATCH_CALLS = 512
 MAX_WAITING_CALLS = 20_000
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 _RETRY_SECONDS = 20.0
-# The longest wait per answered call for the event loops of the callers.
+# The longest wait for the event loops of the callers, per call of the batch.
 _CALLERS_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 600_000_000
@@ -184,7 +184,7 @@ class Writer:
         """Connect and start to process calls. It must run in the store's event loop.
 
         Args:
-            on_commit: called after each commit, before the callers get their answers.
+            on_commit: called after each commit, before the callers get their results.
         """
         self._on_commit = on_commit
         self._session = await self._dialect.writer()
@@ -296,7 +296,7 @@ class Writer:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     async def _finish(self, calls: list[PendingCommand]) -> None:
-        """Commit a batch and answer all of its calls, with errors if necessary."""
+        """Commit a batch and give each of its calls its result or its error."""
         began = time.monotonic()
         try:
             decided = await self._persist(calls)
@@ -315,7 +315,7 @@ class Writer:
         try:
             self._on_commit(decided.working_set, decided.committed)
         except Exception:
-            # The batch is committed, so its callers must be answered. Waiting readers also poll by themselves.
+            # The batch is committed, so its callers must get their results. Waiting readers also poll by themselves.
             logger.exception("waiting readers could not be notified of a commit")
         self._answer(decided.calls)
         self.statistics.commit_calls.add(len(calls))
