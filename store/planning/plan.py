@@ -16,7 +16,7 @@ COMPLETED = frozenset({"phase.completed", "phase.skipped"})
 
 @dataclass(frozen=True, slots=True)
 class PlanBasis:
-    """The state of a run that a plan is made from, read at one moment."""
+    """The state of a run from which a plan is made, read at one moment."""
 
     rollout_id: str
     head: int | None
