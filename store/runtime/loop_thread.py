@@ -60,10 +60,8 @@ class LoopThread:
     async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
         """Run a coroutine in the thread and return its result in the caller's loop.
 
-        If the caller is cancelled, so is the coroutine.
-
-        If the caller is cancelled when the coroutine has already returned, `lost` is called with the result, in the
-        thread.
+        If the caller is cancelled, so is the coroutine. If the coroutine has already returned at this moment, `lost` is
+        called with the result, in the thread.
 
         Raises:
             Closed: the loop ended before the coroutine was done.
