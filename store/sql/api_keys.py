@@ -80,7 +80,10 @@ def key_id_in(text: str) -> str | None:
 
 
 def _drawn() -> tuple[str, str]:
-    """Return the id of a new key, and the key. A double click selects the whole key."""
+    """Return the id of a new key, and the key.
+
+    It has letters, digits and underscores, so that a double click selects it.
+    """
     key_id = os.urandom(5).hex()
     return key_id, f"rbk_{key_id}_{b32encode(os.urandom(20)).decode().lower()}"
 
