@@ -60,7 +60,7 @@ def page(limit: Any, offset: Any) -> None:
 
 
 def part_of_history(after: Any, limit: Any) -> None:
-    """Check the start and the limit of a part of a history; raises `Invalid` as `page` does."""
+    """Check the start and the limit of a part of a history; raise `Invalid` as `page` does."""
     whole(after, "after", "the number of an event, or 0 for the beginning", 0)
     whole(limit, "limit", "a count, or -1 for all", -1)
 
