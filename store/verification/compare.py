@@ -21,13 +21,13 @@ from store.verification.fold import Compared, Finding, Live, Stream, compare, di
 from store.verification.state_hash import StateHash
 
 LARGE = 20_000
-"""The number of collected spans and run events of one rollout from which they are compared before more are read."""
+"""The number of spans and run events of one rollout that are collected before they are compared with their rows."""
 
 Calls = Callable[[], int]
-"""Function that returns the number of calls that the writer of this process has answered."""
+"""Function that returns the number of calls that the writer of this process has finished."""
 
 _KEYS_AT_ONCE = 2000
-# The writer counts as busy if it answers more calls than this while one page is compared, in about 50 ms.
+# The writer counts as busy if it finishes more calls than this while one page is compared, in about 50 ms.
 _AT_WORK = 2
 _TABLES: dict[str, tuple[Table, ...]] = {
     "resources/": (core_tables.resources,),

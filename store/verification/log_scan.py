@@ -110,7 +110,7 @@ async def _read(
 
 
 def _next_limit(rows: Sequence[Row]) -> int:
-    """Return the number of events to read next, so that their bodies take about the intended memory."""
+    """Return the number of events to read next, so that their bodies have about `_BYTES_AT_ONCE` bytes."""
     size = sum(len(row[-1]) for row in rows if row[-1] is not None)
     return max(1, min(_EVENTS_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
 

@@ -1,4 +1,4 @@
-"""Verification in one snapshot that the log is complete and that every table equals the fold of the log.
+"""Check, in one snapshot, that the log is complete and that every table is equal to the fold of the log.
 
 For a long log, other processes compare ranges of streams. A range with a difference is compared again in this process.
 """
@@ -80,7 +80,7 @@ def _cut(cuts: Sequence[str]) -> list[StreamRange]:
 
 
 async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls) -> VerifyReport:
-    """Verify the whole partition in one snapshot and return a report; SQLite's write-ahead log grows meanwhile.
+    """Verify the whole partition in one snapshot and return a report; SQLite's write-ahead log grows during this time.
 
     Args:
         dialect: the database.
