@@ -1,6 +1,6 @@
-"""Public names of the training package, from emitters to the trainer. Names that Agent-lightning has are the same.
+"""Public names of the training package, from emitters to the trainer. They follow the names of Agent-lightning.
 
-Importing it starts nothing; the module of each name is imported when the name is first used.
+Importing the package starts nothing; the module of each name is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from store.training.tracer import Tracer
     from store.training.trainer import Trainer
 
-# The module of each name, which is imported when the name is first used.
+# The module that defines each name. It is imported when the name is first used.
 _LATE = {
     "AdaptReport": "store.adapters.records",
     "AgentFails": "store.training.failing",
@@ -203,7 +203,7 @@ __all__ = [
     "with_store",
 ]
 
-# A type checker that saw this function would accept any name.
+# With this function, a type checker would accept any name, so the function is hidden from it.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Threads for agents that are not async. Idle threads are reused, since starting one costs more."""
+"""Threads for agents that are not async. Idle threads are reused, because reuse costs less than a new thread."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _Work = Callable[[], None]
 
 
 class AgentThreads:
-    """Pool of any number of daemon threads. An agent that never returns keeps its thread and blocks nothing else.
+    """Pool of any number of daemon threads. An agent that never returns blocks only its own thread.
 
     Args:
-        idle_seconds: how long an idle thread is kept.
+        idle_seconds: the time after which an idle thread ends, in seconds.
     """
 
     def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
         self._reset()
         if hasattr(os, "register_at_fork"):
-            # A forked child has none of its parent's threads.
+            # The threads of the parent process do not exist in a forked child, so the pool starts empty there.
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
@@ -32,7 +32,7 @@ class AgentThreads:
         self._idle: list[SimpleQueue[_Work]] = []
 
     def run(self, work: _Work) -> None:
-        """Run a function that never raises in a thread that runs nothing else meanwhile."""
+        """Run a function in a thread that runs nothing else until the function returns. The function must not raise."""
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:

@@ -1,7 +1,7 @@
-"""Adapters for Agent-lightning 0.3's own trainer: `agl.Trainer(adapter=TracerTraceToTriplet(), …)`.
+"""Adapters for the trainer of Agent-lightning 0.3: `agl.Trainer(adapter=TracerTraceToTriplet(), …)`.
 
-They are this package's adapters, with the same arguments, and return Agent-lightning's records. They need the extra
-`agentlightning`.
+They take the same arguments as the adapters of this package, and return the record types of Agent-lightning. They
+need the extra `agentlightning`.
 """
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
@@ -21,23 +21,23 @@ __all__ = ["LlmProxyTraceToTriplet", "TraceToMessages", "TracerTraceToTriplet"]
 
 
 class TracerTraceToTriplet(triplets.TracerTraceToTriplet, TraceAdapter):
-    """`store.training.TracerTraceToTriplet`, of Agent-lightning's type."""
+    """`store.training.TracerTraceToTriplet` as a subclass of `TraceAdapter` of Agent-lightning."""
 
     def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
-        """Return the triplets as Agent-lightning's; otherwise as `store.training.TracerTraceToTriplet.adapt`."""
+        """Return the result of `store.training.TracerTraceToTriplet.adapt` as triplets of Agent-lightning."""
         return _theirs(super().adapt(source))
 
 
 class LlmProxyTraceToTriplet(triplets.LlmProxyTraceToTriplet, TraceAdapter):
-    """`store.training.LlmProxyTraceToTriplet`, of Agent-lightning's type."""
+    """`store.training.LlmProxyTraceToTriplet` as a subclass of `TraceAdapter` of Agent-lightning."""
 
     def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
-        """Return the triplets as Agent-lightning's; otherwise as `store.training.LlmProxyTraceToTriplet.adapt`."""
+        """Return the result of `store.training.LlmProxyTraceToTriplet.adapt` as triplets of Agent-lightning."""
         return _theirs(super().adapt(source))
 
 
 class TraceToMessages(messages.TraceToMessages, TraceAdapter):
-    """`store.training.TraceToMessages`, of Agent-lightning's type."""
+    """`store.training.TraceToMessages` as a subclass of `TraceAdapter` of Agent-lightning."""
 
 
 def _theirs(made: list[triplets.Triplet]) -> list[Triplet]:

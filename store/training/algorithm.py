@@ -19,7 +19,7 @@ R = TypeVar("R")
 A = TypeVar("A", bound="Algorithm")
 
 Dataset = Sequence[Any]
-"""Tasks: anything with a length and items, each any JSON value."""
+"""Tasks: any object with a length and items. Each item is a JSON value."""
 
 
 @runtime_checkable
@@ -52,8 +52,8 @@ class AlgorithmTrainer(Protocol):
 class Algorithm:
     """Base class of algorithms. An algorithm and the runners communicate only through the store.
 
-    A trainer sets the store and the other components before it calls `run`. The algorithm holds weak references to
-    trainer, adapter and proxy; the code that created them has to keep them.
+    A trainer sets the store and the other components before it calls `run`. The algorithm has only weak references to
+    the trainer, the adapter and the proxy, so the code that created them must keep references to them.
     """
 
     _store: Store | None = None
@@ -63,7 +63,7 @@ class Algorithm:
     _llm_proxy: weakref.ref[LLMProxy] | None = None
 
     def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
-        """Train, as a coroutine function or a plain one. The training has ended when it returns."""
+        """Train, and return at the end of the training. Subclasses define a coroutine function or a plain function."""
         raise NotImplementedError(f"{type(self).__name__} has no run(train_dataset, val_dataset)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ class Algorithm:
         given = {"_store", "_initial_resources", "_trainer", "_adapter", "_llm_proxy"}
         return {name: value for name, value in vars(self).items() if name not in given}
 
-    # -- what a trainer sets -----------------------------------------------------------------------------------------
+    # -- components that a trainer sets ------------------------------------------------------------------------------
 
     def set_store(self, store: Store) -> None:
         """Set the store to work with."""
@@ -89,7 +89,7 @@ class Algorithm:
         """Return the store.
 
         Raises:
-            ValueError: none was set.
+            ValueError: no store was set.
         """
         if self._store is None:
             raise ValueError("the algorithm has no store; a trainer sets it, or call set_store(store)")
@@ -103,7 +103,7 @@ class Algorithm:
         """Return the trainer.
 
         Raises:
-            ValueError: none was set, or it is gone.
+            ValueError: no trainer was set, or it was garbage collected.
         """
         return _alive(self._trainer, "trainer")
 
@@ -115,7 +115,7 @@ class Algorithm:
         """Return the adapter.
 
         Raises:
-            ValueError: none was set, or it is gone.
+            ValueError: no adapter was set, or it was garbage collected.
         """
         return _alive(self._adapter, "adapter")
 
@@ -153,7 +153,7 @@ class FastAlgorithm(Algorithm):
 
 
 class FunctionAlgorithm(Algorithm, Generic[P, R]):
-    """A function as an algorithm; see `algo`. Calling it calls the function directly."""
+    """Algorithm that calls a function; see `algo`. Calling the algorithm calls the function directly."""
 
     __name__: str
 
@@ -179,7 +179,7 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
         return self._function(*args, **kwargs)
 
     def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
-        """Call the function with the components that its parameters name.
+        """Call the function with the components that have the names of its parameters.
 
         Raises:
             TypeError: a dataset was given, but the function has no parameter for it.
@@ -201,10 +201,10 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
 
 
 def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
-    """Make an algorithm of a function, plain or async.
+    """Return an algorithm that calls a function. The function may be plain or async.
 
-    The function receives those of `store`, `adapter`, `llm_proxy`, `initial_resources`, `train_dataset` and
-    `val_dataset` that its parameters name.
+    It receives those of `store`, `adapter`, `llm_proxy`, `initial_resources`, `train_dataset` and `val_dataset` that it
+    has as parameters.
     """
     return FunctionAlgorithm(function)
 
@@ -223,7 +223,7 @@ def with_store(
 
 def with_llm_proxy(
     required: bool = False,  # noqa: FBT001, FBT002 - Agent-lightning's signature
-    auto_start: bool = True,  # noqa: FBT001, FBT002 - the same
+    auto_start: bool = True,  # noqa: FBT001, FBT002 - as above
 ) -> Callable[
     [Callable[Concatenate[A, LLMProxy | None, P], Coroutine[Any, Any, R]]],
     Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
@@ -253,7 +253,7 @@ def with_llm_proxy(
 
 @contextlib.asynccontextmanager
 async def _running(proxy: LLMProxy | None) -> AsyncGenerator[None]:
-    """Run a proxy during a block. The proxy is stopped afterwards only if this started it."""
+    """Run a proxy during a block. The proxy is stopped afterwards only if this function started it."""
     if proxy is None or proxy.is_running:
         yield
         return

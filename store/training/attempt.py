@@ -23,10 +23,10 @@ from store.training.scope import AttemptScope, entered
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS: Final = 60.0
-"""How long the runner keeps sending a status to a store that cannot be reached."""
+"""Seconds for which the runner tries to report a status to a store that cannot be reached."""
 
 INTERRUPTED_SECONDS: Final = 5.0
-"""How long an interrupted attempt waits for the store to take its spans."""
+"""Seconds for which an interrupted attempt waits until its spans are stored."""
 
 _PAUSE_SECONDS: Final = 0.5
 _threads: Final = AgentThreads()
@@ -53,12 +53,12 @@ class AttemptRunner(AgentRunner, Protocol):
 
 
 class AttemptRun:
-    """One run of a runner's agent.
+    """Execution of one attempt by the agent of a runner.
 
     Args:
         runner: provides the agent, the tracer and the hooks.
         rollout: the claimed rollout.
-        resources_of: returns the resources with an id, or the latest for None.
+        resources_of: function that returns the resources with an id, or the latest resources for None.
     """
 
     def __init__(self, runner: AttemptRunner, rollout: AttemptedRollout, resources_of: FindResources) -> None:
@@ -74,8 +74,8 @@ class AttemptRun:
         self.outcome = Outcome()
 
     def stop(self, reason: Reason) -> None:
-        """Request the end of the attempt, from any thread."""
-        with suppress(RuntimeError):  # the loop is closed, and the attempt with it
+        """Request the end of the attempt. Any thread may call this."""
+        with suppress(RuntimeError):  # the loop is closed, so the attempt has ended
             self._loop.call_soon_threadsafe(self._set_stop_reason, reason)
 
     def _set_stop_reason(self, reason: Reason) -> None:
@@ -83,10 +83,10 @@ class AttemptRun:
             self._stop_reason.set_result(reason)
 
     async def run(self) -> Outcome:
-        """Run the attempt and report it. An exception of the agent is in the outcome.
+        """Run the attempt and report it. The outcome contains an exception that the agent raised.
 
         Raises:
-            BaseException: the attempt was interrupted, for example by `CancelledError`; it was reported before.
+            BaseException: the attempt was interrupted, for example by `CancelledError`, and was reported.
         """
         interruption: BaseException | None = None
         try:
@@ -104,7 +104,7 @@ class AttemptRun:
             try:
                 await asyncio.shield(finishing)
             except asyncio.CancelledError as error:
-                # Finishing takes a short time, and without the report the attempt would stay open.
+                # Without the report the attempt would stay open, so a cancellation waits until finishing ends.
                 interruption = interruption or error
         if interruption is not None:
             raise interruption
@@ -169,7 +169,7 @@ class AttemptRun:
                 {work, self._stop_reason}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
             )
         except BaseException:
-            # A caller that ends the runner does not need a warning about agents in threads.
+            # The caller ends the runner on purpose, so a message about an agent that does not stop is no warning.
             await self._stop(work, logging.INFO)
             raise
         if work.done():
@@ -199,7 +199,7 @@ class AttemptRun:
         outcome = self.outcome
         lost = 0
         if outcome.reason == "superseded":
-            # The last spans may revive an attempt that the watchdog has ended; then its decision is reported again.
+            # The last spans may revive an attempt that the watchdog has ended. Then that status is reported again.
             outcome.status = await self._given_up_as() or outcome.status
         if self._scope is not None:
             wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
@@ -208,7 +208,7 @@ class AttemptRun:
             if recorded.left:
                 outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
         if outcome.reason is None and self._stop_reason.done() and not await self._is_awake_again():
-            # Another party decided the rollout while the agent's last spans were being stored.
+            # The rollout was cancelled or superseded while the last spans of the agent were being stored.
             outcome.fail(self._stop_reason.result())
         if outcome.error is not None:
             outcome.error_span_id = _span_of(outcome.error, outcome.spans) or outcome.error_span_id
@@ -243,7 +243,7 @@ class AttemptRun:
             return
 
     async def _given_up_as(self) -> AttemptStatus | None:
-        """Return the status with which the watchdog ended this attempt; None if it did not, or this is unknown."""
+        """Return the status with which the watchdog ended this attempt; None if it did not, or if the store fails."""
         with suppress(StoreError):
             return await self._decided() or ("unresponsive" if await self._is_awake_again() else None)
         return None
@@ -256,7 +256,7 @@ class AttemptRun:
         return None
 
     async def _is_awake_again(self) -> bool:
-        """Return whether the rollout waits for this attempt, which the watchdog had ended and late spans revived."""
+        """Return whether the rollout waits for this attempt again, because late spans revived it after its end."""
         if self._stop_reason.result() != "superseded":
             return False
         with suppress(StoreError):
@@ -284,18 +284,18 @@ class AttemptRun:
             await call_hooks(runner.hooks, "on_rollout_end", {"outcome": outcome}, **about)
 
 
-# -- parts -----------------------------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------------------------
 
 
 class Exit:
-    """Holds an exception that ends the process. It is returned because raising it would end the event loop."""
+    """Wrapper of an exception that ends the process. Tasks return it, because raising it would end the event loop."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 async def returning_exits(work: Awaitable[Any]) -> Any:
-    """Return an exit instead of raising it, which would end the event loop and leave attempts unreported."""
+    """Return the result of some work, or `Exit` in place of an exception that ends the process."""
     try:
         return await work
     except (KeyboardInterrupt, SystemExit) as error:
@@ -312,7 +312,7 @@ def _result(work: asyncio.Future[Any]) -> Any:
 
 
 def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """Run a function in another thread, with this context. A function that never returns blocks nothing else."""
+    """Run a function in another thread with a copy of this context. It blocks no other work if it never returns."""
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
@@ -330,7 +330,7 @@ def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> 
         try:
             result = context.run(function)
         except StopIteration as error:
-            # A future cannot hold a StopIteration.
+            # `Future.set_exception` refuses StopIteration.
             raised = RuntimeError("the agent raised StopIteration")
             raised.__cause__ = error
         except Exception as error:  # noqa: BLE001 - passed to the waiting caller
@@ -345,7 +345,7 @@ def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> 
 
 
 def _span_of(error: BaseException, spans: list[Span]) -> str | None:
-    """Return the first span that ended with the error, which is the one in which it was raised."""
+    """Return the id of the first span that ended with the error. The error was raised in this span."""
     kind, message = type_name(error), str(error)
     for span in spans:
         for event in span.events:

@@ -21,8 +21,9 @@ _SPAN_KEYS: Final = ("trace_id", "span_id")
 def flatten_attributes(nested_data: Any, *, expand_leaf_lists: bool = False) -> dict[str, Any]:
     """Return nested dicts and lists as one dict with dotted keys; empty dicts and lists are dropped.
 
-    Lists of dicts or lists get numeric segments. A list of one kind of scalar stays a list, unless `expand_leaf_lists`;
-    a list of several kinds is split into items, with a warning. A scalar alone gets the key "".
+    Lists of dicts or lists get numeric key segments. A list of scalars of one type stays a list, unless
+    `expand_leaf_lists` is true. A list of several types is split into items, with a warning. A top-level scalar gets
+    the key "".
 
     Raises:
         ValueError: a dict has a key that is not a string.
@@ -36,7 +37,7 @@ def _flatten(data: Any, path: str, flat: dict[str, Any], *, expand: bool) -> Non
     if isinstance(data, Mapping):
         for key, value in cast("Mapping[Any, Any]", data).items():
             if not isinstance(key, str):
-                raise ValueError(f"{path or 'the top'} has the key {key!r}; attributes are named by strings")  # noqa: TRY004 - the contract's
+                raise ValueError(f"{path or 'the top'} has the key {key!r}; attributes are named by strings")  # noqa: TRY004 - the contract requires ValueError
             _flatten(value, f"{path}.{key}" if path else key, flat, expand=expand)
     elif isinstance(data, (list, tuple)):
         items = cast("Sequence[Any]", data)
@@ -61,7 +62,7 @@ def _stays_whole(items: Sequence[Any], path: str, *, expand: bool) -> bool:
 
 
 def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
-    """Return dotted keys as nested dicts, or as lists if the keys are exactly 0, 1, … n-1.
+    """Return dotted keys as nested dicts, or as lists where the keys of a level are exactly 0, 1, … n-1.
 
     If a key is both a value and a prefix of others, the nested data wins.
     """
@@ -80,7 +81,7 @@ def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[
 
 
 class _Node(dict[str, Any]):
-    """A dict that unflattening made, as opposed to one that was given as a value."""
+    """Dict that `unflatten_attributes` created. Dicts among the given values are of another type."""
 
 
 def _in_given_order(root: dict[str, Any], flat_data: Mapping[str, Any]) -> list[str]:
@@ -115,8 +116,8 @@ def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) 
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:  # noqa: FBT001, FBT002 - the contract's
-    """Return a value in a form that a span can hold: JSON text unless it is a scalar or a list of one kind of scalar.
+def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:  # noqa: FBT001, FBT002 - signature of the contract
+    """Return a value as a span attribute: scalars and lists of one scalar type as they are, other values as JSON text.
 
     Args:
         value: anything.
@@ -160,7 +161,7 @@ def _one_kind(items: list[Any]) -> AttributeValue | None:
     return None
 
 
-def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> dict[str, AttributeValue]:  # noqa: FBT001, FBT002 - the contract's
+def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> dict[str, AttributeValue]:  # noqa: FBT001, FBT002 - signature of the contract
     """Return attributes with every value converted by `sanitize_attribute_value`.
 
     Raises:
@@ -170,14 +171,14 @@ def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> di
 
 
 def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
-    """Check that a span can hold these attributes as they are.
+    """Check that these attributes are valid for a span without conversion.
 
     Raises:
-        ValueError: a key is not a string, or a value is neither a scalar nor a list of one kind of scalar.
+        ValueError: a key is not a string, or a value is neither a scalar nor a list of scalars of one type.
     """
     for key, value in attributes.items():
         if not isinstance(key, str):
-            raise ValueError(f"the attribute name {key!r} is not a string")  # noqa: TRY004 - the contract's
+            raise ValueError(f"the attribute name {key!r} is not a string")  # noqa: TRY004 - the contract requires ValueError
         if isinstance(value, _SCALARS):
             continue
         if not _is_list_of_one_kind(value):
@@ -203,7 +204,7 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
 def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
     """Return the attributes that link to spans by attribute values, such as `{"gen_ai.response.id": "chatcmpl-1"}`.
 
-    The keys `trace_id` and `span_id` mean a span's ids, any other an attribute.
+    The keys `trace_id` and `span_id` refer to the ids of a span. Any other key refers to an attribute.
 
     Raises:
         ValueError: a value is not a string.

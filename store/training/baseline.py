@@ -1,4 +1,4 @@
-"""Algorithm that learns nothing. It runs every task and logs the results, to check that the components fit."""
+"""Algorithm that learns nothing. It runs every task and logs the results, as a check of the other components."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Baseline(FastAlgorithm):
     """Algorithm that runs the training tasks, then the validation tasks, and logs attempts, spans and adapted data.
 
     Args:
-        n_epochs: how often the tasks are run.
+        n_epochs: the number of times that each task is run.
         train_split: accepted for compatibility with Agent-lightning and not used.
-        polling_interval: seconds between two reads of the queue, if the store keeps no log.
+        polling_interval: seconds between two reads of the queue, if the store has no log.
         max_queue_length: the number of waiting rollouts above which enqueuing pauses; no task is left out.
         span_verbosity: the parts of a span's attributes that are logged.
 
     Raises:
-        Invalid: `train_split` is not between 0 and 1, or another number is too small.
+        Invalid: `train_split` is not between 0 and 1, another number is too small, or `span_verbosity` is unknown.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Bundles of the runners' side and of the algorithm's side, which can be sent to another process."""
+"""The runners' side and the algorithm's side of a training, as objects that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class RunnerBundle:
         agent: the agent to run.
         runner: specification of the runner; None for a `Runner`.
         tracer: specification of the tracer; None for a `Tracer`.
-        hooks: called for the attempts.
-        max_rollouts: how many attempts each worker runs; None for no limit.
+        hooks: the hooks that are called for the attempts.
+        max_rollouts: the maximum number of attempts per worker; None for no limit.
         seed: seed of Python's `random` in processes of runners.
     """
 
@@ -83,11 +83,11 @@ class AlgorithmBundle:
     """Algorithm's side of a training.
 
     Attributes:
-        algorithm: None waits until the event is set.
+        algorithm: the algorithm; if None, the call only waits until the event is set.
         adapter: converts spans to training data; in another process it is built again.
         adapter_spec: specification of the adapter; None for `TracerTraceToTriplet`.
         llm_proxy: the proxy through which agents call models, or None.
-        initial_resources: the resources that it starts from.
+        initial_resources: the resources that the training starts from.
         train_dataset: tasks to train on.
         val_dataset: tasks for validation.
         seed: seed of Python's `random`.
@@ -159,9 +159,9 @@ class AlgorithmBundle:
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
-    """Run a function in a daemon thread and return its result. It blocks neither this loop nor the process's exit.
+    """Run a function in a daemon thread and return its result. The thread does not delay the exit of the process.
 
-    If this is cancelled, the function continues, because a thread cannot be stopped, and its result is ignored.
+    If the call is cancelled, the function continues, because a thread cannot be stopped. Its result is ignored.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()

@@ -28,7 +28,7 @@ _READ_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Batch of rollouts that ended, with the cursor after it."""
+    """Batch of rollouts that ended, with the cursor after the batch."""
 
     rollouts: list[Rollout]
     """Rollouts in the order in which they ended, each in its current state with its latest attempt."""
@@ -41,15 +41,15 @@ async def follow(
     after: str | None = None,
     *,
     min_rollouts: int = 1,
-    timeout: float | None = None,  # noqa: ASYNC109 - of a batch, not of the call
+    timeout: float | None = None,  # noqa: ASYNC109 - it limits a batch, not the call
 ) -> AsyncIterator[Finished]:
-    """Yield rollouts as they end, from any source and without end, for algorithms that learn while agents work.
+    """Yield all rollouts of the store as they end, for algorithms that learn while agents work. This never returns.
 
-    Store the cursor together with the results of the batch, in one transaction or one file: a restart with it misses no
-    rollout and gets none twice. A rollout that was reopened and ends again is yielded again.
+    Save the cursor together with the results of the batch, in one transaction or one file. A restart from this cursor
+    misses no rollout and repeats none. A rollout that was reopened and ends again is yielded again.
 
     Args:
-        store: a store that keeps a log.
+        store: a store with a log.
         after: the cursor of the last batch that was processed; None begins with the first rollout of the store.
         min_rollouts: the minimum size of a batch.
         timeout: seconds after which a batch is yielded even if it is smaller or empty; None waits for `min_rollouts`.
@@ -57,7 +57,7 @@ async def follow(
     Raises:
         Invalid: `min_rollouts` is below 1, or `timeout` is not above 0.
         Incompatible: the cursor belongs to another store.
-        Unsupported: the store keeps no log.
+        Unsupported: the store has no log.
     """
     if min_rollouts < 1:
         raise Invalid("min_rollouts", f"{min_rollouts} is below 1")
@@ -90,20 +90,20 @@ async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | No
 
 
 async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
-    """Yield each of these rollouts once it has ended, with its latest attempt. Already ended ones come first, in order.
+    """Yield each of these rollouts with its latest attempt when it has ended. First come those that ended before.
 
     Args:
-        store: the store of the rollouts; it must keep a log.
+        store: the store of the rollouts; it must have a log.
         rollouts: the rollouts to wait for, as `enqueue` returned them; duplicates are yielded once.
 
     Raises:
         NotFound: the rollouts belong to another store.
-        Unsupported: the store keeps no log.
+        Unsupported: the store has no log.
     """
     pending = {rollout.rollout_id: rollout for rollout in rollouts}
     if not pending:
         return
-    # The cursor is taken before the read below, so that no end falls between the two.
+    # The cursor is read before the rollouts, so an end between the two reads is not missed.
     cursor = await _cursor_at_creation(store, max(pending.values(), key=lambda rollout: rollout.start_time))
     for rollout in await _ended(store, pending):
         del pending[rollout.rollout_id]
@@ -119,13 +119,13 @@ async def left_the_queue(store: Store, rollout: Rollout) -> None:
     """Wait until a rollout is neither queuing nor requeuing.
 
     Raises:
-        Unsupported: the store keeps no log.
+        Unsupported: the store has no log.
     """
     async with aclosing(_tail(store, None, [_CHANGED], rollout.rollout_id)) as events:
         async for event in events:
             if event.data["to"] in QUEUED:
                 continue
-            # The event may belong to an earlier time in the queue.
+            # The rollout may have been requeued after this event, so its current status decides.
             now = await store.get_rollout_by_id(rollout.rollout_id)
             if now is None or now.status not in QUEUED:
                 return
@@ -155,7 +155,7 @@ async def _endings(store: Store, after: str | None) -> AsyncGenerator[tuple[str,
 
 
 async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[list[str]]:
-    """Yield lists of ids of rollouts that ended. Ids that are known at the same time share a list, without
+    """Yield the ids of ended rollouts in lists. Ids that are available at the same time are in one list, without
     duplicates.
     """
     upcoming = None
@@ -165,7 +165,7 @@ async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[
             seen = {(await upcoming)[0]: None}
             while True:
                 upcoming = asyncio.ensure_future(anext(endings))
-                # One step of the loop is enough for the next event that the log's reader has already loaded.
+                # One step of the event loop completes the future if the log's reader has loaded the next event.
                 await asyncio.sleep(0)
                 if not upcoming.done() or len(seen) == _READ_AT_ONCE:
                     break
@@ -193,7 +193,7 @@ async def _cursor_at_creation(store: Store, rollout: Rollout) -> str:
 def _tail(
     store: Store, after: str | None, types: Sequence[str], rollout_id: str | None, *, follow: bool = True
 ) -> AsyncGenerator[LoggedEvent]:
-    # A tail is a generator that has to be closed when it is left early.
+    # `tail` returns a generator. The caller must close it if it stops before the end.
     tail = cast("AsyncGenerator[LoggedEvent]", store.log.tail(after, follow=follow, types=types, rollout_id=rollout_id))
     return store.checked_tail(tail) if follow and isinstance(store, AlgorithmStore) else tail
 

@@ -26,7 +26,7 @@ class SpanRecordingContext(Protocol):
     """A span that is being recorded."""
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes; values that a span cannot hold become JSON text."""
+        """Add attributes; values of types that spans do not support become JSON text."""
         ...
 
     def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
@@ -57,6 +57,6 @@ def exception_attributes(exception: BaseException) -> dict[str, str | bool]:
 
 
 def type_name(value: Any) -> str:
-    """Return the qualified name of a value's type, without the module for a builtin."""
+    """Return the qualified name of a value's type. The name of a builtin type has no module."""
     kind: type[Any] = value.__class__
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

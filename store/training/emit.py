@@ -38,7 +38,7 @@ _LITERALS: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - the contract's
+def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - signature of the contract
     """Record custom attributes in the current attempt, and return once they are stored.
 
     Args:
@@ -73,8 +73,8 @@ def emit_reward(
 ) -> SpanCoreFields:
     """Record a reward in the current attempt, and return once it is stored.
 
-    The number of its span is greater than those of all calls that have ended, and smaller than those of all later
-    calls.
+    The sequence id of its span is greater than those of the spans of all ended calls, and smaller than those of the
+    spans of all later calls.
 
     Args:
         reward: one number, or several numbers by name.
@@ -84,7 +84,7 @@ def emit_reward(
 
     Raises:
         TypeError: the reward is not a number.
-        ValueError: it is not finite, one of several is not a number, or `primary_key` names none of them.
+        ValueError: a number is not finite, a value of the dict is not a number, or `primary_key` is not a key of it.
         RuntimeError: there is no current attempt.
     """
     fields = _emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=propagate)
@@ -99,7 +99,7 @@ async def emit_reward_async(
 ) -> SpanCoreFields:
     """Record like `emit_reward`, without blocking the event loop.
 
-    Its number is between those of the calls before and after it in the same task.
+    The sequence id of its span is between those of the calls before and after it in the same task.
     """
     return await _flushed(_emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=True))
 
@@ -121,7 +121,7 @@ def _dimensions(reward: Any, primary_key: str | None) -> dict[str, float]:
         raise ValueError(f"primary_key={primary_key!r} is not one of the dimensions {', '.join(map(repr, named))}")
     for name, value in named.items():
         if not isinstance(value, (bool, int, float)):
-            raise ValueError(f"the reward {name!r} is {type(value).__name__}, not a number")  # noqa: TRY004 - the contract's
+            raise ValueError(f"the reward {name!r} is {type(value).__name__}, not a number")  # noqa: TRY004 - the contract requires ValueError
     first = {primary_key: named[primary_key]}
     return {name: finite(value, f"the reward {name!r}") for name, value in (first | dict(named)).items()}
 
@@ -138,12 +138,12 @@ def finite(value: float, what: str) -> float:
     return number
 
 
-def emit_message(message: str, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - the contract's
+def emit_message(message: str, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - signature of the contract
     """Record a line of text in the current attempt.
 
     Args:
         message: the text.
-        attributes: more to say; what a span cannot hold becomes JSON text.
+        attributes: further attributes; values of types that spans do not support become JSON text.
         propagate: whether to record the span, or only to return it.
 
     Raises:
@@ -156,15 +156,15 @@ def emit_message(message: str, attributes: Mapping[str, Any] | None = None, prop
 
 
 def emit_object(
-    object: Any,  # noqa: A002 - the contract's
+    object: Any,  # noqa: A002 - signature of the contract
     attributes: Mapping[str, Any] | None = None,
-    propagate: bool = True,  # noqa: FBT001, FBT002 - the contract's
+    propagate: bool = True,  # noqa: FBT001, FBT002 - signature of the contract
 ) -> SpanCoreFields:
     """Record a value in the current attempt, to be read back with `get_object_value`.
 
     Args:
         object: a string, number, bool, bytes, or any JSON value.
-        attributes: more to say; what a span cannot hold becomes JSON text.
+        attributes: further attributes; values of types that spans do not support become JSON text.
         propagate: whether to record the span, or only to return it.
 
     Raises:
@@ -188,17 +188,17 @@ def _described(value: Any) -> dict[str, AttributeValue]:
 def emit_exception(
     exception: BaseException,
     attributes: Mapping[str, Any] | None = None,
-    propagate: bool = True,  # noqa: FBT001, FBT002 - the contract's
+    propagate: bool = True,  # noqa: FBT001, FBT002 - signature of the contract
 ) -> SpanCoreFields:
     """Record an exception that the agent has handled; the attempt continues.
 
     Args:
         exception: the exception.
-        attributes: more to say; what a span cannot hold becomes JSON text.
+        attributes: further attributes; values of types that spans do not support become JSON text.
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        TypeError: it is not an exception.
+        TypeError: `exception` is not an exception.
         RuntimeError: there is no current attempt.
     """
     if not isinstance(exception, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance] (as above)
@@ -217,7 +217,7 @@ def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool) -> SpanC
         end_time=now,
     )
     if propagate:
-        # Building a span must not import the SDK.
+        # The import is here, because building a span must not import the SDK.
         from store.training.tracer import record_fields
 
         record_fields(require_scope(name), fields)
@@ -239,10 +239,10 @@ async def _flushed(fields: SpanCoreFields) -> SpanCoreFields:
 
 
 def get_message_value(span: AnySpan) -> str | None:
-    """Return the text of a message span, or None if it has none.
+    """Return the text of a message span, or None if the span has none.
 
     Raises:
-        TypeError: it is not text.
+        TypeError: the recorded message is not a string.
     """
     body = span.attributes.get(MESSAGE_BODY)
     if body is not None and not isinstance(body, str):
@@ -251,7 +251,7 @@ def get_message_value(span: AnySpan) -> str | None:
 
 
 def get_object_value(span: AnySpan) -> Any:
-    """Return the value of an object span, or None if it has none.
+    """Return the value of an object span, or None if the span has none.
 
     Raises:
         RuntimeError: the value is damaged or of an unknown type.

@@ -43,7 +43,7 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """The rollouts of one mode, step and version of the resources."""
+    """Rewards of the succeeded rollouts with one mode, step and version of the resources."""
 
     mode: RolloutMode | None
     step: int | None
@@ -52,9 +52,9 @@ class Rewards:
     rollouts: int
     """The number of rollouts that succeeded."""
     rewarded: int
-    """The number of those that have a reward."""
+    """The number of these rollouts that have a reward."""
     mean: float | None
-    """The mean of the final rewards of their last attempts."""
+    """The mean of the rewards, each the final reward of a rollout's last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class FitReport:
     """The version with the greatest mean reward, in validation if there was any, otherwise in training."""
     seconds: float = 0.0
     execution: ExecutionReport = field(default_factory=ExecutionReport)
-    """How the runners fared."""
+    """The report about the runners."""
 
     @property
     def retries(self) -> int:
@@ -141,7 +141,7 @@ async def read_report(store: Store, after: str | None, seconds: float, execution
         store: the store of the training.
         after: the cursor at which the training began; None for the beginning of the log.
         seconds: the duration of the training.
-        execution: how the runners fared.
+        execution: the report about the runners.
     """
     rollouts: dict[str, _RolloutProgress] = defaultdict(_RolloutProgress)
     ended: dict[str, _RolloutProgress] = {}
@@ -171,7 +171,7 @@ async def read_report(store: Store, after: str | None, seconds: float, execution
 
 
 async def _complete(store: Store, rollouts: dict[str, _RolloutProgress]) -> None:
-    """Read the events before the training began of rollouts that it resumed."""
+    """Read all events of the rollouts that the training resumed, because they began before it."""
     for rollout_id, progress in rollouts.items():
         so_far = _RolloutProgress()
         async for event in store.log.tail(rollout_id=rollout_id, types=_TYPES):

@@ -1,4 +1,4 @@
-"""Heartbeats of a worker, with the state of its machine, and of every attempt that it runs."""
+"""Heartbeats of a worker and of its attempts. A worker's heartbeat contains the state of its machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Beating:
 
     rollout: AttemptedRollout
     stop: Callable[[Reason], None]
-    """Callback, in any thread, when the store reports that the attempt has ended."""
+    """Function that any thread calls when the store reports that the attempt has ended."""
     claimed_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -50,10 +50,10 @@ class Heartbeat:
         store: the store that receives them.
         label: the name of the worker.
         interval: seconds between two heartbeats; 0 or less for none.
-        jitter: how much each interval may vary, in seconds.
+        jitter: seconds by which each interval may vary.
         mode: "thread" sends in a thread that agents cannot block, "asyncio" in this event loop.
         include_gpu: add the output of `nvidia-smi`.
-        about: further fields of each heartbeat.
+        about: further fields of the worker's heartbeats.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Heartbeat:
             beating.stop("superseded")
 
     async def _close_orphans(self) -> None:
-        """Report the attempts that this worker's previous process was running when it died as unresponsive.
+        """Report as unresponsive the attempts that this worker's previous process was running when it died.
 
         The watchdog would do the same later. The attempts are retried if the rollout's config retries unresponsive
         ones.

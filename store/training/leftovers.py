@@ -58,6 +58,6 @@ def _spans(path: Path) -> Sequence[Span]:
         try:
             spans.append(Span.model_validate_json(line))
         except ValidationError:
-            # The process died while it wrote this line.
+            # The process died while it wrote this line, so the file ends here.
             break
     return spans

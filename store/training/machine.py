@@ -25,7 +25,7 @@ _GPU_QUERY: Final = {
 
 
 def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
-    """Return the state of this machine, in the fields of Agent-lightning 0.3, and the identity of this process.
+    """Return the state of this machine and the identity of this process, with the field names of Agent-lightning 0.3.
 
     Memory and disk are in GB, traffic in MB since boot, shares in percent. Values from psutil are left out if it is not
     installed.

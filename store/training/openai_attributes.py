@@ -70,7 +70,7 @@ def of_request(request: Mapping[str, Any]) -> Json:
         for name in ("name", "description", "parameters"):
             if name in described:
                 attributes[f"gen_ai.request.functions.{index}.{name}"] = described[name]
-    # Only lists are read: an iterator of messages can be read once, and the client needs it.
+    # Only lists are read, because an iterator of messages can be read only once and the client needs it.
     for index, message in enumerate(_objects(dumped(request.get("messages")))):
         attributes |= _of_message(f"gen_ai.prompt.{index}", message)
     return sanitize_attributes(attributes)
@@ -90,7 +90,7 @@ def _of_message(prefix: str, message: Json) -> Json:
     return attributes
 
 
-# -- answers ---------------------------------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------------------------
 
 
 def of_answer(answer: Mapping[str, Any]) -> Json:
@@ -124,7 +124,7 @@ def _of_tokens(answer: Mapping[str, Any], first: Json) -> Json:
     return {name: value for name, value in attributes.items() if value}
 
 
-# -- streamed answers -----------------------------------------------------------------------------------------------
+# -- streamed responses ---------------------------------------------------------------------------------------------
 
 
 def assembled(chunks: Sequence[Any]) -> Json:

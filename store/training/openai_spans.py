@@ -1,6 +1,6 @@
 """Instrumentation of the `openai` client, which records calls as spans of the current attempt.
 
-A span has prompt, response, token ids and logprobs, and never headers. Only public classes of the client are patched.
+A span contains prompt, response, token ids and logprobs, but no headers. Only public classes of the client are patched.
 Calls outside of attempts are unchanged.
 """
 
@@ -56,7 +56,7 @@ def uninstrument_openai() -> None:
 
 
 def _recorded(original: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
-    # The client's decorators hide which methods are coroutines, but the class names show it.
+    # The client's decorators hide which methods are coroutines, so the class name decides.
     if is_async:
 
         @wraps(original)
@@ -95,14 +95,14 @@ class _Call:
         return cls(scope.tracer.start_span(CALL_SPAN, attributes=_safely(of_request, request)))
 
     def open(self) -> _Open:
-        """Return a context manager for the time until the response, in which new spans are children of the call's
-        span.
+        """Return a context manager for the time until the response. Spans that begin in it are children of the
+        call's span.
         """
         return _Open(self, self._span)
 
     def answered(self, answer: Any) -> Any:
         """Record a response, or prepare to record a stream, and return the object for the caller."""
-        # LangChain requests raw responses, whose `parse` reads the body once and caches it.
+        # LangChain requests raw responses. `parse` reads the body once and caches it, so LangChain can call it, too.
         parsed = answer.parse() if hasattr(answer, "parse") and hasattr(answer, "http_response") else answer
         if hasattr(parsed, "choices"):
             self._record(dumped(parsed))
@@ -153,7 +153,7 @@ class _Open:
 
 
 class _Teeing:
-    """Wrapper of a stream that keeps the chunks that it passes on."""
+    """Wrapper of a stream that collects the chunks that are read from it."""
 
     def __init__(self, stream: Any, call: _Call) -> None:
         self._stream = stream
@@ -202,7 +202,7 @@ class _Tee(_Teeing):
         self.close()
 
     def close(self) -> None:
-        """Close the stream, and record what came of it."""
+        """Close the stream, and record the chunks that were read."""
         self._stream.close()
         self._end()
 
@@ -230,7 +230,7 @@ class _AsyncTee(_Teeing):
         await self.close()
 
     async def close(self) -> None:
-        """Close the stream, and record what came of it."""
+        """Close the stream, and record the chunks that were read."""
         await self._stream.close()
         self._end()
 

@@ -43,7 +43,7 @@ def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> A
     Args:
         fn: the function.
         propagate: whether to record the span, or only to build it.
-        attributes: further attributes; `name` is the operation's name, by default the function's.
+        attributes: further attributes; `name` is the operation's name, by default the name of the function.
 
     Raises:
         ValueError: `fn` is not a function, or the name was given twice.
@@ -118,7 +118,7 @@ class OperationContext:
         self._now().record_attributes(_flat(OPERATION_OUTPUT, output))
 
     def span(self) -> SpanCoreFields:
-        """Return what was recorded.
+        """Return the recorded span.
 
         Raises:
             RuntimeError: the block was not entered, or has not ended yet.
@@ -141,11 +141,11 @@ class UnrecordedOperation:
         self._status = TraceStatus(status_code="UNSET")
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes; what a span cannot hold becomes JSON text."""
+        """Add attributes; values of types that spans do not support become JSON text."""
         self._attributes |= sanitize_attributes(attributes)
 
     def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        """Say how it ended."""
+        """Set the status."""
         self._status = TraceStatus(status_code=status_code, description=description)
 
     def record_exception(self, exception: BaseException) -> None:
@@ -160,7 +160,7 @@ class UnrecordedOperation:
         self._end_time = time.time()
 
     def get_recorded_span(self) -> SpanCoreFields:
-        """Return what was recorded.
+        """Return the recorded span.
 
         Raises:
             RuntimeError: the span has not ended yet.
@@ -178,7 +178,7 @@ class UnrecordedOperation:
 
 @contextmanager
 def _recorded(attributes: Mapping[str, Any], *, propagate: bool, required: bool) -> Generator[SpanRecordingContext]:
-    # Modules with decorated functions must be importable without the SDK.
+    # Modules with decorated functions must be importable without the SDK, so the tracer is imported here.
     from store.training.scope import current_scope
     from store.training.tracer import recording
 
@@ -201,7 +201,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        return None  # of a builtin
+        return None  # some builtins have no signature
 
 
 def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

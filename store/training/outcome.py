@@ -1,4 +1,4 @@
-"""Outcome of an attempt: it succeeded, it failed, or it was interrupted and tells nothing about the agent."""
+"""Outcome of an attempt: success, failure, or an interruption that the agent did not cause."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Outcome:
     status: AttemptStatus = "succeeded"
     """The status that is reported to the store."""
     reason: Reason | None = None
-    """Why the attempt did not succeed; `reason` in the attempt's metadata.
+    """The reason of a failure or interruption, stored as `reason` in the attempt's metadata; None after success.
 
     - `error`: the agent raised an error, or returned a value that agents may not return.
     - `resources`: the resources that the rollout needs do not exist.
-    - `spool`: the store did not take all spans in time.
+    - `spool`: not all spans could be stored in time.
     - `timeout`: the attempt took longer than `timeout_seconds`.
     - `interrupted`: the runner was stopped.
     - `cancelled`: the rollout was cancelled.
@@ -32,13 +32,13 @@ class Outcome:
     error: BaseException | None = None
     """The exception."""
     error_span_id: str | None = None
-    """The span in which the exception was raised."""
+    """The id of the span in which the exception was raised."""
     spans: list[Span] = field(default_factory=list[Span])
     """All stored spans of the attempt."""
 
     @property
     def kind(self) -> Literal["ok", "error", "interrupted"]:
-        """The kind of end; `interrupted` if it tells nothing about the agent."""
+        """The kind of end; `interrupted` if the agent did not cause it."""
         if self.reason is None:
             return "ok"
         return "interrupted" if self.reason in INTERRUPTED else "error"

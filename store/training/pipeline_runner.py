@@ -31,9 +31,9 @@ OrphanPolicy = Literal["resume", "fail"]
 _ANNOTATED: Final = "rollout.annotated"
 _PAUSE_SECONDS: Final = 0.5
 _RECENT: Final = 100
-"""How many of the runs that failed last are checked for orphans."""
+"""The number of recently failed runs that are checked for orphans."""
 _SILENT_BEATS: Final = 6
-"""How many heartbeats of its runner an attempt may miss before it is unresponsive."""
+"""The number of missed heartbeats after which an attempt is unresponsive."""
 _LEAST_SILENCE_SECONDS: Final = 1.0
 
 
@@ -41,17 +41,18 @@ class PipelineRunner(Runner[Any]):
     """Runner that executes the runs of one pipeline: posted runs of the queue, requested re-runs, and orphaned runs.
 
     A run is orphaned if the runner that executed it died or was stopped. Its attempt is then unresponsive, or failed
-    with the reason `interrupted`. Any number of these runners may work on one store; each run is executed by one.
+    with the reason `interrupted`. Any number of these runners may work on one store; a run is executed by
+    only one of them.
 
     Args:
         pipeline: the phases and their functions.
         orphans: "resume" continues orphaned runs in a new attempt, "fail" leaves them failed.
-        confirm_side_effects: resume also runs that stopped in a phase with unsafe side effects, which may then happen
-            twice.
-        resumes: how often one run is resumed before it stays failed.
-        concurrency: how many runs are executed at once.
-        heartbeat_interval: seconds between two heartbeats of the runner and its attempts. A run without a limit of its
-            own counts as unresponsive after six of them.
+        confirm_side_effects: whether to resume runs that stopped in a phase with unsafe side effects. These effects may
+            then happen twice.
+        resumes: the number of times that a run is resumed; after that it stays failed.
+        concurrency: the number of runs that are executed at once.
+        heartbeat_interval: seconds between two heartbeats of the runner and its attempts. An attempt without a limit in
+            the config of its run is unresponsive after six intervals without a heartbeat.
         others: the other arguments of `Runner`.
     """
 
@@ -96,7 +97,7 @@ class PipelineRunner(Runner[Any]):
 
         Args:
             store: the store.
-            start: starts the attempt for the worker of the given name, for example with `runs.fork`.
+            start: function that starts the attempt, for example with `runs.fork`; its argument is the worker's name.
             worker_id: the number of the worker in this process.
 
         Raises:
@@ -116,7 +117,7 @@ class PipelineRunner(Runner[Any]):
         finally:
             self._requests = None
             await requests.close()
-            # From now on requests are answered without waiting for this runner.
+            # After this heartbeat, callers that request re-runs do not wait for this runner.
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_PAUSE_SECONDS):
                     await self.store.update_worker(self.label, this_process() | self._heartbeat_fields())
@@ -131,7 +132,7 @@ class PipelineRunner(Runner[Any]):
         }
 
     async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
-        # A pipeline needs none.
+        # A pipeline needs no resources, so an empty set is enough.
         found = await super().find_resources(resources_id)
         return found or ResourcesUpdate(resources_id="", create_time=0.0, update_time=0.0, version=0, resources={})
 
@@ -139,7 +140,7 @@ class PipelineRunner(Runner[Any]):
         self, desk: Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
     ) -> list[AttemptedRollout]:
         requests = self._requests
-        assert requests is not None  # `iter` has made it
+        assert requests is not None  # `iter` has created it
         if taken := await self._requested(requests, limit) or await self._orphaned(limit):
             return taken
         waking = asyncio.ensure_future(requests.arrived.wait())
@@ -172,14 +173,14 @@ class PipelineRunner(Runner[Any]):
         return taken
 
     async def _fork(self, rollout_id: str) -> AttemptedRollout | None:
-        """Answer the open requests of a run; return the attempt that this has started, if it has."""
+        """Process the open re-run requests of a run; return the attempt that was started, or None."""
         found: AttemptedRollout | None = None
         graph = self.pipeline.graph
         try:
             while (request := await rerun_requests.open_request(self.store, rollout_id)) is not None:
                 if request.pipeline != graph.name:
                     break
-                # If there are several, those after the first are refused, since an attempt is active.
+                # If there are several requests, only the first is granted, because an attempt is then active.
                 started = await rerun_requests.take(self.store, rollout_id, request, graph, self.label, self._silence)
                 found = found or (None if started is None else started.rollout)
         except NotFound:
@@ -192,7 +193,7 @@ class PipelineRunner(Runner[Any]):
     # -- orphans -----------------------------------------------------------------------------------------------------
 
     async def _orphaned(self, limit: int) -> list[AttemptedRollout]:
-        """Close the attempts of dead processes, and start attempts that resume them if the policy says so."""
+        """Close the attempts of dead processes, and, if the policy is "resume", start attempts that resume them."""
         now = asyncio.get_running_loop().time()
         if now - self._orphans_looked_at < min(self._silence, max(self._heartbeat_interval, _PAUSE_SECONDS)):
             return []
@@ -209,7 +210,7 @@ class PipelineRunner(Runner[Any]):
                 started = await self._resume(rollout)
                 resumed += [] if started is None else [started]
         if len(resumed) == limit:
-            # There may be more.
+            # There may be more orphaned runs, so the next call searches again.
             self._orphans_looked_at = float("-inf")
         return resumed
 
@@ -223,11 +224,11 @@ class PipelineRunner(Runner[Any]):
         worker = await self.store.get_worker_by_id(attempt.worker_id)
         if worker is None or pipeline_of(worker) != self.pipeline.graph.name:
             return False
-        # A requested re-run takes its place.
+        # An open request for a re-run takes precedence.
         return await rerun_requests.open_request(self.store, rollout.rollout_id) is None
 
     async def _resume(self, rollout: AttemptedRollout) -> AttemptedRollout | None:
-        """Start an attempt that resumes a run; return None if the run does not allow it, or another runner has."""
+        """Start an attempt that resumes a run; return None if it cannot be resumed, or another runner has done it."""
         store, attempt = self.store, rollout.attempt
         try:
             lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
@@ -281,7 +282,7 @@ class PipelineAgent(LitAgent[Any]):
         try:
             await self._pipeline.execute(self.runner.store, cast("AttemptedRollout", rollout))
         except ExceptionGroup as group:
-            # The status names one error, and a group would name none.
+            # The report of an attempt contains one error, so the first error of the group is raised.
             raise _first(group) from group
 
 
@@ -290,7 +291,7 @@ class PipelineBundle:
     """Runners' side of a pipeline, for an execution strategy. Each call is one worker with its own runner.
 
     Attributes:
-        pipeline: the pipeline; for runners in other processes, its functions are defined at the top level of modules.
+        pipeline: the pipeline; for runners in other processes, its functions must be at the top level of modules.
         options: the other arguments of `PipelineRunner`.
     """
 
@@ -303,7 +304,7 @@ class PipelineBundle:
 
 
 class _OpenRequests:
-    """The runs with a requested re-run, from the log; the first call of `take` starts to follow it.
+    """Runs with a requested re-run, read from the log. The first call of `take` starts to follow the log.
 
     Args:
         store: the store.
@@ -316,7 +317,7 @@ class _OpenRequests:
         self._following: asyncio.Task[None] | None = None
 
     def take(self, limit: int) -> list[str]:
-        """Return at most so many runs, and forget them."""
+        """Remove at most `limit` runs, and return their ids."""
         if self._following is None:
             self._following = asyncio.create_task(self._follow())
         taken = list(self._open)[:limit]
@@ -327,7 +328,7 @@ class _OpenRequests:
         return taken
 
     def put_back(self, rollout_id: str) -> None:
-        """Take a run up again, since it could not be read."""
+        """Add a run again, because its requests could not be read."""
         self._open[rollout_id] = None
 
     async def close(self) -> None:

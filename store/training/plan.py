@@ -1,4 +1,4 @@
-"""Plans of rollouts with keys, so that a restarted algorithm enqueues only the missing ones."""
+"""Plans of rollouts with keys, so that a restarted algorithm enqueues only missing rollouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from store.models import NamedResources, ResourcesUpdate, Rollout, RolloutMode
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])
-"""Default limits of planned rollouts. A worker that misses three heartbeats counts as dead, and others retry."""
+"""Default limits of planned rollouts. Attempts of a worker that misses three heartbeats are retried by others."""
 
 _ENQUEUED_AT_ONCE: Final = 200
 # Reasons of failures that the agent did not cause: the training ended, or the store was unreachable.
@@ -43,9 +43,9 @@ class Planned:
 class Plan:
     """Rollouts of one run, in a fixed order.
 
-    If an algorithm was killed and runs again with the same name and the same items, it gets the existing rollouts,
-    finished or not, and only the missing ones are enqueued, because the store holds one rollout per key. Rollouts that
-    failed because their training was interrupted are enqueued again.
+    The store accepts one rollout per key. If an algorithm was killed and runs again with the same name and the same
+    items, it therefore receives the existing rollouts, finished or not, and only the missing rollouts are created.
+    Rollouts that failed because their training was interrupted are enqueued again.
 
     Args:
         run: the name of the run; another name starts a new plan.
@@ -91,16 +91,16 @@ class Plan:
 
         Args:
             store: the store.
-            items: the tasks, as JSON values; pass the same ones in the same order each time.
+            items: the tasks, as JSON values; pass the same items in the same order each time.
             epoch: the number of the pass over the items.
-            replicas: how often each item is run; the replicas of an item form a group.
+            replicas: the number of rollouts per item; the replicas of an item form a group.
             mode: the mode of the rollouts.
             step: the training step that they belong to; None for the epoch.
-            resources_id: the resources for the rollouts; None for the latest. An existing rollout keeps its own.
+            resources_id: the resources for the rollouts; None for the latest. Existing rollouts keep theirs.
             metadata: further metadata of each rollout.
 
         Raises:
-            Conflict: an item differs from the one that was enqueued with its key; the message names the key.
+            Conflict: an item differs from the one that was enqueued with its key; the message contains the key.
         """
         common = {**(metadata or {}), STEP_KEY: epoch if step is None else step}
         requests = [
@@ -114,7 +114,7 @@ class Plan:
             for planned in self.planned(items, epoch=epoch, replicas=replicas, mode=mode)
         ]
         rollouts: list[Rollout] = []
-        # The size of one call is limited. Each call is atomic, and a restart finds the rollouts of earlier calls.
+        # The size of a call is limited, so there may be several calls. A restart finds the rollouts of earlier calls.
         for start in range(0, len(requests), _ENQUEUED_AT_ONCE):
             rollouts += await store.enqueue_many_rollouts(requests[start : start + _ENQUEUED_AT_ONCE])
         return [await _taken_up(store, rollout) if rollout.status == "failed" else rollout for rollout in rollouts]

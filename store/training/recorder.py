@@ -1,8 +1,8 @@
-"""Recorders, which send the finished spans of an attempt to the store in batches, numbered in the order of their ends.
+"""Recorders, which send the finished spans of an attempt to the store, in batches and in the order in which they ended.
 
-Agents pass spans in their own threads, which costs them an append; conversion, numbering and writing happen in the
-process's span thread. Errors there are logged and counted, and never reach the agent. Spans that the store cannot take
-wait in a spool.
+The thread of an agent only appends the span to a queue. The span thread of the process converts, numbers and writes
+it. Errors there are logged and counted, and never reach the agent. While the store cannot be reached, spans wait in a
+spool.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BATCH: Final = 100
 """Maximum size of a batch. A full batch is written without waiting for more spans."""
 
 LINGER_SECONDS: Final = 0.5
-"""How long a span waits for others in its batch."""
+"""Seconds for which a span waits for others in its batch."""
 
 FLUSH_SECONDS: Final = 10.0
-"""How long an agent that emits a reward waits for the store."""
+"""Seconds for which an agent that emits a reward waits for the store."""
 
 LOOP_SECONDS: Final = 2.0
-"""How long it waits if that blocks an event loop, in which the store's server may run."""
+"""The same limit for a wait that blocks an event loop. It is short, because the store's server may run in this loop."""
 
 _WRITE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
@@ -47,7 +47,7 @@ class Recorder(Protocol):
     """Receiver of the finished spans of a scope."""
 
     def put(self, span: ReadableSpan) -> None:
-        """Accept a span, from any thread, without raising or waiting."""
+        """Accept a span. Any thread may call this; the call neither raises nor waits."""
         ...
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
@@ -64,11 +64,11 @@ class RecordedSpans:
     """Result of recording the spans of an attempt."""
 
     spans: list[Span]
-    """The stored spans, ordered by number."""
+    """The stored spans, ordered by sequence id."""
     lost: int = 0
-    """The number of spans that the store refused or that could not be kept."""
+    """The number of spans that the store refused or that could not be converted or spooled."""
     left: int = 0
-    """The number of spans that are still in the spool's file."""
+    """The number of spans that are still in the spool file."""
 
 
 @runtime_checkable
@@ -76,12 +76,12 @@ class Numbering(Protocol):
     """A store that numbers and records spans in one call."""
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Return the index in the call and the number of each new span."""
+        """Record spans, and return the index in `spans` and the sequence id of each new span."""
         ...
 
 
 async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Store spans with the next numbers of their rollouts; return (index, number) of the new ones.
+    """Store spans with the next sequence ids of their rollouts; return (index, sequence id) of each new span.
 
     Raises:
         StoreError: as `add_many_spans`.
@@ -96,26 +96,26 @@ async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 class LocalRecorder:
-    """Recorder in memory for a trace that belongs to no attempt; spans are numbered 1, 2, 3 …"""
+    """Recorder in memory for a trace that does not belong to an attempt; spans are numbered 1, 2, 3 …"""
 
     def __init__(self) -> None:
         self._spans: list[ReadableSpan] = []
 
     def put(self, span: ReadableSpan) -> None:
-        """Keep a span."""
+        """Append a span."""
         self._spans.append(span)
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Say that there is nothing to wait for."""
+        """Return True, because there is nothing to wait for."""
         del seconds
         return True
 
     async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Say that there is nothing to wait for."""
+        """Return True, because there is nothing to wait for."""
         return self.flush(seconds)
 
     def spans(self) -> list[Span]:
-        """Return the kept spans."""
+        """Return the appended spans."""
         return [Span.from_opentelemetry(span, "", "", number) for number, span in enumerate(self._spans, 1)]
 
 
@@ -134,7 +134,7 @@ class _Progress:
     spans: list[Span] = field(default_factory=list[Span])
     lost: int = 0
     is_unsure: bool = False
-    """Whether a span was already stored by a call whose answer was lost, so that its number is unknown."""
+    """Whether a span was stored by a call whose response was lost, so its sequence id is unknown."""
 
 
 class StoreRecorder:
@@ -142,9 +142,9 @@ class StoreRecorder:
 
     Args:
         store: the store.
-        rollout_id: of all of them.
-        attempt_id: of all of them.
-        spool: keeps the spans while the store cannot be reached.
+        rollout_id: the rollout of the spans.
+        attempt_id: the attempt of the spans.
+        spool: the spool for the spans while the store cannot be reached.
     """
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str, spool: SpanSpool) -> None:
@@ -154,7 +154,7 @@ class StoreRecorder:
         self._file = SpoolFile(spool, rollout_id, attempt_id)
         self._thread = span_thread()
         self._queue: deque[ReadableSpan] = deque()
-        # An agent may also return spans that were already traced.
+        # An agent may return spans that were already traced, so the ids of accepted spans are remembered.
         self._seen: set[int] = set()
         # The lock is re-entrant because a finaliser may end a span at any time, even during `put`.
         self._lock = threading.RLock()
@@ -212,7 +212,7 @@ class StoreRecorder:
         return False
 
     async def add(self, spans: Sequence[Span]) -> None:
-        """Store spans that already have numbers, after all earlier spans.
+        """Store spans that already have sequence ids, after all earlier spans.
 
         Raises:
             StoreError: as `add_many_spans`.
@@ -220,10 +220,10 @@ class StoreRecorder:
         await asyncio.wrap_future(self._thread.submit(self._add(spans)))
 
     async def close(self, wait_seconds: float) -> RecordedSpans:
-        """Accept no more spans, and return the result for the accepted ones.
+        """Stop accepting spans, and return the result for the accepted spans.
 
         Args:
-            wait_seconds: how long to wait for a store that cannot be reached.
+            wait_seconds: seconds to wait for a store that cannot be reached.
         """
         with self._lock:
             self._is_open = False
@@ -245,7 +245,7 @@ class StoreRecorder:
 
     async def _drain(self) -> None:
         if self._file.waiting:
-            # These spans follow the spooled ones. One task retries the store, and no agent waits for it.
+            # These spans must follow the spooled ones, so they are spooled, too. Another task retries the store.
             while batch := self._take():
                 self._keep(batch)
             return

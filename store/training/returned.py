@@ -55,7 +55,10 @@ def _reward(result: Any) -> float | Mapping[str, float] | None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number of Python or numpy as a float, or None. Some numpy scalars are not registered as numbers."""
+    """Return a Python or numpy number as a float, or None for another value.
+
+    Some numpy scalars are not registered as numbers, so `item` converts them first.
+    """
     if isinstance(value, (str, bytes, list, tuple)):
         return None
     item: Callable[[], Any] | None = getattr(value, "item", None)
@@ -83,7 +86,7 @@ async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:
         for span in cast("list[ReadableSpan]", spans):
             scope.recorder.put(span)
     elif _all(spans, Span):
-        assert isinstance(scope.recorder, StoreRecorder)  # every attempt has one
+        assert isinstance(scope.recorder, StoreRecorder)  # every attempt has a StoreRecorder
         await scope.recorder.add(cast("list[Span]", spans))
     else:
         kinds = ", ".join(sorted({type_name(span) for span in spans}))

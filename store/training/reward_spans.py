@@ -30,10 +30,10 @@ def reward_attributes(dimensions: Mapping[str, float]) -> dict[str, Any]:
 
 
 def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
-    """Return the dimensions of a span's reward, the primary one first; none if it has no reward.
+    """Return the dimensions of a span's reward, the primary one first; an empty list if it has no reward.
 
     Raises:
-        ValueError: there is an attribute `agentlightning.reward` itself, which no version wrote.
+        ValueError: the span has the attribute `agentlightning.reward` itself, which no version of Agent-lightning sets.
     """
     if REWARD in span.attributes:
         raise ValueError(f"{REWARD} is an attribute itself; rewards are {REWARD}.0.name, {REWARD}.0.value, …")

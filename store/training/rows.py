@@ -27,14 +27,15 @@ _OF_A_RESPONSE: Final = frozenset({"responses", "response_mask", *_FLOATS})
 
 
 class LeftOut(NamedTuple):
-    """A triplet that is in no row, or whose row is incomplete.
+    """A triplet that was dropped, or whose row is incomplete.
 
-    Dropped: `no_prompt_tokens`, `no_response_tokens`, `no_reward`, `prompt_too_long`. Cut: `prompt_truncated`,
-    `response_truncated`. Filled in with zeros: `no_log_probs`.
+    The reasons for a dropped triplet are `no_prompt_tokens`, `no_response_tokens`, `no_reward` and `prompt_too_long`.
+    The reasons for an incomplete row are `prompt_truncated`, `response_truncated`, and `no_log_probs` for a row with
+    zeros in place of log probabilities.
     """
 
     triplet: int
-    """Its index in the input."""
+    """The index of the triplet in the input."""
     reason: str
 
 
@@ -50,15 +51,15 @@ class Trajectories:
     attention_mask: Any
     """(B, P+R) int64: 1 where there is a token, 0 where there is padding."""
     position_ids: Any
-    """(B, P+R) int64: `clip(cumsum(attention_mask) - 1, 0)`: tokens counted from 0; padding repeats the one before."""
+    """(B, P+R) int64: `clip(cumsum(attention_mask) - 1, 0)`: positions from 0; padding repeats the previous one."""
     responses: Any
-    """(B, R) int64: the second part of `input_ids`."""
+    """(B, R) int64: the last R columns of `input_ids`."""
     response_mask: Any
-    """(B, R) int64: 1 where the model made the token, 0 on padding and on tokens between its turns."""
+    """(B, R) int64: 1 for tokens that the model generated, 0 for padding and for tokens between two responses."""
     old_log_probs: Any
     """(B, R) float32: natural logarithms of the probabilities with which tokens were sampled; 0 elsewhere."""
     token_level_scores: Any
-    """(B, R) float32: the reward on the last token of its response, 0 elsewhere."""
+    """(B, R) float32: the reward at the last token of a response, 0 elsewhere."""
     rows: list[list[int]]
     """For each row, the indexes of its triplets in the input."""
     has_log_probs: list[bool]
@@ -90,16 +91,16 @@ def trajectories(
         triplets: triplets from an adapter, of any rollouts.
         pad_token_id: the padding token of the tokenizer.
         max_prompt: the length P of prompts.
-        max_response: the length R of responses. The rest of a longer one is cut off, and its reward is then on the last
+        max_response: the length R of responses. A longer response is truncated, and its reward is then at the last
             remaining token.
-        long_prompts: drop a call whose prompt is longer, or truncate the prompt to its last tokens, which the model
-            never answered in this form.
-        missing_reward: the reward of triplets without one; None leaves them out. With `merge_turns`, a row needs one
-            reward.
-        merge_turns: make one row of a conversation: successive calls of one attempt, in which each prompt begins with
-            the prompt and response of the call before. Tokens between two responses are part of the response, with a
-            `response_mask` of 0. Every turn keeps its reward, so a broadcast reward would count several times: use
-            `final_only`.
+        long_prompts: "drop" leaves out a call whose prompt is longer. "truncate" uses only the last tokens of the
+            prompt, so the model never received the prompt of the row.
+        missing_reward: the reward of triplets without a reward; None leaves them out. With `merge_turns`, one reward
+            per row is enough.
+        merge_turns: whether a conversation becomes one row. A conversation is a sequence of calls of one attempt in
+            which each prompt begins with the prompt and the response of the previous call. Tokens between two
+            responses are part of the row's response, with a `response_mask` of 0. Every turn has its own reward, so a
+            broadcast reward would count several times: use the reward policy `final_only`.
         as_numpy: return arrays instead of nested lists; numpy must be installed.
 
     Raises:
@@ -226,7 +227,7 @@ class _Rows:
         self.made.has_log_probs.append(all(turn.log_probs is not None for turn in turns))
 
     def _last(self, mask: list[int], end: int) -> int:
-        """Return the index of the model's last remaining token before an end."""
+        """Return the index of the last token before `end` that the model generated and that is not truncated."""
         return max(place for place in range(min(end, self._max_response)) if mask[place])
 
     def _why_not(self, turns: list[_Turn], reward: float | None) -> str | None:
@@ -279,7 +280,7 @@ def _in_numpy(made: Trajectories, max_prompt: int, max_response: int) -> Traject
     kinds = {**dict.fromkeys(_INTEGERS, numpy.int64), **dict.fromkeys(_FLOATS, numpy.float32)}
 
     def array(name: str) -> Any:
-        # Without rows, numpy cannot derive the width.
+        # Without rows, numpy cannot derive the width, so it is passed.
         width = max_response if name in _OF_A_RESPONSE else max_prompt + max_response
         return numpy.asarray(getattr(made, name), kinds[name]).reshape(len(made), width)
 

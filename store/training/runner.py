@@ -46,19 +46,19 @@ class Runner(Generic[T]):
     Several runners may share an agent and a process.
 
     Args:
-        tracer: records the agent; None for a `Tracer()`.
+        tracer: the tracer that records the agent; None for a `Tracer()`.
         max_rollouts: the number of attempts, including failed ones, after which `iter` returns; None for no limit.
-        poll_interval: how long one call waits for a rollout, in seconds; a new rollout is claimed at once.
+        poll_interval: seconds that one claim waits for a rollout; a new rollout is claimed at once.
         heartbeat_interval: seconds between two heartbeats of worker and attempts; 0 or less for none.
-        interval_jitter: how much poll and heartbeat intervals may vary, in seconds.
+        interval_jitter: seconds by which poll and heartbeat intervals may vary.
         heartbeat_launch_mode: "thread" sends heartbeats in a thread that agents cannot block, "asyncio" in the event
             loop.
         heartbeat_include_gpu: add the output of `nvidia-smi` to heartbeats.
-        concurrency: how many attempts `iter` runs at once.
-        sync_in_thread: run agents that are not async in threads, so that they block nothing and can be abandoned at
-            their deadline. False: in the event loop.
+        concurrency: the number of attempts that `iter` runs at once.
+        sync_in_thread: whether agents that are not async run in threads, so that they do not block the event loop and
+            can be abandoned at their deadline.
         hooks_before_status: call `on_rollout_end` before the status is reported, as Agent-lightning 0.3 does.
-        grace_seconds: how long a cancelled async agent may take to clean up.
+        grace_seconds: seconds that a cancelled async agent has to clean up.
 
     Raises:
         ValueError: an unknown launch mode, or a concurrency below 1.
@@ -72,7 +72,7 @@ class Runner(Generic[T]):
         heartbeat_interval: float = 10.0,
         interval_jitter: float = 0.5,
         heartbeat_launch_mode: LaunchMode = "thread",
-        heartbeat_include_gpu: bool = False,  # noqa: FBT001, FBT002 - the contract's
+        heartbeat_include_gpu: bool = False,  # noqa: FBT001, FBT002 - signature of the contract
         *,
         concurrency: int = 1,
         sync_in_thread: bool = True,
@@ -99,7 +99,7 @@ class Runner(Generic[T]):
         self._store: Store | None = None
         self._worker_id: int | None = None
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- setup and teardown ------------------------------------------------------------------------------------------
 
     def init(self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
         """Set the agent to run, and the hooks that are called for its attempts."""
@@ -148,7 +148,7 @@ class Runner(Generic[T]):
         Args:
             agent: the agent to run.
             store: the store.
-            hooks: called for its attempts.
+            hooks: the hooks that are called for its attempts.
             worker_id: the id of the worker; None for 0.
         """
         worker = 0 if worker_id is None else worker_id
@@ -164,7 +164,7 @@ class Runner(Generic[T]):
         """The agent.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no agent is set.
         """
         if self._agent is None:
             raise ValueError("the runner has no agent; call init(agent) first, or enter run_context")
@@ -175,7 +175,7 @@ class Runner(Generic[T]):
         """The store.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no store is set.
         """
         if self._store is None:
             raise ValueError("the runner has no store; call init_worker(worker_id, store) first, or enter run_context")
@@ -198,11 +198,11 @@ class Runner(Generic[T]):
         """Return `label`."""
         return self.label
 
-    # -- one ---------------------------------------------------------------------------------------------------------
+    # -- one task ----------------------------------------------------------------------------------------------------
 
     async def step(
         self,
-        input: T,  # noqa: A002 - the contract's
+        input: T,  # noqa: A002 - signature of the contract
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
@@ -212,12 +212,12 @@ class Runner(Generic[T]):
 
         Args:
             input: the task.
-            resources: published first, as the latest; None uses the latest existing ones.
+            resources: the resources to publish first, as the latest; None to use the latest existing resources.
             mode: the mode of the rollout.
             event: ignored.
 
         Raises:
-            Exception: the agent raised it; the attempt was reported before.
+            Exception: the agent raised it, and the attempt was reported.
             RuntimeError: the store has no resources.
             TimeoutError: the attempt took longer than the `timeout_seconds` of its rollout.
         """
@@ -237,7 +237,7 @@ class Runner(Generic[T]):
             raise RuntimeError(f"rollout {rollout.rollout_id} no longer exists in the store")
         return ended
 
-    # -- many --------------------------------------------------------------------------------------------------------
+    # -- the queue ---------------------------------------------------------------------------------------------------
 
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Run the rollouts of the queue until `event` is set, or `max_rollouts` were run.
@@ -315,14 +315,14 @@ class Runner(Generic[T]):
             raise
         return claiming.result() if claiming.done() else await _give_up(claiming)
 
-    # -- both --------------------------------------------------------------------------------------------------------
+    # -- used by both ------------------------------------------------------------------------------------------------
 
     def _heartbeat_fields(self) -> dict[str, Any]:
         """Return further fields of the worker's heartbeats."""
         return {}
 
     async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
-        """Return the resources with an id, or the latest for None."""
+        """Return the resources with an id, or the latest resources for None."""
         if resources_id is None:
             return await self.store.get_latest_resources()
         return await self.store.get_resources_by_id(resources_id)
@@ -351,7 +351,7 @@ class Runner(Generic[T]):
 
 
 class Desk:
-    """Executor of attempts, with heartbeats and a watch that stops attempts that are no longer wanted."""
+    """Executor of attempts. It sends heartbeats, and stops attempts whose rollouts were decided elsewhere."""
 
     def __init__(self, runner: Runner[Any], heartbeat: Heartbeat, watch: Watch) -> None:
         self._runner = runner
@@ -360,16 +360,16 @@ class Desk:
         self._resources_of = SingleFlight(runner.find_resources)
 
     async def introduce(self) -> None:
-        """Send the first heartbeat of the worker."""
+        """Close the attempts of a dead process with the same worker name, and send the first heartbeat."""
         await self._heartbeat.introduce()
 
     async def started(self, starting: Coroutine[Any, Any, AttemptedRollout]) -> AttemptedRollout:
-        """Start an attempt. If this is cancelled while the store starts it, report the attempt as interrupted."""
+        """Start an attempt. If the call is cancelled while the store starts it, report the attempt as interrupted."""
         task = asyncio.create_task(starting)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # The store has started the attempt, and only this runner knows about it.
+            # The store has started the attempt, and only this runner knows about it, so it must report it.
             with contextlib.suppress(StoreError):
                 await self.refuse(await task)
             raise
@@ -402,12 +402,12 @@ class Desk:
 
 
 LitAgentRunner = Runner
-"""Agent-lightning's name for the runner."""
+"""The name of the class in Agent-lightning."""
 
 
 @contextlib.asynccontextmanager
 async def _watching(event: ExecutionEvent | None, stopped: asyncio.Event) -> AsyncGenerator[None]:
-    """Set `stopped` soon after `event`, which may belong to another thread or process, was set."""
+    """Set `stopped` soon after `event` is set. The event may belong to another thread or process."""
 
     async def look(at: ExecutionEvent) -> None:
         while not at.is_set():  # noqa: ASYNC110 - an event of another process cannot be awaited

@@ -1,4 +1,4 @@
-"""Scope of the attempt that the running code belongs to, kept in a context variable."""
+"""Scope of the attempt that the running code belongs to, stored in a context variable."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class AttemptScope:
 
     name: str
     rollout_id: str | None
-    """None for a trace without an attempt, which stays in this process."""
+    """The id of the rollout; None for a trace without an attempt, whose spans stay in this process."""
     attempt_id: str | None
     worker_id: str | None
     tracer: trace.Tracer
     """Tracer for spans of this attempt; any OpenTelemetry tracer of the same provider works as well."""
     recorder: Recorder
-    """Receiver of its finished spans."""
+    """Receiver of the finished spans."""
     runner: Any = None
     """The runner of the attempt, if there is one."""
     is_open: bool = True
@@ -39,7 +39,7 @@ class AttemptScope:
 
 
 def current_scope() -> AttemptScope | None:
-    """Return the attempt that the calling code belongs to, or None outside of any."""
+    """Return the attempt that the calling code belongs to, or None outside of attempts."""
     scope = _current.get()
     return scope if scope is not None and scope.is_open else None
 
@@ -48,7 +48,7 @@ def require_scope(what: str) -> AttemptScope:
     """Return the attempt that the calling code belongs to.
 
     Raises:
-        RuntimeError: the code belongs to no attempt.
+        RuntimeError: the code does not belong to an attempt.
     """
     scope = current_scope()
     if scope is None:
@@ -79,7 +79,7 @@ def run_in_scope(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        # A context can be entered only once at a time, but the function may run in several threads.
+        # A context can be entered only once at a time, so each call copies it: several threads may run the function.
         return context.copy().run(function, *args, **kwargs)
 
     return run

@@ -11,12 +11,12 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Shares one call among all requests for a key that arrive before the call begins, so no result is outdated.
+    """Calls that are shared by all requests for a key that arrive before the call begins, so no result is outdated.
 
-    For one event loop. A cancelled caller does not affect the others.
+    All requests must come from one event loop. A cancelled caller does not affect the others.
 
     Args:
-        ask: the call for a key.
+        ask: function that makes the call for a key.
     """
 
     def __init__(self, ask: Callable[[K], Awaitable[V]]) -> None:

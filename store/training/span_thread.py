@@ -1,4 +1,4 @@
-"""The thread of a process that sends spans, with an event loop and without the context of any attempt."""
+"""The thread that sends the spans of a process. It has an event loop, and its work does not belong to any attempt."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ class SpanThread(LoopThread):
 
 
 class _Shared:
-    """Holder of this process's thread, which is started at first use; a forked child starts its own."""
+    """Access to the span thread of this process, which starts at first use. A forked child starts its own thread."""
 
     def __init__(self) -> None:
         self.reset()
@@ -46,5 +46,5 @@ _shared = _Shared()
 
 
 def span_thread() -> SpanThread:
-    """Return the thread of this process."""
+    """Return the span thread of this process."""
     return _shared.get()

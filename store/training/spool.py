@@ -1,4 +1,4 @@
-"""Spool files for spans that the store could not take, one per attempt, with a size limit per process."""
+"""Spool files for spans that could not be stored yet: one file per attempt, with a size limit per process."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class SpanSpool:
     """Spool of the attempts of this process.
 
     Args:
-        directory: the parent directory, in which each process has its own directory and finds those of dead processes.
-            None creates a private temporary directory at first use.
-        max_bytes: the limit for all files together. Files that stay because the store did not come back in time still
-            count.
+        directory: the parent directory. Each process has its own directory in it, and finds those of dead processes
+            there. None creates a private temporary directory at first use.
+        max_bytes: the limit for all files together. It includes files whose spans could not be stored in time.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES) -> None:
@@ -94,7 +93,7 @@ def _process(name: str) -> dict[str, Any]:
 
 
 class SpoolFile:
-    """Spool file of one attempt, in the order in which spans ended. Not safe for concurrent use."""
+    """Spool file of one attempt, with its spans in the order in which they ended. Not safe for concurrent use."""
 
     def __init__(self, spool: SpanSpool, rollout_id: str, attempt_id: str) -> None:
         self._spool = spool
@@ -103,7 +102,7 @@ class SpoolFile:
         self._written = 0
         self._read = 0
         self.waiting = 0
-        """The number of spans in the file that were not stored yet."""
+        """The number of spans in the file that have not been stored yet."""
 
     @property
     def path(self) -> Path | None:
@@ -129,7 +128,7 @@ class SpoolFile:
         return True
 
     def peek(self, most: int) -> list[bytes]:
-        """Return the lines of the next spans."""
+        """Return the lines of the next spans, at most `most`."""
         if self._path is None:
             return []
         with self._path.open("rb") as file:
@@ -137,7 +136,7 @@ class SpoolFile:
             return list(islice(file, most))
 
     def taken(self, lines: Sequence[bytes]) -> None:
-        """Advance past lines that the store has taken, and delete the file after the last one."""
+        """Skip lines whose spans have been stored, and delete the file after the last line."""
         self._read += sum(map(len, lines))
         self.waiting -= len(lines)
         if self._read == self._written:

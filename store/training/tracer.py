@@ -33,10 +33,10 @@ ATTEMPT_SPAN: Final = "agentlightning.attempt"
 """The name of an attempt's root span."""
 
 SPOOL_SECONDS: Final = 60.0
-"""How long a finished attempt waits for a store that cannot take its spans."""
+"""Seconds for which a finished attempt waits until its spans are stored, if the store cannot be reached."""
 
 _TRACER: Final = "store.training"
-# By default the SDK drops attributes beyond 128, but a prompt of fifty messages has more.
+# By default the SDK drops attributes beyond 128. A prompt of fifty messages has more, so the limit is removed.
 _NO_LIMIT: Final = SpanLimits.UNSET
 
 _last_trace: ContextVar[list[Span] | None] = ContextVar("rollbook_last_trace", default=None)
@@ -46,7 +46,7 @@ class ScopeProcessor(SpanProcessor):
     """Span processor that passes finished spans to the attempt in which they began.
 
     Args:
-        stamps: also set the attempt's ids as attributes of each span, for other processors of the provider.
+        stamps: whether to set the attempt's ids as attributes of each span, for other processors of the provider.
     """
 
     def __init__(self, *, stamps: bool = False) -> None:
@@ -64,11 +64,11 @@ class ScopeProcessor(SpanProcessor):
             span.set_attributes({ROLLOUT_ID: scope.rollout_id, ATTEMPT_ID: scope.attempt_id or ""})
 
     def _of_parent(self, span: LiveSpan) -> AttemptScope | None:
-        """Return the attempt of the parent span, for code that propagates OpenTelemetry's context but not ours."""
+        """Return the attempt of the parent span, for code that propagates OpenTelemetry's context but not the scope."""
         return None if span.parent is None else self._begun.get(span.parent.span_id)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Pass a span to its attempt, if that is still open."""
+        """Pass a span to its attempt if the attempt is still open."""
         context = span.get_span_context()
         scope = None if context is None else self._begun.pop(context.span_id, None)
         if scope is not None and scope.is_open:
@@ -82,19 +82,19 @@ class ScopeProcessor(SpanProcessor):
 
 
 class Tracer:
-    """Tracer that opens a scope for each attempt, in which spans of any OpenTelemetry tracer of its provider are
-    recorded.
+    """Tracer that opens a scope for each attempt. Spans that begin in the scope are recorded, from any OpenTelemetry
+    tracer of the provider.
 
     Any number of attempts may be traced at once, in tasks and in threads. The provider is private by default; pass it
     to instrumentations as `tracer_provider=tracer.provider`.
 
     Args:
-        install_global: install the provider globally, or use the one that is installed; spans outside of attempts are
-            not recorded. Spans of attempts then have the attempt's ids as attributes, for other exporters.
+        install_global: whether to use the global provider, and to install one if there is none. Spans outside of
+            attempts are not recorded. Spans of attempts have the attempt's ids as attributes, for other exporters.
         provider: use this provider instead of a private one.
-        spool: keeps spans while the store cannot be reached; None for at most 64 MB of temporary files. If it has a
-            directory, a runner that starts stores the spans of dead processes there.
-        spool_seconds: how long a finished attempt waits for the store to take its spans.
+        spool: the spool for spans while the store cannot be reached; None for at most 64 MB of temporary files. If it
+            has a directory, a runner stores the spans of dead processes from there when it starts.
+        spool_seconds: seconds for which a finished attempt waits until its spans are stored.
         openai: record the calls of the `openai` client, if it is installed.
     """
 
@@ -120,15 +120,15 @@ class Tracer:
         self._last_trace: list[Span] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A provider holds threads and locks, so the copy creates its own.
+        # A provider contains threads and locks, which cannot be pickled, so the copy creates its own provider.
         if self._given is not None:
             raise TypeError("a tracer with a custom provider cannot be sent to another process; create it there")
         return _again, (self._install_global, self._spool, self._spool_seconds, self._openai)
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- setup and teardown ------------------------------------------------------------------------------------------
 
     def init(self, *args: Any, **kwargs: Any) -> None:
-        """Prepare the provider, and the `openai` client."""
+        """Create the provider, and instrument the `openai` client."""
         del args, kwargs
         _ = self.provider
         if self._openai:
@@ -162,7 +162,7 @@ class Tracer:
 
     @property
     def spool(self) -> SpanSpool:
-        """The spool for spans that the store cannot take."""
+        """The spool for spans while the store cannot be reached."""
         return self._spool
 
     @property
@@ -174,7 +174,7 @@ class Tracer:
         return self._provider
 
     def _own_tracer(self) -> trace.Tracer:
-        # The SDK creates a new tracer at each call, which takes as long as ten spans.
+        # The SDK creates a new tracer at each call, which takes as long as ten spans, so one is reused.
         if self._tracer is None:
             self._tracer = self.provider.get_tracer(_TRACER)
         return self._tracer
@@ -264,7 +264,7 @@ class Tracer:
 
         Args:
             scope: the scope to close.
-            wait_seconds: how long to wait for a store that cannot be reached; None for `spool_seconds`.
+            wait_seconds: seconds to wait for a store that cannot be reached; None for `spool_seconds`.
         """
         scope.is_open = False
         self._processor.forget(scope)
@@ -342,13 +342,13 @@ class LiveOperation:
         self._end_time: float | None = None
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes; what a span cannot hold becomes JSON text."""
+        """Add attributes; values of types that spans do not support become JSON text."""
         added = sanitize_attributes(attributes)
         self._attributes |= added
         self._span.set_attributes(added)
 
     def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        """Say how it ended."""
+        """Set the status."""
         self._status = TraceStatus(status_code=status_code, description=description)
         self._span.set_status(trace.StatusCode[status_code], description if status_code == "ERROR" else None)
 
@@ -365,7 +365,7 @@ class LiveOperation:
         self._span.end(_nanoseconds(self._end_time))
 
     def get_recorded_span(self) -> SpanCoreFields:
-        """Return what was recorded.
+        """Return the recorded span.
 
         Raises:
             RuntimeError: the span has not ended yet.
@@ -414,7 +414,7 @@ def record_fields(scope: AttemptScope, fields: SpanCoreFields) -> None:
 
 
 def _nanoseconds(seconds: float) -> int:
-    # A single multiplication of doubles would be off by up to 128 ns.
+    # A single multiplication of doubles would be off by up to 128 ns, so the fraction is converted separately.
     whole, part = divmod(seconds, 1)
     return int(whole) * 1_000_000_000 + round(part * 1_000_000_000)
 

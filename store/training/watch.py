@@ -22,29 +22,29 @@ _OURS: Final = ("preparing", "running")
 _REMEMBERED: Final = 10_000
 _PAUSE_SECONDS: Final = 0.5
 _GATHER_SECONDS: Final = 0.1
-"""How long to wait while events accumulate."""
+"""Seconds to wait while events accumulate."""
 _BUSY_SECONDS: Final = 0.01
-"""How long to read accumulated events before waiting again."""
+"""Seconds for which accumulated events are read before the next wait."""
 _BEHIND: Final = 200
 """The number of events between two pauses above which the reader is behind and does not pause."""
 
 
 class Watch:
-    """Follower of the log for the attempts of one runner, with one reader for all of them.
+    """Follower of the log that stops attempts whose rollouts were cancelled or decided elsewhere.
 
-    It starts with the first attempt. If the store keeps no log, only heartbeats notice the change, later.
+    It starts with the first attempt of a runner. If the store has no log, only heartbeats detect these rollouts, later.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._running: dict[str, tuple[str, Stop]] = {}
-        # Events between a claim and the call of `begin` must not be missed.
+        # Events between a claim and the call of `begin` must not be missed, so the latest events are remembered.
         self._recent: OrderedDict[str, str | None] = OrderedDict()
         self._checks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
 
     def begin(self, rollout: AttemptedRollout, stop: Stop) -> None:
-        """Call `stop` once when the rollout is cancelled, or decided by another party."""
+        """Call `stop` once when the rollout is cancelled, or when another attempt or a user decides its result."""
         self._running[rollout.rollout_id] = (rollout.attempt.attempt_id, stop)
         if self._following is None:
             self._following = asyncio.create_task(self._follow(rollout.rollout_id))
@@ -70,7 +70,7 @@ class Watch:
         while True:
             try:
                 if cursor is None:
-                    # The last event of a rollout that has just begun gives a current cursor.
+                    # The rollout has just begun, so its last event is near the end of the log.
                     async for event in self._store.log.tail(rollout_id=first):
                         cursor = self._see(event)
                 async for event in _at_leisure(self._store.log.tail(cursor, follow=True, types=_TYPES)):
@@ -104,7 +104,7 @@ class Watch:
         check.add_done_callback(self._checks.discard)
 
     async def _ask(self, rollout_id: str) -> None:
-        """Read the state of a rollout from the store, because the event may belong to an earlier attempt."""
+        """Stop the attempt if its rollout was decided. This reads the rollout, since the event may be outdated."""
         try:
             found = await self._store.get_rollout_by_id(rollout_id)
         except StoreError as error:

@@ -27,7 +27,7 @@ __all__ = [
     "SharedMemoryExecutionStrategy",
 ]
 
-# A type checker that saw this function would accept any name.
+# With this function, a type checker would accept any name, so the function is hidden from it.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

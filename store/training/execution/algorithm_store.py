@@ -1,4 +1,4 @@
-"""Store of an algorithm, which ends waits for rollouts that no runner can execute."""
+"""Store for an algorithm. It ends waits for rollouts that no runner can execute."""
 # ruff: noqa: ASYNC109 - the names of arguments are those of the interface.
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ T = TypeVar("T")
 
 AT_WORK: Final = ("preparing", "running")
 STANDSTILL_SECONDS: Final = 5.0
-"""How long rollouts may wait without active attempts after every runner has ended."""
+"""Seconds for which rollouts may wait without an active attempt after every runner has ended."""
 
 _WAITING: Final = ("queuing", "requeuing")
 
 
 class AlgorithmStore(DelegatingStore):
-    """Store that an algorithm gets: all calls go to `target`, and reads of rollouts notice that no runner is left.
+    """Store for an algorithm. It forwards all calls to `target`. Reads of rollouts detect that no runner is left.
 
-    While a runner is left, every call goes through. After that, an algorithm may compute for as long as it likes. An
-    algorithm that waits for a queued rollout gets `RunnersGone`: in `wait_for_rollouts`, in `follow` and `finished` of
-    `store.training`, or in repeated reads of queued rollouts. This happens after `STANDSTILL_SECONDS` without an active
-    attempt of any worker.
+    While a runner is left, it only forwards calls. Afterwards, an algorithm may still compute for any time, but a wait
+    for a queued rollout raises `RunnersGone`: in `wait_for_rollouts`, in `follow` and `finished` of `store.training`,
+    or in repeated reads of queued rollouts. It is raised after `STANDSTILL_SECONDS` without an active attempt of any
+    worker.
 
     Args:
         target: the store.
-        no_runner: set when every runner of the training has ended.
+        no_runner: event that is set when every runner of the training has ended.
     """
 
     def __init__(self, target: Store, no_runner: ExecutionEvent) -> None:
         self._target = target
         self._no_runner = no_runner
         self._standstill: tuple[float, float] | None = None
-        """When the algorithm was first and last seen waiting without an active attempt."""
+        """The times of the first and the last check at which the algorithm waited and no attempt was active."""
 
     @property
     def target(self) -> Store:
@@ -70,7 +70,7 @@ class AlgorithmStore(DelegatingStore):
         """Wait as `Store.wait_for_rollouts` does.
 
         Raises:
-            RunnersGone: no runner is left for one of them.
+            RunnersGone: no runner is left that could execute one of the rollouts.
         """
         ended = await self._checked(self.target.wait_for_rollouts(rollout_ids, timeout), rollout_ids)
         if len({rollout.rollout_id for rollout in ended}) < len(set(rollout_ids)):
@@ -78,7 +78,7 @@ class AlgorithmStore(DelegatingStore):
         return ended
 
     async def checked_tail(self, events: AsyncGenerator[LoggedEvent]) -> AsyncGenerator[LoggedEvent]:
-        """Yield events of the log to an algorithm that waits for rollouts by them.
+        """Yield events of the log to an algorithm that uses them to wait for rollouts.
 
         Raises:
             RunnersGone: rollouts are queued, and no runner is left.
@@ -88,7 +88,7 @@ class AlgorithmStore(DelegatingStore):
                 yield event
 
     async def _checked(self, wait: Awaitable[T], rollout_ids: Sequence[str] | None) -> T:
-        """Return the result of a wait; raise `RunnersGone` if it waits for a runner."""
+        """Return the result of a wait; raise `RunnersGone` if no runner is left that could end it."""
         waiting = asyncio.ensure_future(wait)
         try:
             while not waiting.done():
@@ -120,7 +120,7 @@ class AlgorithmStore(DelegatingStore):
             await self._check(waiting)
 
     async def _check(self, rollout_ids: Sequence[str] | None) -> None:
-        """Raise `RunnersGone` if the algorithm has waited for queued rollouts for too long; None stands for any."""
+        """Raise `RunnersGone` if the algorithm has waited too long for these queued rollouts, or for any if None."""
         if not self._no_runner.is_set():
             return
         waiting = await self.target.query_rollouts(rollout_id_in=rollout_ids, status_in=_WAITING, limit=0)
@@ -128,7 +128,7 @@ class AlgorithmStore(DelegatingStore):
             return
         at_work = await self.target.query_rollouts(status_in=AT_WORK, limit=0)
         now = time.monotonic()
-        # An algorithm that reads a queued rollout now and then is computing.
+        # An algorithm that reads queued rollouts only now and then is computing, so its waiting time starts again.
         if at_work.total or self._standstill is None or now - self._standstill[1] > STANDSTILL_SECONDS:
             self._standstill = None if at_work.total else (now, now)
             return

@@ -20,7 +20,7 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     Raises:
         RuntimeError: a loop already runs in this thread.
         KeyboardInterrupt: Ctrl+C; the coroutine was cancelled and has ended.
-        SystemExit: the same after SIGTERM, unless the program has its own handler.
+        SystemExit: SIGTERM, unless the program has its own handler; the coroutine was cancelled and has ended.
     """
     try:
         asyncio.get_running_loop()
@@ -31,7 +31,7 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 async def _until_terminated(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     task = asyncio.current_task()
-    assert task is not None  # in a coroutine
+    assert task is not None  # coroutines run in a task
     terminated = threading.Event()
 
     def cancel() -> None:

@@ -39,16 +39,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     Args:
         role: the side of this process; None for `AGL_CURRENT_ROLE`, or else both.
         server_host: the host on which the server listens or is reached; None for `AGL_SERVER_HOST`, or else localhost.
-        server_port: its port, 0 for any free port; None for `AGL_SERVER_PORT`, or else 4747.
-        managed_store: serve the store; None for `AGL_MANAGED_STORE`, or else yes. False: processes open the given store
-            themselves, from a server or a database.
+        server_port: the port of the server, 0 for any free port; None for `AGL_SERVER_PORT`, or else 4747.
+        managed_store: whether to serve the store; None for `AGL_MANAGED_STORE`, or else true. If false, each process
+            opens the given store itself, from a server or a database.
         n_runners: the number of runners that this process starts.
-        main_process: the side that runs in this process: the "algorithm", or the only "runner", for debugging.
-        graceful_timeout: how long active attempts may continue at the end, in seconds.
-        terminate_timeout: how long an interrupted process may take to end, in seconds, before it is killed.
+        main_process: the side that runs in this process: "algorithm", or "runner" to debug with a single runner.
+        graceful_timeout: seconds for which active attempts may continue at the end.
+        terminate_timeout: seconds after which an interrupted process that has not ended is killed.
         allowed_exit_codes: accepted for compatibility with Agent-lightning and not used.
         restarts: the number of killed runners that are replaced.
-        server_patience: for role `runner`, how long the server may be unreachable, in seconds, before the runners end.
+        server_patience: for role `runner`, seconds without a response of the server after which the runners end.
 
     Raises:
         Invalid: an argument or an environment variable is invalid.
@@ -90,11 +90,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
         """Run this process's side, or both sides, until the algorithm has ended; see `ExecutionStrategy`.
 
-        With role `runner` the store is not used, unless it is not managed.
+        With role `runner`, the store is used only if `managed_store` is false.
 
         Raises:
             Invalid: a side cannot be sent to another process, or this store cannot be reached from there.
-            RuntimeError: the port is in use; the message names the server there.
+            RuntimeError: the port is in use; the message contains the program that uses it.
             Unavailable: with role `runner`, the server cannot be reached.
         """
         if self.role == "runner":
@@ -116,7 +116,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 finally:
                     closed += await close_open(store, ours)
                     if self.managed_store:
-                        # Runners on other machines lose the store when this server ends.
+                        # Runners on other machines lose the store when this server ends, so attempts may finish.
                         await settle(store, grace)
         finally:
             if self.managed_store:
@@ -161,7 +161,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if not self.managed_store:
             yield store
             return
-        # Processes of runners, which import the user's program again, need no server.
+        # Processes of runners import this module, but need no server, so the import is here.
         from store.server.store_server import StoreServer
 
         server = StoreServer(store, self.server_host, self.server_port)
@@ -182,7 +182,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         Args:
             runner: the side.
-            place: the URL of the store, or a store; None for the server of the settings.
+            place: the URL of the store, or a store; None for the server at `server_host` and `server_port`.
 
         Raises:
             KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM; open attempts are closed.
@@ -213,7 +213,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 await asyncio.wait({working, gone})
 
     async def _server_gone(self, url: str) -> Unavailable:
-        """Return an error when the server has not answered for `server_patience` seconds; never return for a
+        """Return an error after `server_patience` seconds without a response of the server; never return for a
         database.
         """
         if not url.startswith("http"):

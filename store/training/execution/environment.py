@@ -24,7 +24,7 @@ def role(given: str | None) -> Role:
     """Return the side of this process: the argument, or else `AGL_CURRENT_ROLE`, or else both.
 
     Raises:
-        Invalid: the value is not one of the three.
+        Invalid: the value is not one of the three roles.
     """
     name = "role" if given is not None else ROLE
     value = (given if given is not None else os.environ.get(ROLE, "both")).strip().lower()

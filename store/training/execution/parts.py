@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a part ended."""
+    """Result of a part that has ended."""
 
     error: BaseException | None = None
-    """The exception, or an equivalent one."""
+    """The exception of the part, or a `ProcessFailed` for a part in another process."""
     was_interrupted: bool = False
     """Whether it was interrupted."""
     signal: int | None = None
@@ -51,7 +51,7 @@ class Part(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """End it by force, if that is possible."""
+        """End the part by force, if that is possible."""
 
     def _end(self, end: End) -> None:
         if not self.ended.done():
@@ -59,12 +59,12 @@ class Part(ABC):
 
 
 class TaskPart(Part):
-    """A coroutine in the running loop.
+    """Part that runs a coroutine in the current event loop.
 
     Args:
-        name: what it is called.
-        work: makes the coroutine.
-        event: is set to stop it.
+        name: the name in messages.
+        work: function that returns the coroutine.
+        event: event that is set to stop the part.
     """
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: threading.Event) -> None:
@@ -97,12 +97,12 @@ class TaskPart(Part):
 
 
 class ThreadPart(Part):
-    """A coroutine in its own daemon thread and event loop.
+    """Part that runs a coroutine in its own daemon thread and event loop.
 
     Args:
-        name: what it is called.
-        work: makes the coroutine, in that thread.
-        event: is set to stop it.
+        name: the name in messages.
+        work: function that returns the coroutine; it is called in that thread.
+        event: event that is set to stop the part.
     """
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: threading.Event) -> None:
@@ -151,5 +151,5 @@ class ThreadPart(Part):
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def kill(self) -> None:
-        """Call `interrupt`, because a thread cannot be killed. It is left running."""
+        """Call `interrupt`, because a thread cannot be killed. The thread is left running."""
         self.interrupt()

@@ -30,11 +30,11 @@ INTERRUPTED: Final = 130
 
 _STOP: Final = "stop"
 _INTERRUPT: Final = "interrupt"
-# A process whose parent died has most likely lost its store too.
+# A process whose parent died has most likely lost its store too, so it waits only briefly.
 _ORPHAN_GRACE_SECONDS: Final = 5.0
 _ORPHAN_SECONDS: Final = 10.0
 
-# Forking would copy locks that threads of a store, a server or a library hold at that moment.
+# Forking would copy locks that are held by threads of a store, a server or a library, so processes are spawned.
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -48,10 +48,10 @@ class ProcessAssignment:
 
     side: Literal["algorithm", "runner"]
     work: bytes
-    """The side's function, packed."""
+    """The function of the side, pickled by `pack`."""
     worker_id: int
     store: bytes
-    """The store, packed: a URL, or a store that opens itself again."""
+    """The URL of the store, or a store that opens itself again when it is unpickled; pickled by `pack`."""
     store_id: str
     """The id that the store must have; empty if it is unknown."""
 
@@ -73,12 +73,12 @@ class ProcessPart(Part):
 
     @property
     def pid(self) -> int | None:
-        """Its process id, once it was started."""
+        """The process id; None before the start."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         self._ours, theirs = _CONTEXT.Pipe()
-        # The process is not a daemon, because daemons may not have children, and an agent may need some.
+        # The process is not a daemon, because a daemon process must not start children, and an agent may start some.
         self._process = _CONTEXT.Process(target=run_seat, args=(self._seat, theirs), name=self.name, daemon=False)
         with _deaf_to_ctrl_c():
             self._process.start()
@@ -123,7 +123,7 @@ class ProcessPart(Part):
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Generator[None]:
-    """Block Ctrl+C for processes that are started inside the block, until they have installed their handler."""
+    """Block SIGINT in processes that are started in the `with` block, until they have installed their handler."""
     # Starting the resource tracker unblocks signals, so it is started first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -138,8 +138,8 @@ def _deaf_to_ctrl_c() -> Generator[None]:
 
 def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
     """Run the assigned side in this process, and exit with 0, 1 after an error, or 130 when interrupted."""
-    # Ctrl+C reaches every process of the terminal, and the parent decides how to end. SIG_IGN is not used, because
-    # programs that the agent starts would inherit it.
+    # Ctrl+C reaches every process of the terminal, but the parent decides how to end, so this process ignores it.
+    # SIG_IGN is not used, because programs that the agent starts would inherit it.
     signal.signal(signal.SIGINT, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
@@ -160,7 +160,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 async def _run(seat: ProcessAssignment, connection: Connection) -> None:
     loop = asyncio.get_running_loop()
     task: asyncio.Task[Any] | None = asyncio.current_task()
-    assert task is not None  # in a coroutine
+    assert task is not None  # coroutines run in a task
     stopped = threading.Event()
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
 
@@ -214,7 +214,7 @@ async def opened(place: str | Store, store_id: str = "") -> AsyncGenerator[Store
 
 
 async def _open(url: str) -> Store:
-    # Only one of the two modules is needed, and each takes a fraction of a second to import.
+    # Only one of the two modules is needed. Each takes a fraction of a second to import, so the imports are here.
     if url.startswith("http"):
         from store.client import HTTPStore
 

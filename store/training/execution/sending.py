@@ -35,7 +35,7 @@ def pack(what: str, value: Any) -> bytes:
     """Return a pickled value for another process.
 
     Raises:
-        Invalid: a part of it exists only in this process; the message names it.
+        Invalid: a part of the value exists only in this process; the message says which.
     """
     buffer = io.BytesIO()
     try:
@@ -50,5 +50,5 @@ def pack(what: str, value: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return a packed value."""
+    """Return the value that was packed."""
     return pickle.loads(packed)  # noqa: S301 - from the process that started this one

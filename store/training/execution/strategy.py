@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from store.training.runner import ExecutionEvent
 
 AlgorithmSide = Callable[["Store", "ExecutionEvent"], Awaitable[None]]
-"""Trains on a store; the event is set when it should end."""
+"""Function that trains on a store; the event is set when it should end."""
 
 RunnerSide = Callable[["Store", int, "ExecutionEvent"], Awaitable[None]]
-"""Runs the rollouts of a store as one worker until the event is set; if cancelled, it closes its attempts as failed."""
+"""Function that runs rollouts as one worker until the event is set; if cancelled, it closes its attempts as failed."""
 
 
 class RunnersGone(RuntimeError):
@@ -43,11 +43,11 @@ class ExecutionStrategy(ABC):
 
     @abstractmethod
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
-        """Run until the algorithm has ended, then end the runners; active ones get some time to finish.
+        """Run until the algorithm has ended, then end the runners; active attempts get some time to finish.
 
         Raises:
             KeyboardInterrupt: Ctrl+C; both sides have ended.
-            SystemExit: the same after SIGTERM, with 143, unless the program has its own handler.
+            SystemExit: SIGTERM, unless the program has its own handler; both sides have ended. The status is 143.
             RunnersGone: no runner is left, but the algorithm needs one.
             Exception: the algorithm raised it.
         """

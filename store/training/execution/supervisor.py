@@ -23,15 +23,15 @@ _CLOSING_SECONDS: Final = 10.0
 
 
 class Supervisor:
-    """Supervisor of one algorithm, or none, and its runners.
+    """Supervisor of runners and, optionally, of the algorithm that uses them.
 
     Args:
-        algorithm: ends the execution when it ends; None to end with the last runner.
+        algorithm: the algorithm, whose end ends the execution; None to end with the last runner.
         runners: the runners, by worker id.
-        store: the store between them.
-        graceful_timeout: how long active attempts may continue at the end, in seconds.
-        terminate_timeout: how long an interrupted part may take to end, in seconds.
-        replace: creates a new part for a killed runner, by worker id.
+        store: the store that they share.
+        graceful_timeout: seconds for which active attempts may continue at the end.
+        terminate_timeout: seconds after which an interrupted part that has not ended is killed.
+        replace: function that returns a new part for a killed runner; its argument is the worker id.
         replacements: the maximum number of replacements.
     """
 
@@ -63,7 +63,7 @@ class Supervisor:
 
         Raises:
             RunnersGone: no runner is left, but the algorithm needs one.
-            CancelledError: it was cancelled; all parts have ended.
+            CancelledError: the call was cancelled; all parts have ended.
             Exception: the algorithm raised it.
         """
         try:
@@ -86,7 +86,7 @@ class Supervisor:
         waiting: set[asyncio.Future[End]] = {part.ended for part in self._runners}
         while waiting or (algorithm is not None and not algorithm.ended.done()):
             if not waiting and algorithm is not None:
-                # It may compute for long. Its store raises an error if it waits for a runner; see `AlgorithmStore`.
+                # The algorithm may compute for long. `AlgorithmStore` raises an error if it waits for a runner.
                 algorithm.stop()
                 await asyncio.wait({algorithm.ended})
                 break
@@ -165,7 +165,7 @@ class Supervisor:
 
 
 def _ungrouped(error: BaseException) -> BaseException:
-    """Return `RunnersGone` in place of a group of it, which an algorithm with several tasks raises."""
+    """Return the first `RunnersGone` of a group that contains nothing else; return other errors unchanged."""
     while isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         if group.split(RunnersGone)[1] is not None:
@@ -194,7 +194,7 @@ async def settle(store: Store, seconds: float) -> None:
 
 
 async def close_open(store: Store, workers: frozenset[str] | None = None) -> list[str]:
-    """Close active attempts as failed, and return their rollouts.
+    """Close active attempts as failed, and return the ids of their rollouts.
 
     Args:
         store: the store of the attempts.
