@@ -1,7 +1,7 @@
-"""Attributes of the span of a model call: token ids, log probabilities and texts, under all known names.
+"""Data of model calls in span attributes: token ids, log probabilities and texts, under all known names.
 
-Known are the spans of Agent-lightning 0.3's tracers (OpenAI client, Weave), those of its LiteLLM proxy with any
-provider, and `agl.call.*`, the names for other tracers.
+The names are those of the tracers of Agent-lightning 0.3 (OpenAI client, Weave) and of its LiteLLM proxy with any
+provider, and `agl.call.*` for other tracers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROXY_NAMES: Final = frozenset({"raw_gen_ai_request", "litellm_request"})
 """Names of the spans that a LiteLLM proxy records for one call."""
 
 PROXY_MARK: Final = "agl.call.backend"
-"""The attribute in which our own proxy names the backend; no tracer sets it."""
+"""The attribute for the backend of a call. Only the proxy of this package sets it."""
 MODEL_VERSION: Final = "agl.call.model_version"
 
 RESPONSE_IDS: Final = ("gen_ai.response.id", f"{OPERATION_OUTPUT}.id", "agl.call.response_id")
@@ -79,7 +79,7 @@ class CallAttributes:
 
 
 def may_have_tokens(attributes: Mapping[str, Any]) -> bool:
-    """Return whether an attribute may hold token ids. This is a quick check, which `read` confirms."""
+    """Return whether an attribute may contain token ids. The check is quick; `read` gives the exact result."""
     return not _WITH_TOKENS.isdisjoint(attributes) or any(name.startswith(_LITELLM_PREFIX) for name in attributes)
 
 
@@ -103,17 +103,17 @@ def read(attributes: Mapping[str, Any]) -> CallAttributes:
 
 
 def response_id(attributes: Mapping[str, Any], names: Sequence[str] = RESPONSE_IDS) -> str | None:
-    """Return the id of the engine's answer, which is equal for all spans of one call."""
+    """Return the id of the response, which is equal for all spans of one call."""
     return next((value for name in names if isinstance(value := attributes.get(name), str) and value), None)
 
 
 def raw_content(attributes: Mapping[str, Any], *prefixes: str) -> Any:
-    """Return the nested value below the first of the prefixes that has one, or None."""
+    """Return the nested value below the first prefix that has a value, or None."""
     return next((found for prefix in prefixes if (found := below(attributes, prefix))), None)
 
 
 def metadata(attributes: Mapping[str, Any], first: str, second: str, without: set[str]) -> Any:
-    """Return the parameters of a request or an answer, without the parts that have fields of their own in a triplet."""
+    """Return the parameters of a request or a response, except for `without`, which are other fields of a triplet."""
     found = raw_content(attributes, first, second)
     if isinstance(found, dict):
         fields = cast("dict[str, Any]", found)
@@ -141,7 +141,7 @@ def _urls(message: Any) -> Iterable[str]:
 
 
 def _parts(content: Any) -> Any:
-    """Return the parts of a message, which a tracer stores as JSON text."""
+    """Return the parts of a message's content, which tracers store as JSON text."""
     if not isinstance(content, str):
         return content
     try:
@@ -151,7 +151,7 @@ def _parts(content: Any) -> Any:
 
 
 def _provider_record(attributes: Mapping[str, Any]) -> CallAttributes:
-    """Return LiteLLM's record of the provider's own answer, which is text of Python literals."""
+    """Return the provider's response as LiteLLM records it, in texts of Python literals."""
     names = {
         match[1]
         for name in attributes
@@ -180,7 +180,7 @@ def _content(logprobs: Any) -> Any:
 
 
 def _first_ids(values: Iterable[Any]) -> tuple[int, ...]:
-    """Return the first value that is a non-empty list of token ids, or the text of one."""
+    """Return the first value that is a non-empty list of token ids, or the text of such a list."""
     for value in values:
         given = decoded(value)
         if isinstance(given, (list, tuple)):

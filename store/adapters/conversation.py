@@ -1,8 +1,8 @@
 """Messages and tool uses in the spans of model calls, for all common conventions.
 
-Supported are OpenTelemetry's GenAI conventions, old (`gen_ai.prompt.0.content`, as Traceloop and AgentOps write them
-too) and new (`gen_ai.input.messages`), OpenInference (`llm.input_messages.0.message.content`), and the records of our
-own proxy and LiteLLM's. Nothing raises: malformed values are shown unchanged or ignored.
+The conventions are the GenAI conventions of OpenTelemetry, old (`gen_ai.prompt.0.content`, which Traceloop and AgentOps
+use, too) and new (`gen_ai.input.messages`), OpenInference (`llm.input_messages.0.message.content`), and the attributes
+of LiteLLM and of this package's proxy. No function raises: malformed values are shown unchanged or ignored.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ class ChatMessage:
     """system, user, assistant, tool …; empty if the span has no role."""
     text: str
     thinking: str = ""
-    """The model's reasoning before its answer, if it was recorded."""
+    """The model's reasoning before its response, if it was recorded."""
     tool_calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
-    """The id of the call that a tool's message answers."""
+    """The id of the tool call whose result the message contains."""
     attached: int = 0
     """The number of parts that are not text: images, audio, files."""
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key that is equal for repeated messages; reasoning and ids are left out, since they are seldom repeated."""
+        """A key that is equal for repeated messages. Reasoning and ids are left out: clients rarely repeat them."""
         return (self.role, self.text.strip(), tuple((call.name, call.arguments) for call in self.tool_calls))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelExchange:
-    """The messages sent to a model and those of its answer."""
+    """The messages of a prompt and of its response."""
 
     prompt: tuple[ChatMessage, ...]
     answer: tuple[ChatMessage, ...]

@@ -19,7 +19,7 @@ __all__ = ["AttemptSpans", "SpanPlace", "Timed", "Unusable", "as_span", "sort_in
 
 
 class SpanPlace(NamedTuple):
-    """The position of a span among those of its attempt; positions are comparable."""
+    """The position of a span among the spans of its attempt; positions are comparable."""
 
     start: float
     sequence_id: int
@@ -30,8 +30,8 @@ class SpanPlace(NamedTuple):
 class Timed:
     """A span with its effective times, in seconds.
 
-    The start of a span without one is the latest start among the spans with a sequence id up to its own. A span without
-    an end, or with an end before its start, ends at its start.
+    If a span has no start, its start is the latest start among the spans with an equal or smaller sequence id. If a
+    span has no end, or an end before its start, it ends at its start.
     """
 
     span: Span
@@ -45,7 +45,7 @@ class Timed:
 
 
 class Unusable(NamedTuple):
-    """A part of the input that is not used, and why."""
+    """An item of the input that is not used, with the reason."""
 
     span_id: str
     reason: str
@@ -150,7 +150,7 @@ def _from_sdk(readable: Any) -> Span | None:
 
 
 def _is_sound(span: Span) -> bool:
-    """Return whether the fields of a span have their types; a span that was built without validation may not."""
+    """Return whether the fields of a span have the right types. A span may be built without validation."""
     fields = vars(span)
     texts = (fields.get(name) for name in ("rollout_id", "attempt_id", "span_id", "name"))
     return (

@@ -25,7 +25,7 @@ class OpenAIMessages(TypedDict):
     """One model call as a line of a fine-tuning file."""
 
     messages: list[Message]
-    """The messages of the prompt and, last, the answer."""
+    """The messages of the prompt, followed by the response."""
     tools: list[dict[str, Any]] | None
     """The functions the model could call, or None if there were none."""
 
@@ -33,10 +33,10 @@ class OpenAIMessages(TypedDict):
 class TraceToMessages:
     """Adapter from the spans of calls to chat messages as plain dicts.
 
-    The tool calls of an answer are the direct children of its span that name a tool; without such children, those that
-    the span itself lists. Two spans with the same response id are one call; a call that failed without an answer is
-    left out. Malformed values are skipped: a message without a role gets the role that its parts imply, and is left out
-    if they imply none.
+    The tool calls of a response are the direct children of its span that describe a tool, or else the tool calls that
+    the span itself lists. Spans with the same response id are one call. A call that failed without a response is left
+    out. Malformed values are skipped. A message without a role gets the role that its fields imply; it is left out if
+    they do not imply a role.
     """
 
     def __call__(self, source: Iterable[Any], /) -> list[OpenAIMessages]:
@@ -64,7 +64,7 @@ def _attempt_messages(spans: list[Timed]) -> list[OpenAIMessages]:
 
 
 def _calls(spans: list[Timed]) -> list[Timed]:
-    """Return one span for each answer: that of the agent's tracer if there is one."""
+    """Return one span for each response, preferably the span of the agent's tracer."""
     calls = [timed for timed in spans if _is_call(timed.span.attributes) and not _is_unanswered(timed.span)]
     first: dict[str, Timed] = {}
     for call in sorted(calls, key=lambda call: (is_of_a_proxy(call.span), call.place)):
@@ -100,7 +100,7 @@ def _conversation(call: Mapping[str, Any], children: Iterable[Mapping[str, Any]]
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list; a single object counts as a list of one."""
+    """Return the objects of a list; a single object is returned in a list."""
     each: list[Any] = indexed(value) or [value]
     return [cast("Mapping[str, Any]", one) for one in each if isinstance(one, Mapping)]
 
@@ -139,14 +139,14 @@ def _tool_span_call(tool: Any) -> dict[str, Any] | None:
 
 
 def _listed_call(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a call of a message's list; the function's fields are beside its id or below `function`."""
+    """Return a tool call that a message lists; its name and arguments are beside its id or below `function`."""
     nested: Any = fields.get("function")
     function = cast("Mapping[str, Any]", nested) if isinstance(nested, Mapping) else fields
     return _call(fields.get("id"), "function", function.get("name"), function.get("arguments"))
 
 
 def _call(call_id: Any, kind: Any, name: Any, arguments: Any) -> dict[str, Any] | None:
-    """Return a tool call in OpenAI's form; None without an id or a name, since it could not be answered or executed."""
+    """Return a tool call in OpenAI's form; None without an id or a name, because such a call is not usable."""
     if not isinstance(call_id, str) or not isinstance(name, str):
         return None
     text = arguments if isinstance(arguments, str) else _json(arguments)

@@ -11,7 +11,7 @@ import orjson
 __all__ = ["below", "decoded", "indexed", "unflatten"]
 
 _TEXT_LIMIT: Final = 64 * 1024 * 1024
-"""The limit in characters; no list of token ids for training is longer."""
+"""The maximum number of characters of a parsed text. Lists of token ids for training are shorter."""
 
 
 def below(attributes: Mapping[str, Any], prefix: str) -> Any:
@@ -26,7 +26,7 @@ def below(attributes: Mapping[str, Any], prefix: str) -> Any:
 def unflatten(flat: Mapping[str, Any]) -> Any:
     """Return the nested value; numeric names become list indices only if they are exactly 0 to n-1.
 
-    If `a` and `a.b` contradict each other, the later one counts.
+    If both `a` and `a.b` are given, the later one counts.
     """
     root: dict[str, Any] = {}
     for name, value in flat.items():
@@ -68,11 +68,11 @@ def decoded(value: Any) -> Any:
 
 
 class _Object(dict[str, Any]):
-    """An object created from names, as opposed to an object that was a value."""
+    """Object that was created from dotted names. Objects among the values are of another type."""
 
 
 def _with_lists(root: dict[str, Any]) -> Any:
-    """Return the tree with lists in place of numeric names; it avoids recursion, since names may be of any depth."""
+    """Return the tree with lists in place of numeric names. Names may have any depth, so it avoids recursion."""
     made: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
     waiting: list[dict[str, Any]] = [root]
     while waiting:
@@ -81,7 +81,7 @@ def _with_lists(root: dict[str, Any]) -> Any:
             if type(value) is _Object:
                 made.append((node, name, value))
                 waiting.append(value)
-    # The nodes found last are the deepest.
+    # The nodes found last are the deepest, so they are converted first.
     for above, name, node in reversed(made):
         above[name] = _as_list(node)
     return _as_list(root)

@@ -31,10 +31,10 @@ class Triplet(Frozen):
 class Dropped(NamedTuple):
     """A span of a call that did not become a triplet.
 
-    The reason is `same_response` or `same_tokens` (another span, named in `detail`, recorded the same call and received
-    this span's data), `inside_a_call` (it has no id of its own; `detail` names the call), `in_a_reward` (a call of a
-    judge), `other_agent`, `failed` (without an answer), `no_token_ids`, `duplicate_span` (a second span of the same id)
-    or `not_a_span`.
+    The reason is `same_response` or `same_tokens` (the span `detail` recorded the same call and received this span's
+    data), `inside_a_call` (it has no response id, and is below the call of the span `detail`), `in_a_reward` (a call of
+    a judge), `other_agent`, `failed` (a call without a response), `no_token_ids`, `duplicate_span` (another span has
+    the same id) or `not_a_span`.
     """
 
     span_id: str
@@ -43,10 +43,10 @@ class Dropped(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A reward that was assigned to no call.
+    """A reward that was not assigned to a call.
 
-    The reason is `no_call_before` (no call without a reward had ended by then), `linked_call_missing`,
-    `call_has_a_reward` (the call that it links to) or `not_the_last_reward`.
+    The reason is `no_call_before` (no call without a reward had ended before it), `linked_call_missing`,
+    `call_has_a_reward` (its call already has another reward) or `not_the_last_reward`.
     """
 
     span_id: str

@@ -1,11 +1,11 @@
 """Assignment of rewards to calls: by the reward's own span or link, else by one of four policies.
 
-A reward on the span of a call, or with a link to a call, belongs to that call. All others are matched:
+A reward on the span of a call, or with a link to a call, belongs to that call. A policy assigns all other rewards:
 
-- `first_occurrence`: in the order of time, each goes to the latest call that had ended by then and has no reward yet.
-  So the second of two consecutive rewards goes to the call before.
-- `first_sibling`: the same among the children of one span.
-- `final_only`: the last reward goes to the last call, the others to none.
+- `first_occurrence`: in the order of time, each reward goes to the latest call that ended before it and has no reward
+  yet. So the second of two consecutive rewards goes to the previous call.
+- `first_sibling`: as `first_occurrence`, but only among the children of one span.
+- `final_only`: the last reward goes to the last call. The other rewards are not assigned.
 - `broadcast`: the last reward goes to every call without a reward of its own.
 
 No call gets two rewards, and only `broadcast` assigns one reward to several calls.
@@ -64,7 +64,7 @@ class Rewarded(Protocol):
 
     @property
     def sequence_id(self) -> int:
-        """The number of the call among the spans of its rollout."""
+        """The sequence id of the call in its rollout."""
         ...
 
 
@@ -73,9 +73,9 @@ class Reward(NamedTuple):
 
     node: TraceTree
     dimensions: tuple[tuple[str, float], ...]
-    """Name and value, the primary one first; every value is finite."""
+    """Names and values, the primary dimension first; every value is finite."""
     links: tuple[tuple[str, Any], ...]
-    """Keys and values of the rewarded span, all of which must match."""
+    """Keys and values that must all match the rewarded span."""
 
     @property
     def value(self) -> float:
@@ -85,14 +85,14 @@ class Reward(NamedTuple):
 
 @dataclass(slots=True)
 class Matching:
-    """The result: the reward of each call by the call's index, and the unassigned rewards with the reason."""
+    """Result of matching: the reward of each call by the call's index, and the unassigned rewards with reasons."""
 
     given: dict[int, Reward] = field(default_factory=dict[int, Reward])
     left: list[tuple[Reward, str]] = field(default_factory=list[tuple[Reward, str]])
 
 
 def is_reward(span: Span) -> bool:
-    """Return whether a span is a reward or computes one; calls below it are those of a judge."""
+    """Return whether a span is a reward or computes a reward; calls below it are calls of a judge."""
     if span.name == REWARD_SPAN or (span.name == OPERATION_SPAN and span.attributes.get(OPERATION_NAME) == REWARD_SPAN):
         return True
     return bool(summarise(span.name, span.attributes).rewards)
@@ -112,9 +112,9 @@ def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMa
     """Return the assignment of rewards to calls.
 
     Args:
-        calls: in the order of time.
-        rewards: in the order of time.
-        policy: for rewards without a link to a call.
+        calls: the calls, in the order of time.
+        rewards: the rewards, in the order of time.
+        policy: the policy for rewards without a link to a call.
     """
     matching, free = _explicit(calls, rewards)
     match policy:
@@ -130,13 +130,13 @@ def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMa
 
 
 def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matching:
-    """Match as `first_occurrence` does, but by sequence ids alone: a reward goes to a call with a smaller one.
+    """Match as `first_occurrence` does, but only by sequence id: a reward goes to a call with a smaller sequence id.
 
     This is for spans whose clocks differ, such as those of a proxy on another machine.
 
     Args:
-        calls: in the order of their sequence ids.
-        rewards: in any order.
+        calls: the calls, in the order of their sequence ids.
+        rewards: the rewards, in any order.
     """
     matching, free = _explicit(calls, sorted(rewards, key=lambda reward: reward.node.span.sequence_id))
     for reward in free:
@@ -147,7 +147,7 @@ def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matc
 
 
 def _explicit(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> tuple[Matching, list[Reward]]:
-    """Assign the rewards that name their call, and return the others."""
+    """Assign the rewards that are on a call or link to a call, and return the other rewards."""
     matching, free = Matching(), list[Reward]()
     by_node = {id(node): place for place, call in enumerate(calls) for node in call.nodes}
     for reward in rewards:

@@ -1,7 +1,7 @@
 """Selection of the spans that are model calls, and merging of the spans that recorded the same call.
 
 A tracer in the agent and a proxy may both record a call, each with the data that it sees. Their spans are merged by the
-id of the engine's answer: token ids come from the proxy, position and texts from the agent.
+response id: token ids come from the proxy, position and texts from the agent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_TOKENS: Final = "no_token_ids"
 _FAILED: Final = "failed"
 
 EVERY_AGENT: Final = "*"
-"""The label of a call if no span above it names an agent."""
+"""The label of a call if no span above it has an agent name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,11 @@ class Rules:
     """The conditions under which calls are used.
 
     Args:
-        is_call: whether the name of a span marks it as a call; a span with token ids is one in any case.
-        is_agent: whether the calls of an agent are used; None uses all calls, also those of no agent.
-        without_judges: leave out calls made below a reward.
-        tokens: which of prompt and response must have token ids.
+        is_call: function that returns whether a span of this name is a call; a span with token ids is always a call.
+        is_agent: function that returns whether the calls of the agent of this name are used; None uses all calls, also
+            those without an agent.
+        without_judges: whether to leave out calls below a reward.
+        tokens: the parts of a call that must have token ids.
     """
 
     is_call: Callable[[str], bool]
@@ -89,7 +90,7 @@ class ModelCall:
 
     @property
     def sequence_id(self) -> int:
-        """The number that a proxy drew when the call began, else the tracer's number."""
+        """The sequence id that a proxy reserved when the call began, or else the sequence id of the tracer's span."""
         return min(
             (seen.node.span.sequence_id for seen in self._seen if seen.of_proxy),
             default=self.node.span.sequence_id,
@@ -102,7 +103,7 @@ class ModelCall:
 
     @property
     def model_version(self) -> str | None:
-        """The version of the weights that answered, if the proxy knew it."""
+        """The version of the weights that generated the response, if the proxy recorded it."""
         versions = (seen.node.span.attributes.get(MODEL_VERSION) for seen in self._seen)
         return next((version for version in versions if isinstance(version, str)), None)
 
@@ -111,7 +112,7 @@ class ModelCall:
         """The merged data of its spans."""
         readings = [seen.reading for seen in self._seen]
         ids = [seen.reading for seen in sorted(self._seen, key=lambda seen: not seen.of_proxy)]
-        # The prompt and response of one span belong together, so spans with both come before spans with one.
+        # The token ids of one span belong together, so spans with prompt and response come before spans with only one.
         ids.sort(key=lambda reading: not (reading.prompt_ids and reading.response_ids))
         response_ids = next((reading.response_ids for reading in ids if reading.response_ids), ())
         urls = [reading.image_urls for reading in readings if reading.image_urls]
@@ -139,7 +140,7 @@ class ChosenCalls:
 
 
 def is_of_a_proxy(span: Span) -> bool:
-    """Return whether a proxy recorded a span, LiteLLM's or ours."""
+    """Return whether the proxy of LiteLLM or of this package recorded a span."""
     return span.name in PROXY_NAMES or PROXY_MARK in span.attributes
 
 
@@ -171,7 +172,7 @@ def choose(tree: TraceTree, rules: Rules) -> ChosenCalls:
 
 @dataclass(slots=True)
 class _CallBuilder:
-    """Calls while they are built from the spans that recorded them."""
+    """Builder of calls from the spans that recorded them."""
 
     calls: list[list[Seen]]
     of: dict[int, list[Seen]]
@@ -179,9 +180,9 @@ class _CallBuilder:
     dropped: list[Unusable]
 
     def add_answer(self, group: list[Seen]) -> None:
-        """Build a call from the spans with one answer's id, unless it is left out.
+        """Build a call from the spans with one response id, unless the call is left out.
 
-        The agent's own spans determine the agent and whether it is a judge; a proxy knows neither.
+        The spans of the tracer determine the agent and whether it is a judge, because a proxy knows neither.
         """
         own = [seen for seen in group if not seen.of_proxy] or group
         fit = [seen for seen in own if seen.label is not None and not seen.in_reward]
@@ -197,7 +198,7 @@ class _CallBuilder:
         self.dropped += [Unusable(seen.node.id, _SAME_RESPONSE, first.node.id) for seen in others]
 
     def add_alone(self, seen: Seen) -> None:
-        """Build a call from a span without an answer's id, unless it repeats an existing call or is left out.
+        """Build a call from a span without a response id, unless it repeats an existing call or is left out.
 
         A span inside a call, or around it with the same token ids, records the same call again.
         """
@@ -279,5 +280,5 @@ def _is_usable(call: ModelCall, rules: Rules, dropped: list[Unusable]) -> bool:
 
 
 def _fitting(logprobs: list[list[Any]], tokens: int) -> list[Any] | None:
-    """Return the first entries that match the number of tokens, else the first entries."""
+    """Return the first list with one entry per token, or else the first list."""
     return next((entries for entries in logprobs if len(entries) == tokens), logprobs[0] if logprobs else None)

@@ -1,9 +1,9 @@
-"""The adapters of Agent-lightning 0.3 with exactly its results, for comparisons before and after a change of store.
+"""Adapters with exactly the results of Agent-lightning 0.3, for comparisons before and after a change of store.
 
-They differ from ours: the order of the input counts, only the first level with more than one span is repaired, calls
-are in the order of the tree, siblings are matched in the order of a list, and bad spans are an error. Where 0.3 raises,
-these raise `Invalid` with a remedy. In one case 0.3 is not deterministic: it takes several missing parents in the order
-of a set of strings; here they are in the order of the input.
+They differ from the other adapters: the order of the input counts, only the first level with more than one span is
+repaired, calls are in the order of the tree, siblings are matched in the order of a list, and invalid spans are an
+error. Where 0.3 raises an error, these adapters raise `Invalid` with a remedy. In one case 0.3 is not deterministic: it
+processes several missing parents in the order of a set of strings. These adapters use the order of the input.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DIMENSIONS: Final = TypeAdapter(list[_Dimension])
 
 
 class _Node:
-    """A span, or a stand-in for a missing one; the same span may be in several nodes."""
+    """A span, or a placeholder for a missing span; the same span may be in several nodes."""
 
     def __init__(self, span: Span, children: list[_Node], span_id: str | None = None) -> None:
         self.id = span.span_id if span_id is None else span_id
@@ -101,7 +101,8 @@ def from_tracer(source: Iterable[Any], rules: Rules, policy: RewardMatchPolicy, 
     """Return what `TracerTraceToTriplet` of 0.3 returns.
 
     Raises:
-        Invalid: 0.3 would raise: there are no spans or none without a parent, times are missing, a reward is malformed.
+        Invalid: 0.3 would raise an error: there are no spans, all spans have a parent, times are missing, or a reward
+            is malformed.
     """
     tree = _tree(_spans(source))
     if repairs:
@@ -118,7 +119,8 @@ def from_proxy(source: Iterable[Any]) -> list[Triplet]:
     """Return what `LlmProxyTraceToTriplet` of 0.3 returns.
 
     Raises:
-        Invalid: 0.3 would raise: a time is missing beside another of the same sequence id, or a reward is malformed.
+        Invalid: 0.3 would raise an error: one of two spans with the same sequence id has no start time, or a reward is
+            malformed.
     """
     key: Callable[[Span], Any] = lambda span: (span.sequence_id, span.start_time)  # noqa: E731 - its type matters
     spans = sorted(_spans(source), key=key)

@@ -14,10 +14,10 @@ __all__ = ["TraceTree", "agent_name", "tree_of"]
 VIRTUAL_ROOT: Final = "virtual-root"
 
 _NO_PARENT: Final = "0" * 16
-"""A parent id that stands for no parent on the wire."""
+"""The parent id that some exporters write for spans without a parent."""
 
 _NAMES: Final = ("recipient_agent_type", "langchain.chain.type", "executor.id")
-"""Attributes with which frameworks name an agent: AutoGen, LangGraph, agent-framework."""
+"""Attributes in which frameworks record the name of an agent: AutoGen, LangGraph, agent-framework."""
 
 
 class TraceTree:
@@ -82,14 +82,14 @@ class TraceTree:
         return node is not None
 
     def repair_hierarchy(self, may_hold: Callable[[TraceTree], bool] = lambda _: True) -> None:
-        """Move each span below the tightest of the spans that enclose it in time and have the same ancestor.
+        """Move each span below the shortest span that encloses it in time, among the descendants of its parent.
 
         Instrumentation of an LLM client often attaches its calls to the session instead of the agent that made them.
-        At every level, a span moves below the tightest of the spans below its parent that start no later, end no
-        earlier, and are longer.
+        A span encloses another if it starts no later, ends no earlier, and is longer.
 
         Args:
-            may_hold: whether a span may get new children; a call should not become the parent of a concurrent call.
+            may_hold: function that returns whether a span may get new children; a call should not become the parent of
+                a concurrent call.
         """
         nodes = list(self.traverse())
         first = {id(node): number for number, node in enumerate(nodes)}
@@ -103,7 +103,7 @@ class TraceTree:
         movable = sorted((node for node in nodes if not _is_virtual(node)), key=lambda node: node.place)
         ahead = iter([*(node for node in movable if may_hold(node)), None])
         upcoming = next(ahead)
-        # Only spans that have begun and not ended can enclose the next one; they are few in any trace.
+        # Only spans that have begun and not ended can enclose the next one, so only these few are searched.
         going_on: list[TraceTree] = []
         for node in movable:
             while upcoming is not None and upcoming.start_time <= node.start_time:
@@ -146,7 +146,7 @@ def tree_of(spans: list[Timed]) -> TraceTree:
 
 
 def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
-    """Return the agent that a span names, by the conventions of the frameworks that Agent-lightning 0.3 supports."""
+    """Return the agent name in a span, by the conventions of the frameworks that Agent-lightning 0.3 supports."""
     found = attributes.get("agent.name")
     if found is None and attributes.get("agentops.span.kind") == "agent":
         found = attributes.get("operation.name")
@@ -160,7 +160,7 @@ def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
 
 
 def _heads_of_cycles(nodes: Mapping[str, TraceTree]) -> set[str]:
-    """Return the span with the smallest sequence id of each cycle of parents."""
+    """Return the id of the span with the smallest sequence id in each cycle of parents."""
     heads: set[str] = set()
     done: set[str] = set()
     for start in nodes:

@@ -1,6 +1,6 @@
 """Conversion of the spans of an attempt to triplets: prompt, response and reward of each model call.
 
-The adapters are pure and total: any spans give an answer, which is the same in any process and for any order of the
+The adapters are pure functions that accept any spans. The result is the same in any process and for any order of the
 input. Spans are ordered by start time, then sequence id, then span id; a missing start is derived from the sequence id.
 """
 
@@ -28,19 +28,19 @@ _UPSTREAM_POLICIES: Final = frozenset({RewardMatchPolicy.FIRST_OCCURRENCE, Rewar
 class TracerTraceToTriplet:
     """Adapter from the spans of a tracer in the agent, and of a proxy if there was one, to triplets.
 
-    A call is a span whose name matches `llm_call_match`, or one with token ids. Spans with the same response id are one
-    call: token ids and log probabilities come from the proxy, position, agent and texts from the tracer.
+    A call is a span whose name matches `llm_call_match`, or a span with token ids. Spans with the same response id are
+    one call: token ids and log probabilities come from the proxy, position, agent and texts from the tracer.
 
     Args:
-        repair_hierarchy: move calls beside the span of an agent below it; see `TraceTree.repair_hierarchy`.
+        repair_hierarchy: whether to move calls below the span of their agent; see `TraceTree.repair_hierarchy`.
         llm_call_match: regular expression, searched for in the names of spans.
         agent_match: regular expression, searched for in the name of the agent that made the call; None uses all calls.
-        exclude_llm_call_in_reward: leave out calls below the span of a reward, which are those of a judge.
-        reward_match: for rewards that name no call; see `RewardMatchPolicy`.
-        strict_upstream: return exactly what Agent-lightning 0.3 returns: in the order of the input, repaired at the
-            first branching only, without the proxy's spans, links, and the parts of `metadata` beyond 0.3; its report
-            contains triplets only.
-        _skip_empty_token_spans: leave out calls without token ids of both prompt and response.
+        exclude_llm_call_in_reward: whether to leave out calls below the span of a reward, which are calls of a judge.
+        reward_match: the policy for rewards without a link to a call; see `RewardMatchPolicy`.
+        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. Triplets are then in the order of
+            the input, only the first branching is repaired, and the proxy's spans, links, and the parts of `metadata`
+            that 0.3 does not have are ignored. The report contains only triplets.
+        _skip_empty_token_spans: whether to leave out calls unless both prompt and response have token ids.
 
     Raises:
         Invalid: an expression or a policy is invalid.
@@ -51,9 +51,9 @@ class TracerTraceToTriplet:
         repair_hierarchy: bool = True,  # noqa: FBT001, FBT002 - Agent-lightning's signature
         llm_call_match: str = OPENAI_CALL,
         agent_match: str | None = None,
-        exclude_llm_call_in_reward: bool = True,  # noqa: FBT001, FBT002 - the same
+        exclude_llm_call_in_reward: bool = True,  # noqa: FBT001, FBT002 - as above
         reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
-        _skip_empty_token_spans: bool = False,  # noqa: FBT001, FBT002 - the same
+        _skip_empty_token_spans: bool = False,  # noqa: FBT001, FBT002 - as above
         *,
         strict_upstream: bool = False,
     ) -> None:
@@ -103,13 +103,14 @@ class TracerTraceToTriplet:
 
 
 class LlmProxyTraceToTriplet:
-    """Adapter from the spans of a proxy to triplets. It uses only sequence ids, since the proxy's clock may differ.
+    """Adapter from the spans of a proxy to triplets. It ignores times, because the proxy's clock may differ.
 
-    A call is a span with token ids of both prompt and response. A reward goes to the latest call with a smaller
-    sequence id and no reward yet, unless it links to a call.
+    A call is a span with token ids of both prompt and response. A reward goes to the call that it links to, or else to
+    the latest call with a smaller sequence id and no reward yet.
 
     Args:
-        strict_upstream: return what Agent-lightning 0.3 returns: only LiteLLM's spans, of providers only hosted_vllm.
+        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. It reads only the spans of LiteLLM,
+            and of the providers only hosted_vllm.
     """
 
     def __init__(self, *, strict_upstream: bool = False) -> None:
