@@ -1,11 +1,12 @@
-"""Rollbook as the store of an Agent-lightning 0.3 trainer, in its own process: `Trainer(store=RollbookStore(url))`.
+"""Rollbook in the process of an Agent-lightning 0.3 trainer: `Trainer(store=RollbookStore(url))`.
 
-Needs the extra `agentlightning`. A Rollbook server needs none of this: Agent-lightning's own client can use it.
+It needs the extra `agentlightning`. With a Rollbook server, this module is not needed: the client of Agent-lightning
+can use the server.
 """
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false
 # Agent-lightning is installed in a separate environment, which the type checker does not see.
-# ruff: noqa: A002, ASYNC109 - the names of arguments are Agent-lightning's.
+# ruff: noqa: A002, ASYNC109 - the names of arguments are those of Agent-lightning.
 
 from __future__ import annotations
 
@@ -44,17 +45,17 @@ Theirs = TypeVar("Theirs", bound=BaseModel)
 
 
 class RollbookStore(LightningStore):
-    """A store of Agent-lightning's type that keeps everything in a Rollbook database.
+    """Implementation of the store interface of Agent-lightning on a Rollbook database.
 
     The first call in each process opens the database: the object may be pickled, and a forked runner opens its own
     connection. Returned models are copies; changing one does not change the store.
 
     Args:
-        url: which database, as for `open_store`.
-        scan_debounce_seconds: the minimum time between two runs of the watchdog on marked calls; 0 runs it every time.
+        url: the URL of the database, as for `open_store`.
+        scan_debounce_seconds: the minimum time between two sweeps by marked calls (see `Store`); 0 sweeps at each one.
 
     Raises:
-        Invalid: the URL has a mistake.
+        Invalid: the URL is invalid.
     """
 
     def __init__(self, url: str, *, scan_debounce_seconds: float = 10.0) -> None:
@@ -65,7 +66,7 @@ class RollbookStore(LightningStore):
         """Return the underlying store, with the methods that Agent-lightning's interface lacks: history, verify, as_at.
 
         Raises:
-            WrongProcess: a `memory://` store can be used only in the process that made it.
+            WrongProcess: a `memory://` store can be used only in the process that created it.
         """
         return await self._store.opened()
 
@@ -75,7 +76,7 @@ class RollbookStore(LightningStore):
 
     @property
     def capabilities(self) -> dict[str, bool]:
-        """Return what Agent-lightning may rely on; this is known before the database is opened."""
+        """Return the capabilities on which Agent-lightning may rely. They are known before the database is opened."""
         return {
             "thread_safe": True,
             "async_safe": True,
@@ -191,7 +192,7 @@ class RollbookStore(LightningStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         recorded = await self._store.call(Store.add_many_spans, [_copy(models.Span, span) for span in spans])
-        # If two spans have one key, the first counts.
+        # If two spans have the same key, the first counts.
         given = {_key(span): span for span in reversed(spans)}
         return [given[_key(span)] for span in recorded]
 
@@ -255,7 +256,7 @@ def _key(span: _Keyed) -> tuple[str, str, str]:
 
 
 def _copy(kind: type[Theirs], model: BaseModel) -> Theirs:
-    """Return a model as the other package's class of the same name; the fields are the same."""
+    """Return a model as an instance of a class of the other package that has the same fields."""
     return kind.model_validate(model.model_dump())
 
 
@@ -285,7 +286,7 @@ def _given(**fields: Any) -> dict[str, Any]:
 
 
 def _span(span: models.Span) -> Span:
-    """Return Agent-lightning's span without validating it again; the store has validated it."""
+    """Return a span as a span of Agent-lightning, without validation, because the store has validated it."""
     return Span.model_construct(
         **{
             **span.model_dump(),

@@ -1,4 +1,4 @@
-"""A store defined by its URL, so that frameworks may construct it early, pickle it and fork around it."""
+"""Store that is defined by its URL. Frameworks can construct it early, pickle it, and fork the process that has it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class StoreByURL:
     """A store that opens at the first call in each process.
 
     Args:
-        url: which database, as for `open_store`.
-        scan_debounce_seconds: the minimum time between two runs of the watchdog on marked calls; 0 runs it every time.
+        url: the URL of the database, as for `open_store`.
+        scan_debounce_seconds: the minimum time between two sweeps by marked calls (see `Store`); 0 sweeps at each one.
 
     Raises:
-        Invalid: the URL has a mistake.
+        Invalid: the URL is invalid.
     """
 
     def __init__(self, url: str, *, scan_debounce_seconds: float = 10.0) -> None:
@@ -59,9 +59,9 @@ class StoreByURL:
         """Return the store of this process; the first call opens it.
 
         Raises:
-            WrongProcess: a `memory://` store can be used only in the process that made it.
+            WrongProcess: a `memory://` store can be used only in the process that created it.
         """
-        # An event loop must not wait for a lock, and a cancelled caller must not leave a half-opened store behind.
+        # An event loop must not wait for a lock, and a cancelled call must not stop the opening, so a thread opens it.
         return self._store or await asyncio.to_thread(self._open)
 
     def _open(self) -> Store:
@@ -82,7 +82,7 @@ class StoreByURL:
             try:
                 return await own(*args, **kwargs)
             except Closed:
-                # A store that raises `Closed` has not carried out the call, so the call can be repeated.
+                # A store that raises `Closed` has not executed the call, so the call can be repeated.
                 if store not in self._closed_for_forks:
                     raise
 
@@ -97,8 +97,8 @@ class StoreByURL:
     def before_fork(self) -> None:
         """Close a SQLite file; the next call on either side opens it again.
 
-        SQLite keeps its locks in the memory of the process. A forked child would believe that it holds them: a fork
-        during a commit would leave the file locked for ever in the child.
+        SQLite stores the state of its locks in the memory of the process, so a forked child would copy it. After a fork
+        during a commit, the file would stay locked for ever in the child.
         """
         self._opening.acquire()
         if self._store is not None and self._url.path is not None:
@@ -116,10 +116,10 @@ class StoreByURL:
     def after_fork_in_child(self) -> None:
         """Discard the inherited store; the next call opens a store of this process."""
         if self._store is not None:
-            # The store is never closed here, since its finalisers would write to the parent's connections.
+            # This reference keeps the store alive, because its finalisers would write to the parent's connections.
             _inherited.append(self._store)
             self._store = None
-        # The parent's lock may be held by a thread that does not exist in the child.
+        # A thread that does not exist in the child may hold the parent's lock, so the child needs a new one.
         self._opening = threading.Lock()
 
 
@@ -151,7 +151,7 @@ def _after_fork_in_child() -> None:
     for store in _forking:
         store.after_fork_in_child()
     _forking.clear()
-    # The parent's thread held the lock when it forked; no thread of the child holds it.
+    # `_before_fork` acquired the lock in the parent, so the child must release its copy.
     _one_fork.release()
 
 

@@ -40,7 +40,7 @@ class Graph(Protocol):
         ...
 
     async def aupdate_state(self, config: RunnableConfig, values: dict[str, Any], /) -> RunnableConfig:
-        """Set values on top of a state, and return the config of the new one."""
+        """Set values on top of a state, and return the config of the new state."""
         ...
 
 
@@ -49,8 +49,8 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 
     A thread named `<rollout_id>:<scope>` belongs to that rollout. With `attempt_id` in the config's `configurable`,
     each checkpoint and each write counts as a heartbeat of that attempt, and the attempt's id becomes the checkpoint's
-    `run_id` unless it has one. The methods without `a` do the same and block their caller, also where a loop is
-    running.
+    `run_id` unless it has one. The methods without the prefix `a` do the same and block their caller, even if
+    an event loop runs in the caller's thread.
     """
 
     def __init__(self, store: Store | SyncStore, *, serde: SerializerProtocol | None = None) -> None:
@@ -58,7 +58,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 
         Args:
             store: a store opened on a database.
-            serde: converts values to bytes; None for LangGraph's own serialiser, msgpack.
+            serde: the serializer of values; None for the default of LangGraph, msgpack.
 
         Raises:
             Unsupported: the store is behind `http://`.
@@ -82,7 +82,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 (the base class's)
+        filter: dict[str, Any] | None = None,  # noqa: A002 (signature of the base class)
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
@@ -167,7 +167,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             attempt_id=_attempt_id(config),
         )
 
-    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 (the base class's)
+    def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 (signature of the base class)
         """Return a version that sorts after `current` and that no other branch of the thread has."""
         count = 0 if current is None else int(str(current).partition(".")[0])
         return f"{count + 1:032}.{random.getrandbits(53):016x}"
@@ -206,7 +206,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             await self.store.threads.prune(thread_id, gone)
 
     async def _ancestors_needed(self, place: ThreadPlace) -> set[CheckpointKey]:
-        """Return the ancestors that hold channels which the checkpoint stores as differences."""
+        """Return the ancestors with the values of channels that the checkpoint stores only as differences."""
         needed: set[CheckpointKey] = set()
         found = await self.store.threads.get_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id)
         if found is None:
@@ -229,7 +229,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 (the base class's)
+        filter: dict[str, Any] | None = None,  # noqa: A002 (signature of the base class)
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
@@ -277,8 +277,8 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Collection[str]) -> dict[str, Any] | None:
     """Return the newest checkpoint after which one of the given nodes would run next; None if there is none.
 
-    The result is the argument `external` of `runs.save_checkpoint`: the end of a phase, if the nodes are those of the
-    next phase.
+    The result is a value for the argument `external` of `runs.save_checkpoint`. It is the end of a phase if the nodes
+    are the nodes of the next phase.
     """
     async for snapshot in graph.aget_state_history(config):
         if not set(nodes).isdisjoint(snapshot.next):
@@ -287,7 +287,7 @@ async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Coll
 
 
 def pointer(config: RunnableConfig) -> dict[str, Any]:
-    """Return the argument `external` of `runs.save_checkpoint` for the checkpoint that a config names."""
+    """Return the argument `external` of `runs.save_checkpoint` for the checkpoint in a config."""
     checkpoint_id = get_checkpoint_id(config)
     if checkpoint_id is None:
         raise Invalid("checkpoint_id", "is not in the config; pass the config of a state of the graph")
@@ -306,12 +306,12 @@ async def start_from(
 
     Args:
         graph: a graph compiled with a `RollbookSaver`.
-        external: the pointer that a checkpoint of a run holds.
-        attempt_id: the attempt that continues, such as that of a fork.
-        state_patch: values to set first, such as those of a fork; the checkpoint itself does not change.
+        external: the pointer in a checkpoint of a run.
+        attempt_id: the attempt that continues, such as the attempt of a fork.
+        state_patch: values to set first, such as the `state_patch` of a fork; the checkpoint itself does not change.
 
     Raises:
-        Invalid: the checkpoint does not point to a checkpoint of LangGraph.
+        Invalid: `external` does not point to a checkpoint of LangGraph.
     """
     if external is None or external.get("kind") != "langgraph":
         raise Invalid("external", f"{external!r} is no checkpoint of LangGraph's; save one with external=pointer(...)")
