@@ -1,6 +1,6 @@
 """Names of spans, attributes and metadata keys that the store interprets, and the summary of a span's attributes.
 
-`FEEDS` defines from which attributes each field of `span.recorded` is read. It is part of the log's format: the log
+`FEEDS` defines the attributes from which each field of `span.recorded` is read. It is part of the log's format: the log
 stores the values that were read, so a change requires a new shape of `span.recorded`.
 """
 
@@ -81,17 +81,17 @@ _LARGEST_COUNT: Final = 2**53
 
 
 class SpanSummary(NamedTuple):
-    """The values of a span's attributes that folds and searches need; None for absent values."""
+    """The values in a span's attributes that projections and searches need; None for absent values."""
 
     rewards: tuple[tuple[str, float], ...] = ()
     """The name and the finite value of each dimension, the primary one first."""
     tokens_in: int | None = None
     tokens_out: int | None = None
     model: str | None = None
-    """The model of the answer, else the model of the request."""
+    """The model in the response, or else the model in the request."""
     response_id: str | None = None
     kind: str | None = None
-    """The kind of run event for a span with a node: the one it names, else `tool_result` for a tool, else `result`."""
+    """The kind of run event for a span with a node: `agl.kind`, or else `tool_result` for a tool, or else `result`."""
     node_id: str | None = None
     scope: str | None = None
     parent_node_id: str | None = None
@@ -103,7 +103,7 @@ EMPTY_SUMMARY: Final = SpanSummary()
 
 
 def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
-    """Return the summary of a span from its name and attributes. Malformed values are ignored; nothing is raised."""
+    """Return the summary of a span from its name and attributes. Malformed values are ignored."""
     if _READ.isdisjoint(attributes):
         return EMPTY_SUMMARY
     common = (
@@ -158,9 +158,9 @@ def _named(attributes: Mapping[str, Any], index: int, value: float) -> tuple[str
 
 
 def _agentops_reward(output: Any) -> float | None:
-    """Return the reward in a task's output as AgentOps records it: an object or its JSON text."""
+    """Return the reward in the output of a task, which AgentOps records as an object or as JSON text."""
     if isinstance(output, str):
-        # Most outputs are long texts without a reward; the search is a hundred times cheaper than parsing.
+        # Most outputs are long texts without a reward. A search costs a hundredth of parsing, so it comes first.
         if '"reward"' not in output:
             return None
         try:
