@@ -1,8 +1,8 @@
-"""Example: tuning a search engine over the documentation of this machine's Python; all parts communicate by the store.
+"""Example: tuning a search engine over the documentation of this machine's Python; the parts share only a store.
 
 A `Trainer` runs an algorithm that proposes rankings, and four runner processes that evaluate them: 4,840 rollouts in
-one database. One runner is killed during the run; its rollouts return to the queue and other runners finish them. It
-needs no network and no model.
+one database. One runner is killed during the run; its rollouts return to the queue and other runners finish them. The
+example needs no network and no model.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -
 
     A run that was interrupted or killed is continued.
 
-    0: tuned, every rollout succeeded, at least one of them after its runner was killed, and the log was verified.
-    1: one of these conditions failed. 3: `verify` or `rebuild` found a difference. 130: interrupted; the finished part
-    is kept.
+    0: every rollout succeeded, at least one of them after its runner was killed, and the log was verified.
+    1: one of these conditions failed. 3: `verify` or `rebuild` found a difference. 130: interrupted; finished rollouts
+    are kept.
 
     Args:
-        db_url: the database of the run; created if missing. Earlier runs in it stay, this one is added.
+        db_url: the database of the run; created if missing. Earlier runs in it are kept.
         seed: the seed for the choice of queries and of the rankings.
         runners: the number of processes that answer queries.
         quiet: print only the result, no progress.
@@ -28,7 +28,7 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -
     Raises:
         StoreError: the database cannot be opened, or its connection was lost.
     """
-    # The runners also import this package, but do not need the job.
+    # The runners also import this package, but do not need the job, so it is imported here.
     from store.examples.doc_search.algorithm import Job
     from store.examples.doc_search.job import run
 

@@ -1,4 +1,4 @@
-"""Agent that answers one query with one ranking, records its steps, and computes the reward from the answer's rank."""
+"""Agent that answers one query with one ranking, records its steps, and computes the reward from the result's rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from store.training.agent import AgentRunner
 
 RESULTS = 10
-"""The number of results in an answer; documents below them earn no reward."""
+"""The number of results of a query. The reward is 0 if the right document is not among them."""
 RANKING = "ranking"
 """The name of the ranking among a rollout's resources."""
 
@@ -51,18 +51,18 @@ class SearchAgent(LitAgent[Any]):
         """Search for a query and emit the reward: 1/rank of the right document, 0 beyond the tenth place.
 
         Args:
-            task: the `query`, the number of the right `document`, and its `name`, which must be the name of this number
-                in the library.
+            task: the `query`, the number of the right `document`, and its `name`, which must equal the name in the
+                library.
             resources: the ranking, as the text of a prompt.
             rollout: unused.
 
         Raises:
-            LookupError: the library has another name for the document, because it was made from another Python; or
+            LookupError: the library has another name for the document, because it was built from another Python; or
                 there is no ranking.
         """
         del rollout
         ranking, library = _ranking(resources), self._library
-        assert library is not None  # read when the runner took the agent
+        assert library is not None  # `set_runner` has read it
         names, document, trace = library.names, task["document"], self.tracer
         with trace.operation_context("index", {"index.documents": len(names)}):
             if not 0 <= document < len(names) or names[document] != task["name"]:

@@ -1,4 +1,4 @@
-"""Algorithm that publishes rankings, has runners evaluate them, and moves on; it also kills a runner on purpose.
+"""Algorithm that publishes rankings for evaluation and then proposes better ones. It also kills a runner on purpose.
 
 A restarted algorithm repeats the same steps, and its plan finds the rollouts that exist already.
 """
@@ -84,7 +84,7 @@ class Job:
         return self.rounds * CANDIDATES * self.queries_per_round + 2 * self.held_out_queries
 
     def tasks(self, library: Library, rng: random.Random) -> tuple[list[Any], list[Any]]:
-        """Draw the training tasks and the held-out tasks, each a query about a document of the library.
+        """Return random training tasks and held-out tasks. Each task is a query about a document of the library.
 
         Raises:
             JobFailed: the library has too few queries.
@@ -133,9 +133,9 @@ class Tuning(Algorithm):
 
     Args:
         job: the size of the job.
-        rng: draws the queries of each round.
-        fingerprint: identifies the library of the tasks; a run with another library is not continued.
-        progress: shows the progress.
+        rng: the random generator for the queries of each round.
+        fingerprint: the identity of the library of the tasks; a run with another library is not continued.
+        progress: the display of the progress.
     """
 
     def __init__(self, job: Job, rng: random.Random, fingerprint: str, progress: Progress) -> None:
@@ -204,7 +204,7 @@ class Tuning(Algorithm):
         store, plan = self.get_store(), self._plan
         rollouts: list[Rollout] = []
         for ranking in rankings:
-            # Each ranking is a step of the plan and an epoch of its own; a round is one step of the training.
+            # Each ranking has its own epoch and version of the resources; a round is one step of the training.
             number, self._published = self._published, self._published + 1
             published = await plan.publish(store, as_resource(ranking), step=number)
             rollouts += await plan.enqueue(

@@ -1,4 +1,4 @@
-"""BM25F: ranking of documents with several weighted fields by the rarity of the words that they share with a query.
+"""BM25F: ranking of documents with several weighted fields. Rare words of the query count more than common words.
 
 The score of a document is the sum, over the distinct words of the query, of `idf * x / (k1 + x)`. `x` is the sum of the
 word's occurrences in each field, times the field's weight, divided by the field's length relative to its average
@@ -45,7 +45,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Inverted index: how often each word occurs in each field of each document.
+    """Inverted index of the number of occurrences of each word, by field and document.
 
     The occurrences of word `w` in field `f` are contiguous in `documents` and `counts`, from `starts[w * fields + f]`
     up to the next start. `lengths` contains the number of words of each field of each document.
@@ -95,7 +95,7 @@ class Searcher:
         self._scales = _scales(index, ranking)
 
     def retrieve(self, words: Iterable[str], limit: int = 10) -> dict[int, float]:
-        """Return the scores of all documents that may be among the best `limit`; the scores of these are exact.
+        """Return scores of documents, among them the best `limit` documents with exact scores.
 
         Rare words come first. When the remaining words cannot lift a new document above the best found so far, they are
         added only to known documents. The result is the same, and common words cost little.
@@ -129,7 +129,7 @@ class Searcher:
         return math.log(1 + (self._index.size - spread + 0.5) / (spread + 0.5))
 
     def _share(self, word: int) -> dict[int, float]:
-        """Return what a word adds to the score of each document with it; always less than the word's rarity."""
+        """Return the part of the score that a word adds, by document. It is always less than the word's rarity."""
         known = self._shares.get(word)
         if known is not None:
             return known

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShownProgress:
-    """Progress on a console without markup: on a terminal a bar during a part, and always a line at its end."""
+    """Progress on a console without markup. Each part ends with a line; a terminal shows a bar before the end."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
@@ -87,5 +87,5 @@ class Paper:
         if self._console.is_terminal:
             self._console.print(text, style=style)
         else:
-            # rich is not used here, since it would convert tabs to spaces.
+            # rich would convert tabs to spaces, so it is not used here.
             self._console.file.write(f"{text}\n")

@@ -69,7 +69,7 @@ def read_documents(files: Iterable[Path], root: Path) -> Iterator[Document]:
     """Yield every function and method of a module or class; sources that do not parse are skipped."""
     for path in files:
         with warnings.catch_warnings():
-            # Old escapes in some modules of the standard library warn on every parse.
+            # Old escapes in some modules of the standard library warn on every parse, so warnings are ignored.
             warnings.simplefilter("ignore")
             try:
                 source = path.read_bytes()
@@ -83,7 +83,7 @@ def read_documents(files: Iterable[Path], root: Path) -> Iterator[Document]:
 
 
 def choose_queries(documents: list[Document]) -> list[Query]:
-    """Return the usable summaries: those with four words or more that belong to only one function."""
+    """Return a query for each summary that has at least four words and belongs to only one function."""
     occurrences = Counter(document.summary for document in documents)
     return [
         Query(document.summary, number)
@@ -141,7 +141,7 @@ def _names_and_strings(function: Function) -> Iterator[str]:
 
 
 def _comments(lines: list[str], tree: ast.Module) -> dict[int, str]:
-    """Return the comment of each line that has one, by line number.
+    """Return the comments by line number.
 
     `tokenize` would cost four times as much as all other steps; the positions of multi-line strings are sufficient.
     """

@@ -128,7 +128,7 @@ async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, j
     paper = Paper(Console(highlight=False, markup=False, emoji=False))
     print_result(paper, library, outcome, job)
     survived = await print_survival(paper, store, outcome, job)
-    # The run ends only now: a job that is killed before this point is continued, and prints all of this again.
+    # The run ends only here, so a job that is killed before this line is continued and prints the report again.
     await end(store, outcome.run, outcome.tuned.to_json())
     intact = await print_proof(paper, store)
     await print_size(paper, store, db_url, outcome.run)

@@ -97,7 +97,7 @@ def open_library(
     Args:
         directory: the directory of the file; created if missing.
         root: the directory of the sources; None for the standard library of the running Python.
-        on_reading: called before the sources are parsed, which takes seconds.
+        on_reading: function that is called before the sources are parsed, which takes seconds.
 
     Raises:
         OSError: the directory cannot be written.
@@ -124,7 +124,7 @@ def _fingerprint(files: Sequence[Path]) -> str:
     for path in files:
         state = path.stat()
         facts.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
-    # A change of the code that reads documents must invalidate older files.
+    # A change of the code that reads documents must invalidate older files, so the code is part of the hash.
     for module in ("corpus.py", "bm25f.py"):
         facts.update(Path(__file__).with_name(module).read_bytes())
     return facts.hexdigest()[:16]

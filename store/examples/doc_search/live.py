@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from store.training.runner import Runner
 
 LIVE = "doc-search-live"
-"""The id of the resources that every query uses; each version of the ranking is a version of it."""
+"""The id of the resources that every query uses; each version of the ranking is a version of these resources."""
 LEARNED = "learned"
 """The name of the learner's state among these resources."""
 BATCH = 50
@@ -40,10 +40,10 @@ _HEARTBEAT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The state of the learner. It is published together with its ranking in one call, so both are stored or none."""
+    """The state of the learner. One call publishes the state and its ranking, so both are stored or neither."""
 
     cursor: str | None = None
-    """The cursor of the log after which rollouts are still to be learned from."""
+    """The cursor of the log after which the next batch of rollouts begins."""
     rollouts: list[str] = field(default_factory=list[str])
     """The rollouts that this version was learned from, without those of earlier versions."""
     total: int = 0
@@ -61,12 +61,12 @@ class Learned:
 
 
 class RankingLearner:
-    """Learner that alternates between the best ranking and one near it, since queries differ, and so do their rewards.
+    """Learner that alternates between the best ranking and a similar one, because rewards also depend on the queries.
 
     Args:
         store: the store to learn from and to publish to.
         seed: the seed of the rankings.
-        say: called with a message about each version.
+        say: function that is called with a message about each version.
     """
 
     def __init__(self, store: Store, seed: int, say: Callable[[str], None]) -> None:
@@ -77,7 +77,7 @@ class RankingLearner:
         self.learned = Learned(best=self._used.to_json())
 
     async def begin(self) -> None:
-        """Continue from the state in the store. It is published again, since queries use the latest version."""
+        """Continue from the state in the store. Queries use the latest resources, so the state is published again."""
         known = await self._store.get_resources_by_id(LIVE)
         if known is not None:
             state = cast("PromptTemplate", known.resources[LEARNED])
@@ -87,11 +87,11 @@ class RankingLearner:
         await self._publish(replace(self.learned, rollouts=[]), self._used)
 
     async def learn(self) -> None:
-        """Publish another version for each batch of ended rollouts, without end."""
+        """Publish another version for each batch of ended rollouts, until cancelled."""
         batches = cast("AsyncGenerator[Finished]", follow(self._store, self.learned.cursor, min_rollouts=BATCH))
         async with aclosing(batches):
             async for batch in batches:
-                # Other rollouts of this store are no queries of this job; the cursor skips them.
+                # Other rollouts of this store are not queries of this job, so they are skipped.
                 ours = [rollout for rollout in batch.rollouts if rollout.resources_id == LIVE]
                 await self._learn(ours, batch.cursor)
 
@@ -128,12 +128,12 @@ class RankingLearner:
 
 
 class Asking:
-    """Simulated user who sends one query after another; each is a rollout that was never in a queue.
+    """Simulated user who sends one query after another; each query is a rollout without a queue.
 
     Args:
-        runner: answers the queries, on its worker and store.
+        runner: the runner that executes the queries.
         tasks: the possible queries.
-        rng: chooses among them.
+        rng: the random generator that selects a query.
     """
 
     def __init__(self, runner: Runner[Any], tasks: Sequence[Any], rng: random.Random) -> None:
@@ -143,11 +143,11 @@ class Asking:
         self.sent = 0
 
     async def ask(self) -> None:
-        """Send queries without end."""
+        """Send queries until cancelled."""
         runner = self._runner
         heartbeat = Heartbeat(runner.store, runner.label, _HEARTBEAT_SECONDS, 0.5, "thread", include_gpu=False)
         async with heartbeat.sent():
-            # Rollouts of a process that was killed end now, as failed.
+            # This ends the rollouts that a killed process was running.
             await heartbeat.introduce()
             while True:
                 await runner.step(self._rng.choice(self._tasks), mode="train")
@@ -155,7 +155,7 @@ class Asking:
 
 
 async def ask_and_learn(asking: Asking, learner: RankingLearner) -> None:
-    """Run both tasks until this is cancelled, or one of them fails."""
+    """Run both tasks until the call is cancelled or one of the tasks fails."""
     await learner.begin()
     async with asyncio.TaskGroup() as sides:
         sides.create_task(asking.ask())

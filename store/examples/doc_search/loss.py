@@ -1,4 +1,4 @@
-"""Deliberate loss of a runner: it is killed, as by a power cut, while it holds unfinished rollouts."""
+"""Deliberate loss of a runner: it is killed, as by a power cut, while it has unfinished rollouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IN_FLIGHT = ("preparing", "running")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A runner that was killed, and the rollouts that it held."""
+    """A runner that was killed, and the rollouts that it did not finish."""
 
     worker_id: str
     pid: int
@@ -28,23 +28,23 @@ class Loss:
 
 
 async def lose_a_runner(store: Store, holding: int) -> Loss:
-    """Kill a runner of this process when it holds enough rollouts, and return the rollouts that it left unfinished.
+    """Kill a runner of this process when it has `holding` unfinished rollouts, and return the rollouts that it lost.
 
-    The heartbeats of runners contain their process ids; the trainer starts another process in its place.
+    The process id comes from the runner's heartbeat. The trainer replaces the killed process.
     """
     while True:
         for worker_id, held in (await _held(store)).items():
             if len(held) < holding or (pid := await _pid(store, worker_id)) is None:
                 continue
             os.kill(pid, signal.SIGKILL)
-            # It may have finished them between the query and the kill, or reported some that are not stored yet.
+            # The runner may have finished rollouts since the query, so they are read again.
             if lost := await _lost(store, (await _held(store)).get(worker_id, [])):
                 return Loss(worker_id, pid, lost)
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _lost(store: Store, held: list[AttemptedRollout]) -> list[str]:
-    """Return the rollouts whose attempt did not succeed, when the status of each is known."""
+    """Wait until each attempt has ended, and return the rollouts whose attempt did not succeed."""
     lost: list[str] = []
     for rollout in held:
         while (status := await _status(store, rollout)) in _IN_FLIGHT:  # noqa: ASYNC110 - there is no notification of it
@@ -63,7 +63,7 @@ async def _status(store: Store, rollout: AttemptedRollout) -> str | None:
 async def _pid(store: Store, worker_id: str) -> int | None:
     worker = await store.get_worker_by_id(worker_id)
     pid = ((worker.heartbeat_stats if worker else None) or {}).get("pid")
-    # A worker of an earlier run may have had the same name, and another process may have its pid now.
+    # The heartbeat may be from an earlier run and its pid reused, so only children of this process count.
     return pid if pid in {child.pid for child in multiprocessing.active_children()} else None
 
 

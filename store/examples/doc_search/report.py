@@ -133,13 +133,13 @@ async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job
 
 
 def _came_back(outcome: SearchOutcome) -> list[str]:
-    """Return the rollouts that the killed runner held and others finished."""
+    """Return the rollouts that the killed runner left unfinished and that were retried."""
     held = outcome.loss.rollout_ids if outcome.loss else []
     return sorted(set(held) & set(outcome.retried))
 
 
 async def print_proof(paper: Paper, store: Store) -> bool:
-    """Print whether the tables agree with the log, before and after a rebuild, and return it."""
+    """Print whether the tables agree with the log before and after a rebuild, and return whether they do."""
     paper.heading("Proof")
     verified = await store.log.verify()
     found = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"

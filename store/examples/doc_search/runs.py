@@ -17,7 +17,7 @@ _MARK = re.compile(rf"{_PREFIX}(\d+)/(job|result)")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, by its name."""
+    """A run of the job."""
 
     name: str
     is_resumed: bool
@@ -25,11 +25,11 @@ class Run:
 
 
 async def begin(store: Store, job: str) -> Run:
-    """Return the unfinished run of a job, or start another.
+    """Return the unfinished run of a job, or start a new run.
 
     Args:
         store: the store of the runs.
-        job: all parameters of the job, as a text; runs with other parameters stay as they are.
+        job: all parameters of the job, as a text; runs with other parameters are not continued.
     """
     marks: dict[int, dict[str, str]] = {}
     for resources in await store.query_resources(resources_id_contains=_PREFIX):

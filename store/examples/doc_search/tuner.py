@@ -19,7 +19,7 @@ STEP_SHRINKS_BY = 0.85
 
 
 class Tuner:
-    """The centre of the search, and the seeded source of the candidates around it.
+    """The centre of the search, and the seeded generator of candidates around it.
 
     All parameters are searched on a log scale, on which halving and doubling a weight are steps of the same size.
     """

@@ -1,4 +1,4 @@
-"""Agent that plays one game and requests each guess from a model over HTTP. It knows neither store nor training."""
+"""Agent that plays one game. It requests each guess from a model over HTTP, and does not use the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMES_BACK: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class NoAnswer(RuntimeError):
-    """The model did not answer after all tries."""
+    """The model did not respond to any try."""
 
 
 @llm_rollout
@@ -32,7 +32,7 @@ async def guesser(task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
     Args:
         task: `secret`, and the rules: `numbers` and `guesses`.
         llm: the model.
-        rollout: its place in its plan seeds the model's choices, so that a game does not depend on other games.
+        rollout: the rollout, whose place in the plan seeds the model's choices, so games do not depend on each other.
 
     Raises:
         NoAnswer: the model cannot be reached.
@@ -57,7 +57,7 @@ async def guesser(task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
 
 def _seed(rollout: Rollout, turn: int) -> int:
     metadata = rollout.metadata or {}
-    # The name of the run is left out, so that two runs with one seed play the same games.
+    # The name of the run is left out, so that two runs with the same seed play the same games.
     _, _, place = str(metadata.get(PLAN_KEY, rollout.rollout_id)).partition("/")
     return zlib.crc32(f"{metadata.get('seed')}/{place}/{turn}".encode())
 

@@ -1,4 +1,4 @@
-"""SVG chart of a training: how often the secret was found in each step, and the results of two simple players."""
+"""SVG chart of a training: the fraction of found secrets in each step, and the results of two simple players."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def draw(found: Sequence[float], marks: Sequence[tuple[str, float]], sentence: s
     Args:
         found: for each step, the fraction of its games that found the secret.
         marks: horizontal lines by name, from 0 to 1.
-        sentence: the title above the chart, which screen readers read instead of it.
+        sentence: the title above the chart, which screen readers read instead of the chart.
     """
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'

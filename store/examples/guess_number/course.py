@@ -19,16 +19,16 @@ class StepResult:
     """The result of a step."""
 
     number: int
-    """From 0."""
+    """The number of the step, from 0."""
     found: float
     """The fraction of its games that found the secret."""
     games: int
     failed: int
     """The number of games that did not finish."""
     calls: int
-    """The number of calls that it learned from."""
+    """The number of calls that the policy learned from."""
     entropy: float
-    """The entropy of the choice of a word, before the last pass over the calls, in nats."""
+    """The entropy, in nats, of the policy's choice of a word before the last pass over the calls."""
     shown: dict[int, list[str]]
     """The words of the first game about each secret, hints included."""
 
@@ -45,7 +45,7 @@ class Course:
     seed: int = 0
     """The seed of the weights, and of every choice of a word."""
     least: float = 0.40
-    """The fraction that the last five steps must exceed."""
+    """The fraction of found secrets that the last five steps must exceed."""
     least_gain: float = 0.20
     """The required difference between the last five and the first three steps."""
 

@@ -1,4 +1,4 @@
-"""Rules of the game: find a secret number in a few guesses with hints; and its turns as words, tokens and messages."""
+"""Rules of the game of finding a secret number by guesses and hints, and its turns as words, tokens and messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Game:
 
     @property
     def by_halving(self) -> float:
-        """The probability that halving the range finds the secret, which is the optimum."""
+        """The probability that halving the range finds the secret. No other strategy is better."""
         return min((2**self.guesses - 1) / self.numbers, 1.0)
 
     def judge(self, secret: int, answer: str) -> Verdict | None:

@@ -31,7 +31,7 @@ _READS_AT_ONCE: Final = 16
 
 
 class NothingToLearnFrom(RuntimeError):
-    """No game of a step can be learned from."""
+    """The games of a step contain nothing to learn from."""
 
 
 def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float]:
@@ -39,7 +39,7 @@ def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[
 
     Args:
         rewards: the rewards by rollout id.
-        groups: the group of each rollout; a group of a single rollout gives 0.
+        groups: the group of each rollout; the advantage in a group of one rollout is 0.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for rollout_id in rewards:
@@ -58,13 +58,13 @@ class Grpo(Algorithm):
     If the store contains a run of this name, the training continues it. Games that were played are not repeated; the
     algorithm learns from them as it did the first time, which leads to the same weights.
 
-    Weights are stored as resources of their own: `<run>/weights/<version>`. The resources of the agents contain this id
-    and the model `policy@<version>` at the proxy.
+    Weights are stored as separate resources with the id `<run>/weights/<version>`. The resources of the agents contain
+    this id and the model `policy@<version>` at the proxy.
 
     Args:
         run: the name of the run; a store may contain many runs.
         course: the parameters of the training.
-        on_step: called with the result of each step.
+        on_step: function that is called with the result of each step.
     """
 
     def __init__(self, run: str, course: Course, on_step: Callable[[StepResult], None]) -> None:
@@ -108,7 +108,7 @@ class Grpo(Algorithm):
         )
         proxy.update_backends([backend])
         named = PromptTemplate(template=self.weights_id(version), engine="f-string")
-        # `Plan.publish` would keep an existing version, but a restarted process has another proxy.
+        # A restarted process has another proxy, and `Plan.publish` would not replace the old address.
         await self.get_store().update_resources(
             self.plan.resources_id(version), {"policy": proxy.as_resource(), "weights": named}
         )

@@ -35,10 +35,10 @@ def run(
     """Train on a database and print the result; return the exit code for a shell.
 
     0: the result is as required, and the log was verified. 1: one of these conditions failed. 3: `verify` found a
-    difference. 130: interrupted; the finished part is kept.
+    difference. 130: interrupted; finished games are kept.
 
     Args:
-        db: the database of the run; created if missing. Earlier runs in it stay, this one is added.
+        db: the database of the run; created if missing. Earlier runs in it are kept.
         course: the parameters of the training.
         name: the name of the run; an interrupted run of this name and with the same course is continued. None for a new
             run.

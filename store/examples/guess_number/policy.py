@@ -18,7 +18,7 @@ from store.training import Trajectories
 WIDTH: Final = 32
 """The width of embedding and state."""
 
-# Further decimals depend on the other prompts of a batch, and so, after many steps, on the order of the calls.
+# Further decimals depend on the other prompts of a batch. Without rounding, weights would depend on the order of calls.
 _DECIMALS: Final = 9
 
 
@@ -34,7 +34,7 @@ class TorchMissing(StoreError, ImportError):
 
 
 def torch() -> Any:
-    """Return the module `torch`, which uses one core: these tensors are too small to share.
+    """Return the module `torch`, limited to one core, because the tensors are too small for several.
 
     Raises:
         TorchMissing: PyTorch is not installed.
@@ -57,7 +57,7 @@ class Sampled(NamedTuple):
 
 
 class Policy:
-    """Model of the next word's probabilities, given the words so far: embedding, GRU, one linear layer.
+    """Model that predicts the probabilities of the next word after some words: embedding, GRU, one linear layer.
 
     Args:
         words: the number of words.
@@ -77,7 +77,7 @@ class Policy:
                 "cell": lib.nn.GRUCell(WIDTH, WIDTH),
                 "head": lib.nn.Linear(WIDTH, words),
             })  # fmt: skip
-        # In single precision, a choice could depend on the rest of its batch, and no training could be repeated.
+        # In single precision, a choice could depend on the rest of its batch, so a training could not be repeated.
         self.module.double()
 
     @property
@@ -133,7 +133,7 @@ class Policy:
 
 def _drawn(log_probs: Sequence[float], draw: float) -> Sampled:
     upper = accumulate(math.exp(log_prob) for log_prob in log_probs)
-    # The last token also gets the remainder of rounding.
+    # If rounding leaves the sum below the draw, the last token is chosen.
     token = next((place for place, end in enumerate(upper) if draw < end), len(log_probs) - 1)
     return Sampled(token, round(log_probs[token], _DECIMALS))
 

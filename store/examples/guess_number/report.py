@@ -61,7 +61,7 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
 
 
 def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
-    """Return how the result misses the requirements; None if it meets them."""
+    """Return a description of the unmet requirements; None if the result meets all."""
     if course.is_learned(steps):
         return None
     return (

@@ -86,12 +86,12 @@ class PolicyServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server is not None  # entered
+        assert self._server is not None  # set by `__aenter__`
         self._server.should_exit = True
         await asyncio.wrap_future(self._ended)
 
     def _live(self) -> None:
-        assert self._server is not None  # entered
+        assert self._server is not None  # set by `__aenter__`
         try:
             asyncio.run(self._server.serve([self._listener]))
         finally:
@@ -183,5 +183,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        # Ctrl+C is handled by the program that contains the server.
+        # The program that contains the server handles Ctrl+C, so the server does not.
         yield
