@@ -162,12 +162,12 @@ class RunEventQuery(RolloutPastQuery):
     after: int = Field(default=0, ge=0, le=_LAST)
     """The version of the last event that the caller has processed."""
     limit: int = Field(default=500, ge=-1, le=_LAST)
-    """How many events at most; -1 for all."""
+    """The maximum number of events; -1 for all."""
     scope: str | None = None
     node_id: str | None = None
     kind: str | None = None
     bodies: bool = True
-    """Include messages, prompts, responses and errors."""
+    """Whether to include messages, prompts, responses and errors."""
 
 
 class CheckpointQuery(RolloutPastQuery):
@@ -185,7 +185,7 @@ class ArtifactQuery(RolloutPastQuery):
     name: str | None = None
     view: str = "head"
     limit: int = Field(default=-1, ge=-1, le=_LAST)
-    """The number of latest artifacts; -1 for all."""
+    """The maximum number of artifacts, of which the latest are returned; -1 for all."""
 
 
 @cache

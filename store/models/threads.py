@@ -16,7 +16,7 @@ class ThreadWrite:
 
     task_id: str
     number: int
-    """The number among the task's writes; negative for errors, interrupts and the like, of which the last counts."""
+    """The number among the task's writes; negative for errors, interrupts and the like, where only the last counts."""
     channel: str
     value: Typed
     task_path: str = ""
@@ -28,7 +28,7 @@ class ThreadCheckpoint:
 
     thread_id: str
     ns: str
-    """The namespace: empty for the graph itself, else that of a subgraph."""
+    """The namespace: empty for the graph itself, or else the namespace of a subgraph."""
     checkpoint_id: str
     parent_id: str | None
     checkpoint: Typed
@@ -37,7 +37,7 @@ class ThreadCheckpoint:
     """The values by channel."""
     metadata: Mapping[str, Any]
     writes: Sequence[ThreadWrite] = ()
-    """In the order in which a graph applies them: by path, task and number."""
+    """The writes in the order in which a graph applies them: by path, task and number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ThreadSummary:
 
     thread_id: str
     scope: str | None
-    """The part of the thread's id after the rollout's id; None for the rollout as a whole."""
+    """The part of the thread's id after the rollout's id; None if the thread belongs to the whole rollout."""
     checkpoints: int
     """The number of checkpoints, including those of subgraphs."""
     latest: str | None
