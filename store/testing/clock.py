@@ -37,5 +37,5 @@ class ManualClock:
 
     @property
     def seconds(self) -> float:
-        """The time as the API gives it: seconds since the epoch."""
+        """The time in the unit of the API: seconds since the epoch."""
         return to_seconds(self())

@@ -40,7 +40,7 @@ def make_span(attempt: Attempt, sequence_id: int = 1, /, **fields: Any) -> Span:
 
 
 def make_sdk_span(name: str = "step", **attributes: str | bool | float) -> ReadableSpan:
-    """Return a finished span as the OpenTelemetry SDK hands it to an exporter; times are in nanoseconds there."""
+    """Return a finished span as exporters of the OpenTelemetry SDK receive it, with times in nanoseconds."""
     context = SdkSpanContext(
         trace_id=0x0AF7651916CD43DD8448EB211C80319C,
         span_id=uuid4().int & 0xFFFF_FFFF_FFFF_FFFF or 1,
@@ -59,10 +59,10 @@ def make_sdk_span(name: str = "step", **attributes: str | bool | float) -> Reada
 
 
 def make_llm(model: str = "small") -> NamedResources:
-    """Return a resource set that holds one model endpoint."""
+    """Return a resource set with one model endpoint."""
     return {"llm": LLM(endpoint="http://localhost:8000/v1", model=model)}
 
 
 def make_prompt(template: str = "Answer {question}") -> NamedResources:
-    """Return a resource set that holds one prompt template."""
+    """Return a resource set with one prompt template."""
     return {"prompt": PromptTemplate(template=template, engine="f-string")}

@@ -14,7 +14,7 @@ To test a backend, subclass `StoreContract` in a test module and define two fixt
             async with MyStore(clock=clock) as store:
                 yield store
 
-The tests need pytest and pytest-asyncio. The classes of the single modules test a part of the contract. Optional
+The tests need pytest and pytest-asyncio. Each class of the other modules tests a part of the contract. Optional
 features are not part of `StoreContract`: `AnnotationsContract` is for stores with labels and notes.
 """
 
@@ -24,7 +24,7 @@ from pkgutil import iter_modules
 
 import pytest
 
-# pytest explains failed assertions only in modules that it has rewritten. By default these are the test modules.
+# pytest explains failed assertions only in modules that it rewrites. By default it rewrites only test modules.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in iter_modules(__path__)])
 
 from store.testing.contract.annotations import AnnotationsContract  # noqa: E402 - rewritten above

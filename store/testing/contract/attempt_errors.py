@@ -1,4 +1,4 @@
-"""Contract of errors of attempts: they are stored in the log and do not move a rollout that has ended."""
+"""Contract of errors of attempts: they are stored in the log and do not reopen a rollout that has ended."""
 
 from __future__ import annotations
 

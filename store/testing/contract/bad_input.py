@@ -1,4 +1,4 @@
-"""Contract of bad input: an error that names the field, and no change."""
+"""Contract of invalid input: the store raises an error that contains the field's name, and changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEBIBYTE = 1024 * 1024
 
 
 async def refuses(field: str, call: Callable[[Any], Awaitable[Any]], values: list[Any]) -> None:
-    """Expect that the call refuses each value, on its own and deep inside another, and names the field."""
+    """Expect that the call refuses each value with an error that contains the field's name."""
     for value in values:
         with pytest.raises(Invalid, match=field):
             await call(value)

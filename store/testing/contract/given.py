@@ -23,18 +23,18 @@ async def reread(store: Store, rollout: Rollout) -> Rollout:
 
 
 async def attempts_of(store: Store, rollout: Rollout) -> list[Attempt]:
-    """Read the rollout's attempts, first to last."""
+    """Return the attempts of the rollout, first to last."""
     return list(await store.query_attempts(rollout.rollout_id))
 
 
 async def attempt_of(store: Store, rollout: Rollout, sequence_id: int = 1) -> Attempt:
-    """Read one attempt of the rollout by its number."""
+    """Return one attempt of the rollout by its sequence id."""
     (found,) = [one for one in await attempts_of(store, rollout) if one.sequence_id == sequence_id]
     return found
 
 
 async def statuses(store: Store, rollout: Rollout) -> tuple[str, ...]:
-    """Read the rollout's status, followed by those of its attempts, first to last."""
+    """Return the status of the rollout, followed by the statuses of its attempts, first to last."""
     return ((await reread(store, rollout)).status, *(one.status for one in await attempts_of(store, rollout)))
 
 

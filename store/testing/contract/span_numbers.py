@@ -1,4 +1,4 @@
-"""Contract of span numbers: dense, per rollout, never drawn twice."""
+"""Contract of span numbers: a rollout's numbers have no gaps, and none is returned twice."""
 
 from __future__ import annotations
 

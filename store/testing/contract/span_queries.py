@@ -23,7 +23,7 @@ class SpanQueriesContract:
     pytestmark = pytest.mark.asyncio
 
     async def traced(self, store: Store) -> AttemptedRollout:
-        """Store three spans that differ in every field that a query may name."""
+        """Store three spans that differ in every field that a query can filter by."""
         rollout = await started(store)
         await store.add_many_spans(
             [

@@ -31,7 +31,7 @@ PROMPT = 0.25
 """Seconds within which a wakeup arrives on a machine that is not busy."""
 
 HUNG = 10.0
-"""Seconds after which a call without an answer is assumed to hang."""
+"""Seconds after which a call that has not returned is assumed to hang."""
 
 
 async def parked(call: Awaitable[T]) -> Future[T]:
@@ -54,7 +54,7 @@ async def given_up(task: Future[Any]) -> None:
 
 
 async def fastest_of_three(measured: Callable[[], Awaitable[float]]) -> float:
-    """Return the shortest of three times in seconds: a busy machine may delay one."""
+    """Return the shortest of three measurements in seconds, because a busy machine may delay one of them."""
     return min([await measured() for _ in range(3)])
 
 
@@ -186,7 +186,7 @@ class WaitingContract:
         task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
         late = await started(store, timeout_seconds=0.2, worker_id="w1")
         clock.advance(1)
-        # Any other read of the rollout would sweep; here the waiting call has to.
+        # Reads of the rollout would sweep, so the test reads only the worker until the waiting call has swept.
         for _ in range(int(HUNG / PARKED)):
             if (await worker_of(store, "w1")).status == "unknown":
                 break

@@ -1,4 +1,4 @@
-"""Contract of arguments with another type than their annotation: an error that names the argument."""
+"""Contract of arguments of a wrong type: the store raises an error that contains the argument's name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Case = tuple[str, Callable[[Any], Awaitable[Any]], Sequence[Any]]
 
 
 async def expect_refused(cases: Sequence[Case]) -> None:
-    """Expect that each call refuses each value, and names the argument."""
+    """Expect that each call refuses each value with an error that contains the argument's name."""
     for field, call, values in cases:
         for value in values:
             with pytest.raises(Invalid) as refused:
