@@ -1,4 +1,4 @@
-"""Environment of alembic: on a connection that Rollbook gives it, or, from alembic's command line, on `-x db=URL`."""
+"""Environment of alembic. Rollbook passes a connection; on the command line, `-x db=URL` selects the database."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def run(connection: Connection) -> None:
 
 
 def run_and_describe(connection: Connection) -> None:
-    """Run the command. Give a store that it has created its id, as `open_store` does for a new store."""
+    """Run the command. If it has created a store, insert the store's id, as `open_store` does."""
     run(connection)
     if inspect(connection).has_table("store_info"):
         description = {"id": secrets.token_hex(8), "at": time.time_ns() // 1000, "format": LOG_FORMAT}
@@ -38,7 +38,7 @@ def run_and_describe(connection: Connection) -> None:
 
 
 async def on_postgres(dsn: str, schema: str, *, creates: bool) -> None:
-    """Run the command on a partition, which `upgrade` creates."""
+    """Run the command on a partition. If `creates` is true, create the partition first."""
     if creates:
         await created_schema(dsn, schema)
     async with migrating_postgres(dsn, schema) as connection:
@@ -46,8 +46,8 @@ async def on_postgres(dsn: str, schema: str, *, creates: bool) -> None:
 
 
 def on_sqlite(url: StoreURL, *, creates: bool) -> None:
-    """Run the command on a file, which `upgrade` creates."""
-    assert url.path is not None  # a file's
+    """Run the command on a file. If `creates` is true, create the file first."""
+    assert url.path is not None  # the URL of a file has a path
     if creates:
         with closing(sqlite3.connect(url.path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -58,7 +58,7 @@ def on_sqlite(url: StoreURL, *, creates: bool) -> None:
 
 
 def from_command_line() -> None:
-    """Run the command on the database that `-x db=URL` or the environment variable `ROLLBOOK_DB` names."""
+    """Run the command on the database in `-x db=URL` or in the environment variable `ROLLBOOK_DB`."""
     given = context.get_x_argument(as_dictionary=True).get("db") or os.environ.get("ROLLBOOK_DB")
     if given is None:
         raise CommandError("no database is given; write alembic -x db=sqlite:///run.db …, or set ROLLBOOK_DB")

@@ -149,7 +149,7 @@ def upgrade() -> None:
     _create_projections()
     _create_signals()
     for statement in (*_STORAGE, *_POSTGRES_TRIGGERS) if on_postgres else _SQLITE_TRIGGERS:
-        # Not through op.execute, which takes ":name" and "%" for its own.
+        # `op.execute` would interpret ":name" and "%" in the statements, so it is not used.
         op.get_bind().exec_driver_sql(statement)
 
 
@@ -389,7 +389,7 @@ def _create_signals() -> None:
 
 
 def downgrade() -> None:
-    """Remove the store; refuse if its log holds events."""
+    """Remove the store; refuse if its log contains events."""
     count: int = op.get_bind().execute(sa.text("SELECT count(*) FROM events")).scalar_one()
     if count:
         raise CommandError(f"the log holds {count} events, which a downgrade would delete; delete the database instead")

@@ -1,4 +1,4 @@
-"""Keys of calls that may be sent twice; commits are found by time without an index."""
+"""Idempotency keys of calls. Commits are found by time without an index."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the table of keys, and drop an index that cost a page in every commit."""
+    """Add the table of idempotency keys, and drop an index that cost one written page per commit."""
     op.create_table(
         "idempotency",
         sa.Column("key", text, nullable=False),
@@ -27,6 +27,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove the table of idempotency keys, which are kept for a day."""
+    """Remove the table of idempotency keys, which expire after a day, and restore the index."""
     op.drop_table("idempotency")
     op.create_index("ix_commits_recorded_at", "commits", ["recorded_at"])

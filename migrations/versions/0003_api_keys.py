@@ -1,4 +1,4 @@
-"""Keys of clients, by their hashes: who may use a server of this database."""
+"""API keys for the servers of this database, stored as hashes."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ down_revision = "0002"
 
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
-# Roles that were let in before this table was there.
+# Database roles that already have access to the store, so they need access to the new table.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
@@ -17,7 +17,7 @@ _USERS = sa.text(
 
 
 def upgrade() -> None:
-    """Add the table of clients' keys, and let those use it who use the others."""
+    """Add the table of API keys, and grant access to the roles that have access to the other tables."""
     op.create_table(
         "keys",
         sa.Column("key_id", text, nullable=False),

@@ -1,4 +1,4 @@
-"""Runs: events of a run, forks, checkpoints and artefacts, the head of a rollout, and blobs for what recurs."""
+"""Runs: events, forks, checkpoints and artifacts of a run, the head attempt of a rollout, blobs of repeated values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,20 +39,20 @@ _POSTGRES = (
     "ALTER TABLE blobs ENABLE ALWAYS TRIGGER blobs_refuse_change",
 )
 _NEW_PROJECTIONS = ("run_events", "forks", "fork_masks", "checkpoints", "artifacts", "run_keys")
-# Roles that were let in before these tables were there.
+# Database roles that already have access to the store, so they need access to the new tables.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
 )
 
-# What is there already: no rollout was forked, so each has its latest attempt for a head, and each attempt is a try
-# of the same run.
+# Values for existing rows. No rollout was forked yet, so the latest attempt of a rollout is its head attempt, and all
+# attempts are tries of the same run.
 _HEAD = "CASE WHEN attempt_count > 0 THEN attempt_count END"
 _HEAD_BEFORE = "CASE WHEN sequence_id > 1 THEN sequence_id - 1 END"
 
 
 def upgrade() -> None:
-    """Add the tables of runs, and tell them of the spans of nodes that there are already."""
+    """Add the tables of runs, and insert the events of existing spans of nodes."""
     if op.get_bind().dialect.name == "postgresql":
         _widen_on_postgres()
     else:
@@ -84,7 +84,7 @@ def _attempt_columns(*, is_nullable: bool) -> list[sa.Column[Any]]:
 
 
 def _widen_on_sqlite() -> None:
-    """Write both tables anew: a column added to one that exists could not be required, nor stand where it belongs."""
+    """Create both tables again, because SQLite can add a column neither as NOT NULL nor at its place in the table."""
     for table in ("rollouts", "attempts"):
         op.rename_table(table, f"{table}_before")
     _create_rollouts()
@@ -360,7 +360,7 @@ def _row(rollout_id: str, version: int, position: int, attempt: int, span: dict[
 
 
 def downgrade() -> None:
-    """Remove the tables of runs; refuse if the log holds their events."""
+    """Remove the tables of runs; refuse if the log contains their events."""
     _check_unused()
     for name in (*reversed(_NEW_PROJECTIONS), "blobs"):
         op.drop_table(name)

@@ -1,4 +1,4 @@
-"""Threads: what LangGraph checkpointers keep."""
+"""Threads: the checkpoints of LangGraph checkpointers."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ down_revision = "0004"
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 _NEW_PROJECTIONS = ("threads", "thread_checkpoints", "thread_writes")
-# Roles that were let in before these tables were there.
+# Database roles that already have access to the store, so they need access to the new tables.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
@@ -18,7 +18,7 @@ _USERS = sa.text(
 
 
 def upgrade() -> None:
-    """Add the tables of threads: no log holds any yet."""
+    """Add the tables of threads. They stay empty, because no log contains threads yet."""
     op.create_table(
         "threads",
         sa.Column("thread_id", text, nullable=False),
@@ -71,7 +71,7 @@ def _let_in() -> None:
 
 
 def downgrade() -> None:
-    """Remove the tables of threads; refuse if the log holds their events."""
+    """Remove the tables of threads; refuse if the log contains their events."""
     _check_unused()
     for name in ("thread_writes", "thread_checkpoints", "threads"):
         op.drop_table(name)

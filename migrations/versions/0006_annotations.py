@@ -10,7 +10,7 @@ down_revision = "0005"
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 _NEW_PROJECTIONS = ("labels", "notes")
-# Roles that were let in before these tables were there.
+# Database roles that already have access to the store, so they need access to the new tables.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
@@ -18,7 +18,7 @@ _USERS = sa.text(
 
 
 def upgrade() -> None:
-    """Add the tables of annotations: no log holds any yet."""
+    """Add the tables of annotations. They stay empty, because no log contains annotations yet."""
     op.create_table(
         "labels",
         sa.Column("rollout_id", text, nullable=False),
@@ -50,7 +50,7 @@ def _let_in() -> None:
 
 
 def downgrade() -> None:
-    """Remove the tables of annotations; refuse if the log holds annotations."""
+    """Remove the tables of annotations; refuse if the log contains annotations."""
     _check_unused()
     op.drop_table("notes")
     op.drop_table("labels")
