@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -90,7 +91,8 @@ class Heartbeat:
         if self._interval <= 0:
             yield
             return
-        beats = self._beats()
+        ended = Future[None]()
+        beats = self._beats(ended)
         sending = (
             asyncio.wrap_future(span_thread().submit(beats)) if self._mode == "thread" else asyncio.ensure_future(beats)
         )
@@ -99,6 +101,9 @@ class Heartbeat:
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
+            if ended.running():
+                # The heartbeat in progress must not arrive after a later update of the worker.
+                await asyncio.wrap_future(ended)
 
     async def introduce(self) -> None:
         """Close the attempts of a dead process with the same worker name, and send the first heartbeat."""
@@ -106,11 +111,16 @@ class Heartbeat:
             await self._quietly("closing orphaned attempts", self._close_orphans())
             await self._beat()
 
-    async def _beats(self) -> None:
-        while True:
-            wait = self._interval + random.uniform(-self._jitter, self._jitter)
-            await asyncio.sleep(max(wait, _LEAST_SECONDS))
-            await self._beat()
+    async def _beats(self, ended: Future[None]) -> None:
+        """Send heartbeats until cancelled; `ended` is running meanwhile, and done after the last one."""
+        ended.set_running_or_notify_cancel()
+        try:
+            while True:
+                wait = self._interval + random.uniform(-self._jitter, self._jitter)
+                await asyncio.sleep(max(wait, _LEAST_SECONDS))
+                await self._beat()
+        finally:
+            ended.set_result(None)
 
     async def _beat(self) -> None:
         await asyncio.gather(

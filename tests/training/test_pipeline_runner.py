@@ -89,7 +89,7 @@ async def running(store: Store, *runners: PipelineRunner) -> AsyncGenerator[None
 
 
 def runner(pipeline: Pipeline, **options: Any) -> PipelineRunner:
-    return PipelineRunner(pipeline, heartbeat_interval=0.2, poll_interval=0.5, interval_jitter=0, **options)
+    return PipelineRunner(pipeline, heartbeat_interval=1.0, poll_interval=0.5, interval_jitter=0, **options)
 
 
 async def posted(store: Store) -> Rollout:
@@ -168,7 +168,7 @@ async def test_a_posted_run_is_executed_and_a_requested_rerun_by_one_of_two_runn
     async with running(live, runner(desk(ran)), runner(desk(ran))):
         first = await ended(live, run, 1)
         # Six of its runner's heartbeats, but not less than a second.
-        assert first.config.unresponsive_seconds == pytest.approx(1.2)
+        assert first.config.unresponsive_seconds == pytest.approx(6.0)
         assert sorted(ran) == [
             *(("debate", ticker) for ticker in ("RIG", "TSDD")),
             ("decision", "BOOK"),
@@ -242,7 +242,7 @@ def test_a_pipeline_is_the_runners_side_of_a_strategy(tmp_path: Any) -> None:
         await ended(store, run, 1)
 
     store = asyncio.run(open_store(f"sqlite:///{tmp_path}/rollbook.db"))
-    options = {"heartbeat_interval": 0.2, "poll_interval": 0.5}
+    options = {"heartbeat_interval": 1.0, "poll_interval": 0.5}
     SharedMemoryExecutionStrategy(1).execute(post, PipelineBundle(desk(ran), options), store)
     store.sync.close()
     assert len(ran) == 5
