@@ -257,6 +257,13 @@ class Dialect(ABC):
     def guards(self) -> Guards:
         """Return the triggers and unique keys that `verify` checks."""
 
+    def last_numbers(self) -> Sql | None:
+        """Return a statement that reads the last commit id and the last position that the sequences have returned.
+
+        `verify` reports a sequence that is behind the log. None if the database has no sequences to check.
+        """
+        return None
+
     @abstractmethod
     async def writer(self) -> WriteSession:
         """Return the session that writes. Call it in the loop that will use the session."""

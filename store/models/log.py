@@ -48,7 +48,7 @@ class Difference(Frozen):
     """One difference between the database and its log."""
 
     check: str
-    """The failed check: `chain`, `guards`, `bodies`, `blobs`, `totals`, `counters`, `seal`, or a projection's name."""
+    """The failed check: `chain`, `guards`, `sequences`, `bodies`, `blobs`, `totals`, `counters`, `seal`, or a table."""
     key: str
     """The primary key of the row, commit or object, as text."""
     field: str | None

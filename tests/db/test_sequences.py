@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from store import AttemptedRollout, Span, Store, StoreError, open_store
+from store.errors import Incompatible
 from tests import databases
 from tests.databases import Database
 
@@ -19,6 +21,13 @@ REFUSE_SPANS = {
         " CREATE TRIGGER refuse_spans BEFORE INSERT ON spans EXECUTE FUNCTION refuse_spans()"
     ),
 }
+# A rule that moves a sequence between the announcement of the numbers and the rows.
+SKIP_A_NUMBER = {
+    "sqlite": "CREATE TRIGGER skip AFTER DELETE ON labels BEGIN"
+    " UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'events'; END",
+    "postgresql": "ALTER SEQUENCE event_seq INCREMENT 2",
+}
+SKIP_NO_NUMBER = {"sqlite": "DROP TRIGGER skip", "postgresql": "ALTER SEQUENCE event_seq INCREMENT 1"}
 ALLOW_SPANS = {"sqlite": "DROP TRIGGER refuse_spans", "postgresql": "DROP FUNCTION refuse_spans() CASCADE"}
 
 
@@ -92,3 +101,63 @@ async def test_positions_and_commit_ids_are_drawn_from_the_databases_own_sequenc
     else:
         (drawn,) = await database.rows("SELECT c.last_value, e.last_value FROM commit_seq c, event_seq e")
     assert drawn == ((await commit_ids(database))[-1], (await positions(database))[-1])
+
+
+async def test_positions_follow_a_sequence_that_was_moved_by_hand(opened: Store, database: Database) -> None:
+    await opened.enqueue_rollout("before")
+    before = await positions(database)
+    await move(database, 1000, 500)
+    await opened.enqueue_rollout("after")
+    added = (await positions(database))[len(before) :]
+    assert added == list(range(1001, 1001 + len(added)))
+    assert (await commit_ids(database))[-1] == 501
+    report = await opened.log.verify()
+    # On SQLite no rollback leaves a gap, so a gap is an intervention; on Postgres it is none.
+    found = {(each.check, each.field) for each in report.differences}
+    gap = {("chain", "commit_id"), ("chain", "first_position")} if database.kind == "sqlite" else set[Any]()
+    assert found == gap
+
+
+async def test_a_sequence_behind_the_log_is_reported_and_returns_no_number_twice(
+    opened: Store, database: Database
+) -> None:
+    for number in range(3):
+        await opened.enqueue_rollout(number)
+    before = await positions(database)
+    await move(database, 1, 1)
+    report = await opened.log.verify()
+    assert {(each.check, each.key) for each in report.differences} == {
+        ("sequences", "commits"),
+        ("sequences", "events"),
+    }
+    if database.kind == "sqlite":
+        # The next number is after the last row.
+        await opened.enqueue_rollout("after")
+        assert (await positions(database))[: len(before) + 1] == [*before, before[-1] + 1]
+        assert (await opened.log.verify()).ok
+    else:
+        with pytest.raises(StoreError):
+            await opened.enqueue_rollout("after")
+        assert await positions(database) == before
+
+
+async def test_numbers_of_another_program_are_refused(opened: Store, database: Database) -> None:
+    """Decision 0004: the numbers that the database returns are compared with those that were announced."""
+    rollout = await opened.enqueue_rollout("before")
+    await opened.annotations.annotate(rollout.rollout_id, add_labels=["kept"])
+    before = await positions(database)
+    await database.execute(SKIP_A_NUMBER[database.kind])
+    with pytest.raises(Incompatible, match="returned"):
+        await opened.annotations.annotate(rollout.rollout_id, remove_labels=["kept"])
+    assert await positions(database) == before
+    await database.execute(SKIP_NO_NUMBER[database.kind])
+    await opened.enqueue_rollout("after")
+    assert len(await positions(database)) > len(before)
+
+
+async def move(database: Database, position: int, commit_id: int) -> None:
+    if database.kind == "sqlite":
+        for table, number in (("events", position), ("commits", commit_id)):
+            await database.execute(f"UPDATE sqlite_sequence SET seq = {number} WHERE name = '{table}'")
+    else:
+        await database.rows(f"SELECT setval('event_seq', {position}), setval('commit_seq', {commit_id})")

@@ -19,7 +19,7 @@ from store.models import Difference
 app = typer.Typer()
 
 # These checks find damage to the log itself, which no rebuild can repair.
-_OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards"})
+_OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards", "sequences"})
 
 
 @app.command(rich_help_panel="Prove")

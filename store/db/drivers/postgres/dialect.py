@@ -125,6 +125,11 @@ class Postgres(Dialect):
     def guards(self) -> Guards:
         return triggers.guards("postgresql", self.schema)
 
+    def last_numbers(self) -> Sql:
+        last = "CASE WHEN is_called THEN last_value ELSE last_value - 1 END"
+        numbers = (f'(SELECT {last} FROM "{self.schema}".{name})' for name in ("commit_seq", "event_seq"))
+        return Sql(f"SELECT {', '.join(numbers)}", (), {})
+
     async def writer(self) -> WriteSession:
         return PostgresWriter(self)
 

@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy import ColumnElement, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, Guards, ReadSession, Wakeups, WriteSession
+from store.db.dialect import Dialect, Guards, ReadSession, Sql, Wakeups, WriteSession
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.reader import DataVersion, Readers, Reading, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
@@ -71,6 +71,14 @@ class SQLite(Dialect):
 
     def guards(self) -> Guards:
         return triggers.guards("sqlite")
+
+    def last_numbers(self) -> Sql:
+        return Sql(
+            "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'commits'),"
+            " (SELECT seq FROM sqlite_sequence WHERE name = 'events')",
+            (),
+            {},
+        )
 
     async def writer(self) -> WriteSession:
         synchronous = "OFF" if self._is_private else self.url.options.get("durability", "full").upper()

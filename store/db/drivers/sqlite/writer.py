@@ -17,6 +17,7 @@ from store.db.drivers.sqlite.checkpoint import Checkpointer
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, is_busy, translate
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
+from store.errors import Incompatible
 from store.runtime.clock import Clock
 
 # Python's driver searches for an adapter of each None and each bytes value among the parameters of a statement. The
@@ -29,9 +30,16 @@ if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
 
 T = TypeVar("T", Table, TablePart)
 _ROWS_AT_ONCE = (64, 16, 4, 1)
+# Before the first commit there are no sequences; AUTOINCREMENT then creates them with the rows.
+_ADVANCE = (
+    "UPDATE sqlite_sequence SET seq = CASE name WHEN 'commits' THEN max(seq, ?) + 1 ELSE max(seq, ?) + ? END"
+    " WHERE name IN ('commits', 'events') RETURNING name, seq"
+)
 _TAIL = (
     "SELECT c.commit_id, c.recorded_at, c.chain_hash, c.events, c.rollouts, c.attempts, c.spans, c.resources,"
-    " c.workers, c.body_bytes, c.last_position, q.epoch FROM queue_epoch q LEFT JOIN commits c"
+    " c.workers, c.body_bytes, c.last_position, q.epoch,"
+    " (SELECT seq FROM sqlite_sequence WHERE name = 'commits'), (SELECT seq FROM sqlite_sequence WHERE name = 'events')"
+    " FROM queue_epoch q LEFT JOIN commits c"
     " ON c.commit_id = (SELECT max(commit_id) FROM commits)"
 )
 
@@ -96,14 +104,15 @@ class SQLiteWriter(WriteSession):
             self._coming = self._known
             return self._known
         row = self._connection.execute(_TAIL).fetchone()
-        commit_id, recorded_at, chain, *totals, last_position, epoch = row
+        commit_id, recorded_at, chain, *totals, last_position, epoch, commit_sequence, position_sequence = row
         self._coming = Tail(
             commit_id=commit_id or 0,
             recorded_at=recorded_at or 0,
             chain_hash=chain or bytes(32),
             totals=tuple(total or 0 for total in totals),
-            next_position=(last_position or 0) + 1,
-            next_commit_id=(commit_id or 0) + 1,
+            # A sequence that is behind the log continues after the log.
+            next_position=max(last_position or 0, position_sequence or 0) + 1,
+            next_commit_id=max(commit_id or 0, commit_sequence or 0) + 1,
             now=now,
             queue_epoch=epoch,
             is_ours=is_ours,
@@ -131,7 +140,6 @@ class SQLiteWriter(WriteSession):
             yield rows
 
     async def write(self, changes: Changes) -> None:
-        # AUTOINCREMENT assigns numbers without gaps, so the rows have the numbers that `begin` announced.
         before = self._coming
         assert before is not None  # begun
         epochs = changes.upserts.get(core_tables.queue_epoch)
@@ -155,11 +163,30 @@ class SQLiteWriter(WriteSession):
         try:
             for table, rows in changes.deletes.items():
                 self._connection.executemany(self._deletes[table, 1], rows)
+            if commits is not None:
+                self._advance(before, commits[0][0], commits[0][3])
             self._write_rows(self._inserts, changes.inserts)
             self._write_rows(self._upserts, changes.upserts)
             self._write_rows(self._updates, changes.updates)
         except sqlite3.Error as error:
             raise translate(error) from error
+
+    def _advance(self, before: Tail, commit_id: int, last: int) -> None:
+        """Advance the sequences of the log in this transaction, and compare their numbers with the announced ones.
+
+        Raises:
+            Incompatible: a sequence has returned another number.
+        """
+        count = last - before.next_position + 1
+        announced = {"commits": commit_id, "events": last}
+        for name, number in self._connection.execute(
+            _ADVANCE, (before.next_commit_id - 1, before.next_position - 1, count)
+        ):
+            if number != announced[name]:
+                raise Incompatible(
+                    f"the sequence of {name} returned {number}; expected was {announced[name]}",
+                    "check that no trigger changes the table sqlite_sequence",
+                )
 
     def _write_rows(self, statements: "_Statements[T]", changes: Mapping[T, Sequence[Row]]) -> None:
         """Write rows, many per statement.
