@@ -164,29 +164,21 @@ class SQLiteWriter(WriteSession):
             for table, rows in changes.deletes.items():
                 self._connection.executemany(self._deletes[table, 1], rows)
             if commits is not None:
-                self._advance(before, commits[0][0], commits[0][3])
+                announced = {"commits": before.next_commit_id, "events": commits[0][3]}
+                count = announced["events"] - before.next_position + 1
+                lasts = (before.next_commit_id - 1, before.next_position - 1)
+                for name, number in self._connection.execute(_ADVANCE, (*lasts, count)):
+                    expected = announced[name]
+                    if number != expected:
+                        raise Incompatible(
+                            f"the sequence of {name} returned {number}; expected was {expected}",
+                            "check that no trigger changes the table sqlite_sequence",
+                        )
             self._write_rows(self._inserts, changes.inserts)
             self._write_rows(self._upserts, changes.upserts)
             self._write_rows(self._updates, changes.updates)
         except sqlite3.Error as error:
             raise translate(error) from error
-
-    def _advance(self, before: Tail, commit_id: int, last: int) -> None:
-        """Advance the sequences of the log in this transaction, and compare their numbers with the announced ones.
-
-        Raises:
-            Incompatible: a sequence has returned another number.
-        """
-        count = last - before.next_position + 1
-        announced = {"commits": commit_id, "events": last}
-        for name, number in self._connection.execute(
-            _ADVANCE, (before.next_commit_id - 1, before.next_position - 1, count)
-        ):
-            if number != announced[name]:
-                raise Incompatible(
-                    f"the sequence of {name} returned {number}; expected was {announced[name]}",
-                    "check that no trigger changes the table sqlite_sequence",
-                )
 
     def _write_rows(self, statements: "_Statements[T]", changes: Mapping[T, Sequence[Row]]) -> None:
         """Write rows, many per statement.
