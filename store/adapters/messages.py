@@ -7,6 +7,7 @@ from typing import Any, Final, TypedDict, cast
 
 import orjson
 
+from store.adapters.base import TraceAdapter
 from store.adapters.calls import RESPONSE_IDS, raw_content, response_id
 from store.adapters.intake import Timed, sort_in
 from store.adapters.nested import below, indexed
@@ -30,7 +31,7 @@ class OpenAIMessages(TypedDict):
     """The functions the model could call, or None if there were none."""
 
 
-class TraceToMessages:
+class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     """Adapter from the spans of calls to chat messages as plain dicts.
 
     The tool calls of a response are the direct children of its span that describe a tool, or else the tool calls that
@@ -38,9 +39,6 @@ class TraceToMessages:
     out. Malformed values are skipped. A message without a role gets the role that its fields imply; it is left out if
     they do not imply a role.
     """
-
-    def __call__(self, source: Iterable[Any], /) -> list[OpenAIMessages]:
-        return self.adapt(source)
 
     def adapt(self, source: Iterable[Any], /) -> list[OpenAIMessages]:
         """Return the messages of every call, in the order of time.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from store.adapters import strict
+from store.adapters.base import TraceAdapter
 from store.adapters.intake import Unusable, sort_in
 from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
 from store.adapters.rewards import Matching, Reward, RewardMatchPolicy, find_rewards, match, match_numbered
@@ -25,7 +26,7 @@ OPENAI_CALL: Final = r"openai\.chat\.completion"
 _UPSTREAM_POLICIES: Final = frozenset({RewardMatchPolicy.FIRST_OCCURRENCE, RewardMatchPolicy.FIRST_SIBLING})
 
 
-class TracerTraceToTriplet:
+class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
     """Adapter from the spans of a tracer in the agent, and of a proxy if there was one, to triplets.
 
     A call is a span whose name matches `llm_call_match`, or a span with token ids. Spans with the same response id are
@@ -70,9 +71,6 @@ class TracerTraceToTriplet:
         if strict_upstream and self._policy not in _UPSTREAM_POLICIES:
             raise Invalid("reward_match", f"Agent-lightning 0.3 has no {self._policy}; leave out strict_upstream")
 
-    def __call__(self, source: Iterable[Any], /) -> list[Triplet]:
-        return self.adapt(source)
-
     def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
         """Return the triplets of the spans, in the order of time.
 
@@ -102,7 +100,7 @@ class TracerTraceToTriplet:
         return choice.calls, choice.dropped, match(choice.calls, find_rewards(tree.traverse()), self._policy)
 
 
-class LlmProxyTraceToTriplet:
+class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
     """Adapter from the spans of a proxy to triplets. It ignores times, because the proxy's clock may differ.
 
     A call is a span with token ids of both prompt and response. A reward goes to the call that it links to, or else to
@@ -116,9 +114,6 @@ class LlmProxyTraceToTriplet:
     def __init__(self, *, strict_upstream: bool = False) -> None:
         self._strict = strict_upstream
         self._rules = Rules(is_call=_never, without_judges=False, tokens="both")
-
-    def __call__(self, source: Iterable[Any], /) -> list[Triplet]:
-        return self.adapt(source)
 
     def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
         """Return the triplets of the spans, in the order of their sequence ids.

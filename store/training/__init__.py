@@ -9,14 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from store.adapters.base import Adapter, TraceAdapter
     from store.adapters.messages import OpenAIMessages, TraceToMessages
     from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
     from store.adapters.rewards import RewardMatchPolicy
     from store.adapters.tree import TraceTree
     from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
     from store.llm_proxy import Backend, LLMProxy, ProxySettings
-    from store.training.agent import LitAgent, llm_rollout, prompt_rollout, rollout
-    from store.training.algorithm import Algorithm, FastAlgorithm, algo, with_llm_proxy, with_store
+    from store.training.agent import LitAgent, UnsupportedSignature, llm_rollout, prompt_rollout, rollout
+    from store.training.algorithm import Algorithm, Dataset, FastAlgorithm, algo, with_llm_proxy, with_store
     from store.training.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
     from store.training.baseline import Baseline
     from store.training.continuous import Finished, follow
@@ -53,18 +54,20 @@ if TYPE_CHECKING:
     from store.training.runner import LitAgentRunner, Runner
     from store.training.scope import AttemptScope, current_scope, run_in_scope
     from store.training.spool import SpanSpool
-    from store.training.tracer import Tracer
+    from store.training.tracer import OtelTracer, Tracer
     from store.training.trainer import Trainer
 
 # The module that defines each name. It is imported when the name is first used.
 _LATE = {
     "AdaptReport": "store.adapters.records",
+    "Adapter": "store.adapters.base",
     "AgentFails": "store.training.failing",
     "Algorithm": "store.training.algorithm",
     "AttemptScope": "store.training.scope",
     "Backend": "store.llm_proxy",
     "Baseline": "store.training.baseline",
     "ClientServerExecutionStrategy": "store.training.execution",
+    "Dataset": "store.training.algorithm",
     "Dropped": "store.adapters.records",
     "ExecutionReport": "store.training.execution",
     "ExecutionStrategy": "store.training.execution",
@@ -80,6 +83,7 @@ _LATE = {
     "Lost": "store.adapters.records",
     "NodeCall": "store.training.phases",
     "OpenAIMessages": "store.adapters.messages",
+    "OtelTracer": "store.training.tracer",
     "Outcome": "store.training.outcome",
     "Pipeline": "store.training.phases",
     "PipelineBundle": "store.training.pipeline_runner",
@@ -93,6 +97,7 @@ _LATE = {
     "SpanCoreFields": "store.training.core_fields",
     "SpanSpool": "store.training.spool",
     "Step": "store.training.phases",
+    "TraceAdapter": "store.adapters.base",
     "TraceToMessages": "store.adapters.messages",
     "TraceTree": "store.adapters.tree",
     "Tracer": "store.training.tracer",
@@ -100,6 +105,7 @@ _LATE = {
     "Trainer": "store.training.trainer",
     "Trajectories": "store.training.rows",
     "Triplet": "store.adapters.records",
+    "UnsupportedSignature": "store.training.agent",
     "algo": "store.training.algorithm",
     "current_scope": "store.training.scope",
     "emit_annotation": "store.training.emit",
@@ -132,12 +138,14 @@ _LATE = {
 
 __all__ = [
     "AdaptReport",
+    "Adapter",
     "AgentFails",
     "Algorithm",
     "AttemptScope",
     "Backend",
     "Baseline",
     "ClientServerExecutionStrategy",
+    "Dataset",
     "Dropped",
     "ExecutionReport",
     "ExecutionStrategy",
@@ -153,6 +161,7 @@ __all__ = [
     "Lost",
     "NodeCall",
     "OpenAIMessages",
+    "OtelTracer",
     "Outcome",
     "Pipeline",
     "PipelineBundle",
@@ -166,6 +175,7 @@ __all__ = [
     "SpanCoreFields",
     "SpanSpool",
     "Step",
+    "TraceAdapter",
     "TraceToMessages",
     "TraceTree",
     "Tracer",
@@ -173,6 +183,7 @@ __all__ = [
     "Trainer",
     "Trajectories",
     "Triplet",
+    "UnsupportedSignature",
     "algo",
     "current_scope",
     "emit_annotation",

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, overload
 
+from store.errors import Invalid
 from store.models import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
 from store.training.scope import current_scope
 
@@ -23,6 +24,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 logger = logging.getLogger(__name__)
 
 _ASYNC_METHODS: Final = ("training_rollout_async", "validation_rollout_async", "rollout_async")
+_BY_NAME: Final = ("llm", "prompt_template", "resources", "rollout")
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class UnsupportedSignature(Invalid, NotImplementedError):
+    """A function that a decorator of agents received declares parameters that no agent is called with."""
 
 
 class AgentRunner(Protocol):
@@ -266,14 +275,14 @@ def llm_rollout(
     func: None = None, *, strip_proxy: bool = True
 ) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
 def llm_rollout(func: Callable[..., Any] | None = None, *, strip_proxy: bool = True) -> Any:
-    """Make an agent of a function `(task, llm)`, which may declare further arguments; see `FunctionalLitAgent`.
+    """Make an agent of a function `(task, llm)`, which may declare further arguments as for `rollout`.
 
     Args:
         func: the function.
         strip_proxy: give a proxy's model as a plain one, whose endpoint records for this attempt.
 
     Raises:
-        ValueError: the first parameter is not `task`, or none is `llm`.
+        UnsupportedSignature: as `rollout`; or no parameter is `llm`.
     """
 
     def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
@@ -288,10 +297,10 @@ def prompt_rollout(func: Callable[..., Any]) -> FunctionalLitAgent: ...
 @overload
 def prompt_rollout(func: None = None) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
 def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
-    """Make an agent of a function `(task, prompt_template)`, which may declare further arguments.
+    """Make an agent of a function `(task, prompt_template)`, which may declare further arguments as for `rollout`.
 
     Raises:
-        ValueError: the first parameter is not `task`, or none is `prompt_template`.
+        UnsupportedSignature: as `rollout`; or no parameter is `prompt_template`.
     """
 
     def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
@@ -302,22 +311,40 @@ def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
 
 
 def rollout(func: Callable[..., Any]) -> FunctionalLitAgent:
-    """Make an agent of a function that declares `llm` or `prompt_template`, as `llm_rollout` and `prompt_rollout` do.
+    """Make an agent of a sync or async function whose first parameter is `task`.
+
+    It may declare any of `llm`, `prompt_template`, `resources` and `rollout`, in any order, and further parameters with
+    a default; see `FunctionalLitAgent`.
 
     Raises:
-        NotImplementedError: the function declares neither.
+        UnsupportedSignature: the first parameter is not `task`, or nothing can be given for another one.
     """
-    for decorator in (llm_rollout, prompt_rollout):
-        try:
-            return decorator(func)
-        except ValueError:
-            continue
-    raise NotImplementedError(
-        f"{getattr(func, '__name__', func)} is not an agent; declare (task, llm) or (task, prompt_template)"
-    )
+    _check(func)
+    return FunctionalLitAgent(func)
 
 
-def _check(function: Callable[..., Any], needed: str) -> None:
-    names = list(inspect.signature(function).parameters)
-    if len(names) < 2 or names[0] != "task" or needed not in names:
-        raise ValueError(f"the function declares ({', '.join(names)}); it needs (task, {needed}, …)")
+def _check(function: Callable[..., Any], needed: str | None = None) -> None:
+    signature = inspect.signature(function)
+    reason = _mismatch(list(signature.parameters.values()), needed)
+    if reason is not None:
+        name = getattr(function, "__name__", type(function).__name__)
+        shape = ", ".join(("task", *([needed] if needed else []), "…"))
+        raise UnsupportedSignature(
+            f"{name}{signature}",
+            f"the function is not an agent, because {reason}; it needs ({shape}), with any of {', '.join(_BY_NAME)}",
+        )
+
+
+def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | None:
+    """Return why a function with these parameters is no agent, or None."""
+    if not parameters or parameters[0].name != "task" or parameters[0].kind not in _POSITIONAL:
+        return "its first parameter is not task"
+    if needed is not None and needed not in {each.name for each in parameters}:
+        return f"no parameter is {needed}"
+    for parameter in parameters[1:]:
+        if parameter.name in _BY_NAME:
+            if parameter.kind not in _NAMED:
+                return f"{parameter} cannot be passed by name"
+        elif parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC:
+            return f"there is no value for {parameter.name}, which has no default"
+    return None

@@ -7,7 +7,17 @@ import functools
 import inspect
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -18,13 +28,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A", bound="Algorithm")
 
-Dataset = Sequence[Any]
-"""Tasks: any object with a length and items. Each item is a JSON value."""
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Dataset(Protocol[T_co]):
+    """Tasks: any object with a length and items, such as a list or a dataset of torch. Each item is a JSON value."""
+
+    def __getitem__(self, index: int, /) -> T_co:
+        """Return a task."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+        ...
 
 
 @runtime_checkable
-class TraceAdapter(Protocol):
-    """Converter from the spans of an attempt to training data."""
+class SpanAdapter(Protocol):
+    """Any object with the method of a `TraceAdapter`."""
 
     def adapt(self, source: Sequence[Span], /) -> Any:
         """Return the training data of the spans."""
@@ -62,7 +83,9 @@ class Algorithm:
     _adapter: weakref.ref[Any] | None = None
     _llm_proxy: weakref.ref[LLMProxy] | None = None
 
-    def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
+    def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> Awaitable[None] | None:
         """Train, and return at the end of the training. Subclasses define a coroutine function or a plain function."""
         raise NotImplementedError(f"{type(self).__name__} has no run(train_dataset, val_dataset)")
 
@@ -107,7 +130,7 @@ class Algorithm:
         """
         return _alive(self._trainer, "trainer")
 
-    def set_adapter(self, adapter: TraceAdapter) -> None:
+    def set_adapter(self, adapter: SpanAdapter) -> None:
         """Set the adapter from spans to training data."""
         self._adapter = weakref.ref(adapter)
 
@@ -178,7 +201,9 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
         """Call the function without injected arguments."""
         return self._function(*args, **kwargs)
 
-    def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> Awaitable[None] | None:
+    def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> Awaitable[None] | None:
         """Call the function with the components that have the names of its parameters.
 
         Raises:

@@ -60,9 +60,9 @@ class Baseline(FastAlgorithm):
         self.max_queue_length = max_queue_length
         self.span_verbosity: SpanVerbosity = span_verbosity
 
-    async def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> None:
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Run every task of every epoch, and return when all have ended."""
-        parts: list[tuple[RolloutMode, Dataset]] = []
+        parts: list[tuple[RolloutMode, Dataset[Any]]] = []
         if train_dataset is not None:
             parts.append(("train", train_dataset))
         if val_dataset is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from store.adapters.triplets import TracerTraceToTriplet
-from store.training.algorithm import Algorithm, AlgorithmTrainer, Dataset, TraceAdapter
+from store.training.algorithm import Algorithm, AlgorithmTrainer, Dataset, SpanAdapter
 from store.training.components import Components
 from store.training.continuous import newest_cursor
 from store.training.failing import first_attempts_fail
@@ -34,7 +34,7 @@ T = TypeVar("T")
 logger = logging.getLogger("store.training.sides")
 
 TRACERS: Components[Tracer] = Components("tracer", Tracer, default_type=Tracer)
-ADAPTERS: Components[TraceAdapter] = Components("adapter", TraceAdapter, default_type=TracerTraceToTriplet)
+ADAPTERS: Components[SpanAdapter] = Components("adapter", SpanAdapter, default_type=TracerTraceToTriplet)
 RUNNERS: Components[Runner[Any]] = Components("runner", Runner, default_type=Runner)
 
 _EVENT_SECONDS = 0.1
@@ -98,8 +98,8 @@ class AlgorithmBundle:
     adapter: Any
     llm_proxy: LLMProxy | None = None
     initial_resources: NamedResources | None = None
-    train_dataset: Dataset | None = None
-    val_dataset: Dataset | None = None
+    train_dataset: Dataset[Any] | None = None
+    val_dataset: Dataset[Any] | None = None
     seed: int | None = None
     trainer: weakref.ref[AlgorithmTrainer] | None = field(default=None, repr=False)
     adapter_spec: Any = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +15,7 @@ from store.training.continuous import finished
 if TYPE_CHECKING:
     from store.interface.store import Store
     from store.models import NamedResources, ResourcesUpdate, Rollout, RolloutMode
+    from store.training.algorithm import Dataset
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])
 """Default limits of planned rollouts. Attempts of a worker that misses three heartbeats are retried by others."""
@@ -64,7 +65,7 @@ class Plan:
         self.config = config
 
     def planned(
-        self, items: Sequence[Any], *, epoch: int = 0, replicas: int = 1, mode: RolloutMode = "train"
+        self, items: Dataset[Any], *, epoch: int = 0, replicas: int = 1, mode: RolloutMode = "train"
     ) -> Iterator[Planned]:
         """Yield the rollouts that `enqueue` would create, in plan order, with the replicas of each item together."""
         order = list(range(len(items)))
@@ -78,7 +79,7 @@ class Plan:
     async def enqueue(
         self,
         store: Store,
-        items: Sequence[Any],
+        items: Dataset[Any],
         *,
         epoch: int = 0,
         replicas: int = 1,

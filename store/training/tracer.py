@@ -330,6 +330,10 @@ class Tracer:
         logger.warning("there is no handler for LangChain; instrument it with tracer_provider=tracer.provider")
 
 
+OtelTracer = Tracer
+"""Agent-lightning's name for the tracer."""
+
+
 class LiveOperation:
     """A span of the SDK that is being recorded, with its current fields."""
 

@@ -158,8 +158,8 @@ class Trainer:
     def fit(
         self,
         agent: Any,
-        train_dataset: Dataset | None = None,
-        val_dataset: Dataset | None = None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
         *,
         quiet: bool = False,
     ) -> FitReport:
@@ -182,8 +182,8 @@ class Trainer:
     def dev(
         self,
         agent: Any,
-        train_dataset: Dataset | None = None,
-        val_dataset: Dataset | None = None,
+        train_dataset: Dataset[Any] | None = None,
+        val_dataset: Dataset[Any] | None = None,
         *,
         quiet: bool = False,
     ) -> FitReport:
@@ -201,8 +201,8 @@ class Trainer:
         self,
         agent: Any,
         algorithm: Algorithm | None,
-        train_dataset: Dataset | None,
-        val_dataset: Dataset | None,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
         *,
         quiet: bool,
     ) -> FitReport:

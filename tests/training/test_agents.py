@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import re
 from typing import Any
 
 import pytest
 
+from store.errors import Invalid
 from store.models import LLM, Attempt, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
-from store.training import LitAgent, llm_rollout, prompt_rollout, rollout
+from store.training import LitAgent, UnsupportedSignature, llm_rollout, prompt_rollout, rollout
 
 PLAIN = LLM(endpoint="http://h/v1", model="plain", sampling_parameters={"temperature": 0})
 PROXIED = ProxyLLM(endpoint="http://h/v1", model="proxied", api_key="k", sampling_parameters={"top_p": 1})
@@ -151,6 +154,78 @@ def test_a_resource_that_is_missing_is_named() -> None:
         agent.rollout("t", {"m": PLAIN}, BARE)
 
 
+WITHOUT_TASK = ("llm", "prompt_template", "resources", "rollout")
+EVERY_SIGNATURE = [
+    ("task", *others)
+    for count in range(len(WITHOUT_TASK) + 1)
+    for others in itertools.combinations(WITHOUT_TASK, count)
+]
+
+
+def function_of(parameters: str, *, is_async: bool) -> Any:
+    """Return a function with these parameters, which returns its arguments by name."""
+    made: dict[str, Any] = {}
+    exec(f"{'async ' * is_async}def agent({parameters}):\n    return locals()", made)
+    return made["agent"]
+
+
+async def called(agent: Any, is_async: bool) -> Any:
+    given: NamedResources = {"p": PROMPT, "m": PLAIN}
+    return await agent.rollout_async("t", given, BARE) if is_async else agent.rollout("t", given, BARE)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("names", EVERY_SIGNATURE, ids="-".join)
+async def test_every_documented_signature_makes_an_agent(names: tuple[str, ...], is_async: bool) -> None:
+    values = {
+        "task": "t",
+        "llm": PLAIN,
+        "prompt_template": PROMPT,
+        "resources": {"p": PROMPT, "m": PLAIN},
+        "rollout": BARE,
+    }
+    agent = rollout(function_of(", ".join(names), is_async=is_async))
+    assert isinstance(agent, LitAgent)
+    assert agent.is_async() == is_async
+    assert await called(agent, is_async) == {name: values[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    "parameters, received",
+    [
+        ("task, rollout, llm", {"task": "t", "llm": PLAIN, "rollout": BARE}),
+        ("task, /, *, llm", {"task": "t", "llm": PLAIN}),
+        ("task, llm, retries=3", {"task": "t", "llm": PLAIN, "retries": 3}),
+        ("task, llm=None", {"task": "t", "llm": PLAIN}),
+        ("task, *args, **kwargs", {"task": "t", "args": (), "kwargs": {}}),
+    ],
+)
+async def test_the_order_and_kind_of_the_other_parameters_are_free(parameters: str, received: Any) -> None:
+    assert await called(rollout(function_of(parameters, is_async=False)), is_async=False) == received
+
+
+@pytest.mark.parametrize(
+    "parameters, reason",
+    [
+        ("", "its first parameter is not task"),
+        ("question, llm", "its first parameter is not task"),
+        ("llm, task", "its first parameter is not task"),
+        ("*task", "its first parameter is not task"),
+        ("*, task, llm", "its first parameter is not task"),
+        ("task, tools", "there is no value for tools, which has no default"),
+        ("task, llm, *, depth", "there is no value for depth, which has no default"),
+        ("task, llm, /", "llm cannot be passed by name"),
+        ("task, **resources", "resources cannot be passed by name"),
+    ],
+)
+def test_another_signature_is_refused_with_the_reason(parameters: str, reason: str) -> None:
+    with pytest.raises(UnsupportedSignature, match=re.escape(reason)) as refused:
+        rollout(function_of(parameters, is_async=False))
+    assert str(refused.value).startswith(f"agent({parameters}): ")
+    assert isinstance(refused.value, Invalid)
+    assert isinstance(refused.value, NotImplementedError)
+
+
 def test_a_function_that_cannot_be_an_agent_is_refused_when_it_is_decorated() -> None:
     def no_task(question: str, llm: LLM) -> None: ...
     def alone(task: str) -> None: ...
@@ -161,5 +236,6 @@ def test_a_function_that_cannot_be_an_agent_is_refused_when_it_is_decorated() ->
             llm_rollout(function)
         with pytest.raises(ValueError, match=r"it needs \(task, prompt_template"):
             prompt_rollout(function)
+    for function in (no_task, other):
         with pytest.raises(NotImplementedError, match="is not an agent"):
             rollout(function)

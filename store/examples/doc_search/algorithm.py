@@ -148,13 +148,13 @@ class Tuning(Algorithm):
         self._published = 0
         self._losing: asyncio.Task[Loss] | None = None
 
-    async def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> None:
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Tune on the training queries, then evaluate the plain and the tuned ranking on held-out queries.
 
         Raises:
             JobFailed: a rollout failed.
         """
-        training, held_out = list(train_dataset or ()), list(val_dataset or ())
+        training, held_out = _tasks(train_dataset), _tasks(val_dataset)
         job, plain, outcome = self._job, self.outcome.tuned, self.outcome
         run = await begin(self.get_store(), self._identity)
         outcome.run, outcome.is_resumed, outcome.held_out = run.name, run.is_resumed, held_out
@@ -238,3 +238,7 @@ class Tuning(Algorithm):
             if isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id > 1
         ]
         return found
+
+
+def _tasks(dataset: Dataset[Any] | None) -> list[Any]:
+    return [] if dataset is None else [dataset[index] for index in range(len(dataset))]

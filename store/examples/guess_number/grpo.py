@@ -6,7 +6,7 @@ import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from store.examples.guess_number.course import Course, StepResult
 from store.examples.guess_number.game import BEGIN
@@ -75,7 +75,7 @@ class Grpo(Algorithm):
         self.course = course
         self._on_step = on_step
 
-    async def run(self, train_dataset: Dataset | None = None, val_dataset: Dataset | None = None) -> None:
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Train.
 
         Raises:
@@ -131,7 +131,7 @@ class Grpo(Algorithm):
         """Return the id of the weights of a version."""
         return f"{self.plan.run}/weights/{version}"
 
-    async def _play(self, tasks: Dataset, step: int) -> list[Rollout]:
+    async def _play(self, tasks: Dataset[Any], step: int) -> list[Rollout]:
         """Return the games of a step, in their order, after all have ended."""
         store, course = self.get_store(), self.course
         rollouts = await self.plan.enqueue(
