@@ -35,6 +35,7 @@ from store.interface.threads import StoreThreads
 from store.semconv import RESERVED_METADATA
 from store.sql.threads import SQLThreads
 from tests.benchmarks.publish import NAMES, readme_figures
+from tests.documented_names import listed
 
 ROOT = Path(__file__).parents[1]
 PARTS = {"log": StoreLog, "runs": StoreRuns, "annotations": StoreAnnotations, "threads": StoreThreads}
@@ -381,11 +382,7 @@ def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
     }
     builtin = {name for name in vars(builtins) if name[0].isupper()}
     # Agent-lightning's, in the page that compares.
-    theirs = {
-        *("LightningStoreThreaded", "LightningStoreServer", "LightningStoreClient", "MongoLightningStore"),
-        *("Trainer", "LightningStore"),
-        *("Collection", "Queue", "KeyValue", "CollectionBasedLightningStore"),
-    }
+    theirs = listed()
     ports = {"Dialect", "StoreContract", "ManualClock", "RollbookStore", "StoreServer"}
     comparing = {"compatibility.md", "agent-lightning.md", "CHANGELOG.md"}
     for path in PAGES:
