@@ -27,6 +27,7 @@ from store.cli.errors import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
 from store.db import url
 from store.db.tables import core as core_tables
 from store.domain.events import FACTS
+from store.integrations import collections
 from store.integrations.langgraph import RollbookSaver
 from store.interface.annotations import StoreAnnotations
 from store.interface.log import StoreLog
@@ -376,6 +377,7 @@ def test_every_name_of_the_api_that_is_mentioned_exists() -> None:
         *store.__all__,
         *models.__all__,
         *training.__all__,
+        *collections.__all__,
         *(name for name in dir(SyncStore) if not name.startswith("_")),
         *(name for name, _ in inspect.getmembers(store.Store)),
         *("RollbookSaver", "pointer", "pointer_to_phase_end", "start_from", *dir(RollbookSaver), *dir(SQLThreads)),

@@ -1,1 +1,1 @@
-"""Integrations with other frameworks. Each module imports its framework and needs the extra of the same name."""
+"""Integrations with other frameworks, each with the extra of the same name, and a store on collections of users."""

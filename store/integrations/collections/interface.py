@@ -1,0 +1,277 @@
+"""Interface of the collections that a store can be built on, with Agent-lightning 0.3's names and arguments."""
+# ruff: noqa: A002 - the names of arguments are Agent-lightning's
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar
+
+from pydantic import BaseModel
+
+from store.models import Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+
+T = TypeVar("T", bound=BaseModel)
+I = TypeVar("I")  # noqa: E741 - an item of a queue
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+
+AtomicMode = Literal["r", "w", "rw"]
+"""What happens inside an atomic block: reads, writes, or both."""
+
+AtomicLabels = Literal[
+    "rollouts",
+    "attempts",
+    "spans",
+    "resources",
+    "workers",
+    "rollout_queue",
+    "span_sequence_ids",
+    "plan_keys",
+    "generic",
+]
+"""The collections that an atomic block uses, for a backend that locks them one by one."""
+
+
+class FilterField(TypedDict, total=False):
+    """Conditions on one field."""
+
+    exact: Any
+    within: Sequence[Any]
+    contains: str
+
+
+FilterOptions = Mapping[str, Any]
+"""Conditions by field, each a `FilterField`, as in `{"status": {"within": ["failed"]}}`.
+
+All conditions form one pool. The key `_aggregate` says whether all of them have to hold ("and", the default) or one of
+them ("or"). The key `_must` maps fields to further conditions, which always have to hold. `contains` matches a
+case-sensitive substring, and never None. An empty `within` matches nothing. Without conditions everything matches.
+"""
+
+
+class SortOptions(TypedDict):
+    """The order of a query."""
+
+    name: str
+    """The field. None comes last in fields that end in `_time`, in ascending order; in others it counts as empty."""
+    order: Literal["asc", "desc"]
+
+
+class Collection(abc.ABC, Generic[T]):
+    """A set of models with a primary key, in the order in which they were inserted."""
+
+    @abc.abstractmethod
+    def primary_keys(self) -> Sequence[str]:
+        """Return the names of the fields that form the primary key."""
+
+    @abc.abstractmethod
+    def item_type(self) -> type[T]:
+        """Return the type of the items."""
+
+    @abc.abstractmethod
+    async def size(self) -> int:
+        """Return the number of items."""
+
+    @abc.abstractmethod
+    async def query(
+        self,
+        filter: FilterOptions | None = None,
+        sort: SortOptions | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[T]:
+        """Return the matching items, by default in the order of insertion; equal ones are in that order too.
+
+        Args:
+            filter: the conditions.
+            sort: the order.
+            limit: the greatest number of items; -1 for all.
+            offset: the number of matches to skip.
+        """
+
+    @abc.abstractmethod
+    async def get(self, filter: FilterOptions | None = None, sort: SortOptions | None = None) -> T | None:
+        """Return the first matching item, or None."""
+
+    @abc.abstractmethod
+    async def insert(self, items: Sequence[T]) -> None:
+        """Add items.
+
+        Raises:
+            ValueError: an item with this primary key exists.
+        """
+
+    @abc.abstractmethod
+    async def update(self, items: Sequence[T], update_fields: Sequence[str] | None = None) -> Sequence[T]:
+        """Replace the given fields of items, all by default, and return the items.
+
+        Raises:
+            ValueError: there is no item with this primary key.
+        """
+
+    @abc.abstractmethod
+    async def upsert(self, items: Sequence[T], update_fields: Sequence[str] | None = None) -> Sequence[T]:
+        """Insert the items that are new, update the others as `update` does, and return all of them."""
+
+    @abc.abstractmethod
+    async def delete(self, items: Sequence[T]) -> None:
+        """Remove the items with these primary keys.
+
+        Raises:
+            ValueError: there is no item with this primary key.
+        """
+
+
+class Queue(abc.ABC, Generic[I]):
+    """Items that are appended at the end and taken from the front."""
+
+    @abc.abstractmethod
+    def item_type(self) -> type[I]:
+        """Return the type of the items."""
+
+    @abc.abstractmethod
+    async def has(self, item: I) -> bool:
+        """Return whether the item is in the queue."""
+
+    @abc.abstractmethod
+    async def enqueue(self, items: Sequence[I]) -> Sequence[I]:
+        """Append the items and return them."""
+
+    @abc.abstractmethod
+    async def dequeue(self, limit: int = 1) -> Sequence[I]:
+        """Take up to `limit` items from the front and return them."""
+
+    @abc.abstractmethod
+    async def peek(self, limit: int = 1) -> Sequence[I]:
+        """Return up to `limit` items at the front, which stay."""
+
+    @abc.abstractmethod
+    async def size(self) -> int:
+        """Return the number of items."""
+
+
+class KeyValue(abc.ABC, Generic[K, V]):
+    """Values by key."""
+
+    @abc.abstractmethod
+    async def has(self, key: K) -> bool:
+        """Return whether the key has a value."""
+
+    @abc.abstractmethod
+    async def get(self, key: K, default: V | None = None) -> V | None:
+        """Return the value of the key, or the default."""
+
+    @abc.abstractmethod
+    async def set(self, key: K, value: V) -> None:
+        """Set the value of the key."""
+
+    @abc.abstractmethod
+    async def inc(self, key: K, amount: V) -> V:
+        """Add to the number of the key, 0 if it has none, and return the sum.
+
+        Raises:
+            TypeError: one of the two is not a number.
+        """
+
+    @abc.abstractmethod
+    async def chmax(self, key: K, value: V) -> V:
+        """Raise the number of the key to `value` if it is less or the key has none, and return it.
+
+        Raises:
+            TypeError: one of the two is not a number.
+        """
+
+    @abc.abstractmethod
+    async def pop(self, key: K, default: V | None = None) -> V | None:
+        """Remove the key and return its value, or the default."""
+
+    @abc.abstractmethod
+    async def size(self) -> int:
+        """Return the number of keys."""
+
+
+class LightningCollections(abc.ABC):
+    """The collections of one store.
+
+    All methods are called in one event loop. Only `plan_keys` and `close` are not in Agent-lightning.
+    """
+
+    @property
+    @abc.abstractmethod
+    def rollouts(self) -> Collection[Rollout]:
+        """Rollouts, by `rollout_id`."""
+
+    @property
+    @abc.abstractmethod
+    def attempts(self) -> Collection[Attempt]:
+        """Attempts, by `rollout_id` and `attempt_id`."""
+
+    @property
+    @abc.abstractmethod
+    def spans(self) -> Collection[Span]:
+        """Spans, by `rollout_id`, `attempt_id` and `span_id`."""
+
+    @property
+    @abc.abstractmethod
+    def resources(self) -> Collection[ResourcesUpdate]:
+        """The current version of each set of resources, by `resources_id`."""
+
+    @property
+    @abc.abstractmethod
+    def workers(self) -> Collection[Worker]:
+        """Workers, by `worker_id`."""
+
+    @property
+    @abc.abstractmethod
+    def rollout_queue(self) -> Queue[str]:
+        """The ids of the rollouts that wait. Ids of others may remain in it; a claim drops them."""
+
+    @property
+    @abc.abstractmethod
+    def span_sequence_ids(self) -> KeyValue[str, int]:
+        """The last span number of each rollout."""
+
+    @property
+    @abc.abstractmethod
+    def plan_keys(self) -> KeyValue[str, str]:
+        """For each plan key its rollout and the hash of the rollout's input."""
+
+    @abc.abstractmethod
+    def atomic(
+        self,
+        *,
+        mode: AtomicMode = "rw",
+        snapshot: bool = False,
+        commit: bool = False,
+        labels: Sequence[AtomicLabels] | None = None,
+    ) -> AbstractAsyncContextManager[Self]:
+        """Return a context in which no other caller's writes are seen, and none of its own before its end.
+
+        Args:
+            mode: what happens inside.
+            snapshot: whether all reads see the same state.
+            commit: whether to commit at the end, or to undo everything after an exception.
+            labels: the collections that are used; None for any.
+        """
+
+    async def execute(
+        self,
+        callback: Callable[[Self], Awaitable[R]],
+        *,
+        mode: AtomicMode = "rw",
+        snapshot: bool = False,
+        commit: bool = False,
+        labels: Sequence[AtomicLabels] | None = None,
+    ) -> R:
+        """Return the result of a callback within `atomic`.
+
+        A backend whose transactions may fail overrides it and calls the callback again; the callback may be repeated.
+        """
+        async with self.atomic(mode=mode, snapshot=snapshot, commit=commit, labels=labels) as collections:
+            return await callback(collections)
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing to release
+        """Release connections. Called once, when the store is closed."""

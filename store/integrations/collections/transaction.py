@@ -1,0 +1,430 @@
+"""One decision on collections: load what it needs into a working set, decide, write what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from store.db.queries.bodies import payload_of
+from store.domain import retry
+from store.domain.commands import Command, LoadRequest, PublishResources, RecordSpans, ReleaseClaim, Sweep
+from store.domain.decide import decide
+from store.domain.events import Body
+from store.domain.resources import ResourcesState
+from store.domain.rollout import ACTIVE, WAITING, AttemptState, RolloutState
+from store.domain.views import ResourcesView, resources_row, view_attempt, view_rollout, view_worker
+from store.domain.worker import WorkerSignals, WorkerState
+from store.domain.working_set import WorkingSet
+from store.errors import StoreError
+from store.integrations.collections.interface import LightningCollections
+from store.models import Attempt, ResourcesUpdate, Rollout, Span
+from store.runtime.clock import Clock, to_micros
+from store.sql.commands.spans import body_of
+from store.sql.mapping import rollouts as mapping
+
+_FIRST_POSITION: Final = 2**40
+"""Position of the first new event. Loaded rows have lower ones, which only express an order."""
+_LOADED_SIGN: Final = 1
+"""Stamp of a loaded sign of life. Every new one is later."""
+
+
+class Outcome(NamedTuple):
+    """Result of a decision."""
+
+    answer: Any
+    error: StoreError | None
+    """The error of a refused command. What was recorded before the refusal is kept."""
+    next_check: int | None
+    """When the watchdog has to check a rollout that the decision changed, in µs."""
+    last_stamp: int
+    """The greatest stamp so far."""
+
+
+class Transaction:
+    """Decision of one command on collections, inside their `atomic`.
+
+    Args:
+        collections: the collections.
+        clock: returns the time, in µs.
+        last_stamp: returns the greatest stamp so far. Both are called right before the decision.
+    """
+
+    def __init__(self, collections: LightningCollections, clock: Clock, last_stamp: Callable[[], int]) -> None:
+        self._collections = collections
+        self._clock = clock
+        self._last_stamp = last_stamp
+        self._set = WorkingSet(now=0, last_stamp=0, next_position=_FIRST_POSITION)
+        self._bodies = count(-1, -1)
+        self._rollouts: dict[str, Rollout] = {}
+        self._attempts: dict[tuple[str, str], Attempt] = {}
+        self._workers: set[str] = set()
+        self._plan_keys: set[str] = set()
+        self._spans: set[tuple[str, str, str]] = set()
+
+    async def execute(self, command: Command, spans: Sequence[Span] = ()) -> Outcome:
+        """Load, decide and write.
+
+        Args:
+            command: the command.
+            spans: the spans of a command that records spans.
+        """
+        request = LoadRequest()
+        command.request_rows(request)
+        await self._load(command, request)
+        answer, error = None, None
+        self._set.now, self._set.last_stamp = self._clock(), self._last_stamp()
+        self._set.begin(0)
+        try:
+            answer = decide(command, self._set)
+        except StoreError as refused:
+            error = refused
+        await self._save(command, spans)
+        return Outcome(answer, error, self._next_check(command), self._set.last_stamp)
+
+    def _next_check(self, command: Command) -> int | None:
+        changed = self._set.rollouts if isinstance(command, Sweep) else self._set.rewatch
+        times = [at for each in changed if (at := retry.check_at(self._set.rollouts[each])) is not None]
+        return min(times, default=None)
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    async def _load(self, command: Command, request: LoadRequest) -> None:
+        claimed = await self._load_plan_keys(request.plan_keys)
+        waiting = await self._take(request.claims)
+        active = await self._active() if request.due else []
+        wanted = {*request.rollouts, *claimed} - {each.rollout_id for each in (*waiting, *active)}
+        found = [*waiting, *active, *await self._rollouts_of(wanted)]
+        payloads = {*request.bodies_of, *claimed, *(each.rollout_id for each in waiting)}
+        for place, rollout in enumerate(found, start=1):
+            self._hold_rollout(rollout, place, with_payload=rollout.rollout_id in payloads)
+        for place, rollout in enumerate(waiting, start=1):
+            self._set.joins_queue(rollout.rollout_id, place)
+        for rollout_id, digest in claimed.items():
+            if rollout_id in self._set.rollouts:
+                self._set.rollouts[rollout_id].input_sha256 = digest
+        self._set.due = [each.rollout_id for each in active]
+        await self._load_attempts(found, request)
+        held_by = [*request.worked, *self._set.due]
+        workers = {each.worker_id for each in self._attempts.values() if each.rollout_id in held_by and each.worker_id}
+        await self._load_workers({*request.workers, *workers})
+        await self._load_spans(request)
+        if request.latest_resources:
+            latest = await self._collections.resources.get(sort={"name": "update_time", "order": "desc"})
+            self._set.latest_resources = None if latest is None else latest.resources_id
+        if isinstance(command, PublishResources):
+            await self._load_resources(command.resources_id)
+
+    async def _load_plan_keys(self, keys: Iterable[str]) -> dict[str, str]:
+        """Return the hash of the input of each rollout that exists under one of the keys."""
+        found: dict[str, str] = {}
+        for key in keys:
+            entry = await self._collections.plan_keys.get(key)
+            if entry is not None:
+                rollout_id, digest = entry.split(" ")
+                self._set.plan_keys[key] = rollout_id
+                self._plan_keys.add(key)
+                found[rollout_id] = digest
+        return found
+
+    async def _take(self, limit: int) -> list[Rollout]:
+        """Take up to `limit` rollouts that wait from the queue, and drop the ids of those that do not."""
+        taken: list[Rollout] = []
+        while len(taken) < limit:
+            ids = await self._collections.rollout_queue.dequeue(limit - len(taken))
+            if not ids:
+                break
+            found = {each.rollout_id: each for each in await self._rollouts_of(set(ids))}
+            taken += [found[each] for each in ids if each in found and found[each].status in WAITING]
+        return taken
+
+    async def _active(self) -> list[Rollout]:
+        """Return the rollouts that the watchdog has to check."""
+        page = await self._collections.rollouts.query({"status": {"within": sorted(ACTIVE)}})
+        return [
+            each
+            for each in page.items
+            if each.config.timeout_seconds is not None or each.config.unresponsive_seconds is not None
+        ]
+
+    async def _rollouts_of(self, rollout_ids: Collection[str]) -> list[Rollout]:
+        return [*await self._collections.rollouts.query(_among("rollout_id", rollout_ids))] if rollout_ids else []
+
+    async def _load_attempts(self, rollouts: Sequence[Rollout], request: LoadRequest) -> None:
+        """Load the latest attempt of each rollout and those that are named."""
+        for rollout in rollouts:
+            rollout_id = rollout.rollout_id
+            latest = await latest_attempt(self._collections, rollout_id)
+            if latest is None:
+                continue
+            state = self._set.rollouts[rollout_id]
+            state.attempt_count = state.head = latest.sequence_id
+            named = request.attempts - {latest.attempt_id, "latest"}
+            others: Sequence[Attempt] = []
+            if named and rollout_id in request.rollouts:
+                of_it = {"rollout_id": {"exact": rollout_id}, **_among("attempt_id", named)}
+                others = (await self._collections.attempts.query(of_it)).items
+            for attempt in (*others, latest):
+                self._hold_attempt(attempt, with_payload=rollout_id in request.metadata_of)
+
+    async def _load_workers(self, worker_ids: Collection[str]) -> None:
+        if not worker_ids:
+            return
+        for worker in await self._collections.workers.query(_among("worker_id", worker_ids)):
+            self._workers.add(worker.worker_id)
+            self._set.workers[worker.worker_id] = WorkerState(
+                worker_id=worker.worker_id,
+                status=worker.status,
+                current_rollout_id=worker.current_rollout_id,
+                current_attempt_id=worker.current_attempt_id,
+                last_busy_at=_micros(worker.last_busy_time),
+                last_idle_at=_micros(worker.last_idle_time),
+                stream_version=1,
+                first_position=0,
+                last_position=0,
+            )
+            stats = worker.heartbeat_stats
+            self._set.worker_signals[worker.worker_id] = WorkerSignals(
+                worker.worker_id,
+                heartbeat_stats=None if stats is None else orjson.dumps(stats).decode(),
+                last_heartbeat_at=_micros(worker.last_heartbeat_time),
+                last_dequeue_at=_micros(worker.last_dequeue_time),
+            )
+
+    async def _load_spans(self, request: LoadRequest) -> None:
+        """Load the counters and which of the spans exist."""
+        for rollout_id in request.counters:
+            number = await self._collections.span_sequence_ids.get(rollout_id)
+            if number is not None:
+                self._set.counters[rollout_id] = number
+        groups: dict[tuple[str, str], set[str]] = {}
+        for rollout_id, attempt_id, span_id in request.spans:
+            groups.setdefault((rollout_id, attempt_id), set()).add(span_id)
+        for (rollout_id, attempt_id), span_ids in groups.items():
+            of_it = {
+                "rollout_id": {"exact": rollout_id},
+                "attempt_id": {"exact": attempt_id},
+                **_among("span_id", span_ids),
+            }
+            known = await self._collections.spans.query(of_it)
+            self._spans.update((rollout_id, attempt_id, span.span_id) for span in known)
+        self._set.spans |= self._spans
+
+    async def _load_resources(self, resources_id: str) -> None:
+        known = await self._collections.resources.get({"resources_id": {"exact": resources_id}})
+        if known is not None:
+            self._set.resources[resources_id] = ResourcesState(
+                resources_id=resources_id,
+                version=known.version,
+                create_at=to_micros(known.create_time),
+                update_at=to_micros(known.update_time),
+                body_position=0,
+                stream_version=1,
+                first_position=0,
+                last_position=0,
+            )
+
+    def _hold_rollout(self, rollout: Rollout, place: int, *, with_payload: bool) -> None:
+        position = next(self._bodies)
+        if with_payload:
+            body = body_of({"input": rollout.input, "metadata": rollout.metadata}, "")
+            self._set.bodies[position] = body
+        self._rollouts[rollout.rollout_id] = rollout
+        self._set.rollouts[rollout.rollout_id] = RolloutState(
+            rollout_id=rollout.rollout_id,
+            status=rollout.status,
+            mode=rollout.mode,
+            resources_id=rollout.resources_id,
+            resources_version=None,
+            config=rollout.config.model_dump(),
+            start_at=to_micros(rollout.start_time),
+            end_at=_micros(rollout.end_time),
+            group_id=None,
+            step=None,
+            plan_key=None,
+            input_sha256="",
+            input_position=position,
+            metadata_position=position,
+            queued_position=place if rollout.status in WAITING else None,
+            attempt_count=0,
+            rerun_seq=0,
+            last_reward=None,
+            spans=0,
+            tokens_in=0,
+            tokens_out=0,
+            error=None,
+            stream_version=1,
+            first_position=place,
+            last_position=0,
+        )
+
+    def _hold_attempt(self, attempt: Attempt, *, with_payload: bool) -> None:
+        position = None
+        if with_payload and attempt.metadata is not None:
+            position = next(self._bodies)
+            self._set.bodies[position] = body_of({"metadata": attempt.metadata}, "")
+        self._attempts[attempt.rollout_id, attempt.attempt_id] = attempt
+        sign = attempt.last_heartbeat_time
+        self._set.rollouts[attempt.rollout_id].attempts[attempt.attempt_id] = AttemptState(
+            rollout_id=attempt.rollout_id,
+            attempt_id=attempt.attempt_id,
+            sequence_id=attempt.sequence_id,
+            status=attempt.status,
+            worker_id=attempt.worker_id,
+            start_at=to_micros(attempt.start_time),
+            end_at=_micros(attempt.end_time),
+            last_heartbeat_time=None,
+            heartbeat_stamped_at=None,
+            metadata_position=position,
+            via="dequeue",
+            rerun_seq=0,
+            resources_version=None,
+            owner=None,
+            error=None,
+            released_position=None,
+            first_position=0,
+            last_position=0,
+            tries=attempt.sequence_id,
+            signal_time=sign,
+            signal_stamped_at=None if sign is None else _LOADED_SIGN,
+        )
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    async def _save(self, command: Command, spans: Sequence[Span]) -> None:
+        await self._save_rollouts()
+        await self._save_attempts()
+        await self._save_queue(command)
+        if isinstance(command, RecordSpans):
+            await self._save_spans(command, spans)
+        for rollout_id in self._set.touched_counters:
+            await self._collections.span_sequence_ids.set(rollout_id, self._set.counters[rollout_id])
+        for key, rollout_id in self._set.plan_keys.items():
+            if key not in self._plan_keys:
+                digest = self._set.rollouts[rollout_id].input_sha256
+                await self._collections.plan_keys.set(key, f"{rollout_id} {digest}")
+        workers = [*dict.fromkeys((*self._set.touched_workers, *self._set.touched_signals))]
+        if workers:
+            made = [mapping.worker_of_view(view_worker(self._set, each)) for each in workers]
+            await self._collections.workers.upsert(made)
+        for resources_id in self._set.touched_resources:
+            await self._collections.resources.upsert([self._resources(resources_id)])
+
+    async def _save_rollouts(self) -> None:
+        new: list[Rollout] = []
+        changed: list[Rollout] = []
+        for rollout_id in self._set.queued_before:
+            known = self._rollouts.get(rollout_id)
+            if known is None:
+                if rollout_id in self._set.rollouts:
+                    new.append(mapping.rollout_of_view(view_rollout(self._set, rollout_id)))
+            elif rollout_id in self._set.moved:
+                changed.append(self._changed_rollout(known, self._set.rollouts[rollout_id]))
+        if new:
+            await self._collections.rollouts.insert(new)
+        if changed:
+            await self._collections.rollouts.update(changed)
+
+    def _changed_rollout(self, known: Rollout, state: RolloutState) -> Rollout:
+        update: dict[str, Any] = {
+            "status": state.status,
+            "mode": state.mode,
+            "resources_id": state.resources_id,
+            "config": type(known.config).model_validate(state.config),
+            "end_time": _seconds(state.end_at),
+        }
+        for name, position in (("input", state.input_position), ("metadata", state.metadata_position)):
+            if position >= _FIRST_POSITION:
+                update[name] = _field(self._set.bodies[position], name)
+        return known.model_copy(update=update)
+
+    async def _save_attempts(self) -> None:
+        new: list[Attempt] = []
+        changed: list[Attempt] = []
+        released: list[Attempt] = []
+        for key, state in {**self._set.touched_attempts, **self._set.beats}.items():
+            known = self._attempts.get(key)
+            if known is None:
+                new.append(mapping.attempt_of_view(view_attempt(self._set, state)))
+            elif state.released_position is not None:
+                released.append(known)
+            else:
+                changed.append(self._changed_attempt(known, state))
+        if new:
+            await self._collections.attempts.insert(new)
+        if changed:
+            await self._collections.attempts.update(changed)
+        if released:
+            await self._collections.attempts.delete(released)
+
+    def _changed_attempt(self, known: Attempt, state: AttemptState) -> Attempt:
+        update: dict[str, Any] = {
+            "status": state.status,
+            "worker_id": state.worker_id,
+            "end_time": _seconds(state.end_at),
+            "last_heartbeat_time": state.sign_of_life,
+        }
+        position = state.metadata_position
+        if position is not None and position >= _FIRST_POSITION:
+            update["metadata"] = _field(self._set.bodies[position], "metadata")
+        return known.model_copy(update=update)
+
+    async def _save_queue(self, command: Command) -> None:
+        """Append the rollouts that began to wait. A released one is the first again."""
+        joined = {
+            each: position
+            for each, before in self._set.queued_before.items()
+            if before is None and (position := self._set.rollouts[each].queued_position) is not None
+        }
+        if not joined:
+            return
+        queue = self._collections.rollout_queue
+        ids = sorted(joined, key=joined.__getitem__)
+        is_released = isinstance(command, ReleaseClaim)
+        # One that left the queue without a claim may still have its old place.
+        stale = {each for each in ids if each in self._rollouts and await queue.has(each)}
+        if stale or is_released:
+            others = [each for each in await queue.dequeue(await queue.size()) if each not in stale]
+            ids = [*ids, *others] if is_released else [*others, *ids]
+        await queue.enqueue(ids)
+
+    async def _save_spans(self, command: RecordSpans, spans: Sequence[Span]) -> None:
+        new = self._set.spans - self._spans
+        kept: list[Span] = []
+        for item, span in zip(command.items, spans, strict=True):
+            key = (item.rollout_id, item.fact.attempt_id, item.fact.span_id)
+            if key in new:
+                new.remove(key)
+                kept.append(span.model_copy(update={"sequence_id": item.fact.sequence_id}))
+        if kept:
+            await self._collections.spans.insert(kept)
+
+    def _resources(self, resources_id: str) -> ResourcesUpdate:
+        state = self._set.resources[resources_id]
+        body = self._set.bodies[state.body_position]
+        return mapping.resources_of_view(ResourcesView(resources_row(state), body))
+
+
+async def latest_attempt(collections: LightningCollections, rollout_id: str) -> Attempt | None:
+    """Return the attempt with the greatest sequence id."""
+    return await collections.attempts.get(
+        {"rollout_id": {"exact": rollout_id}}, {"name": "sequence_id", "order": "desc"}
+    )
+
+
+def _among(field: str, values: Collection[str]) -> dict[str, Any]:
+    return {field: {"within": sorted(values)}}
+
+
+def _field(body: Body, name: str) -> Any:
+    return (payload_of(body) or {}).get(name)
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else to_micros(seconds)
+
+
+def _seconds(micros: int | None) -> float | None:
+    return None if micros is None else micros / 1_000_000
