@@ -85,7 +85,7 @@ def _enqueue(command: Enqueue, working_set: WorkingSet) -> list[RolloutView]:
                 working_set.tick()
             rollout_id = item.rollout_id
             _create(item, RolloutEnqueued, working_set, command.actor)
-            working_set.joins_queue(rollout_id, working_set.rollouts[rollout_id].first_position)
+            working_set.joins_queue(rollout_id)
             if item.plan_key is not None:
                 existing[item.plan_key] = rollout_id
         created.append(rollout_id)
@@ -206,7 +206,7 @@ def _release(command: ReleaseClaim, working_set: WorkingSet) -> bool:
         queued_at=command.queued_at,
     )
     released = working_set.record_rollout(command.rollout_id, fact, actor=command.actor, cause=command.claim_position)
-    working_set.joins_queue(command.rollout_id, command.queued_at)
+    working_set.joins_queue(command.rollout_id)
     working_set.queue_reordered = True
     if key is not None:
         working_set.forget_answer(key)
@@ -262,7 +262,7 @@ def _move(
     fact = RolloutStatusChanged(from_=state.status, to=to, reason=reason)
     event = working_set.record_rollout(rollout_id, fact, actor=actor, cause=cause)
     if to in WAITING and not waited:
-        working_set.joins_queue(rollout_id, event.position)
+        working_set.joins_queue(rollout_id)
     return event
 
 

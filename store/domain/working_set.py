@@ -279,8 +279,10 @@ class WorkingSet:
         if self.answered.pop(key, None) is not None:
             self.touched_answers.add(key)
 
-    def joins_queue(self, rollout_id: str, position: int) -> None:
+    def joins_queue(self, rollout_id: str) -> None:
         """Add a rollout that has just joined the queue, so that later claims of this batch see it."""
+        position = self.rollouts[rollout_id].queued_position
+        assert position is not None  # it has just joined
         heapq.heappush(self.heads, (position, rollout_id))
 
     def take_heads(self, limit: int) -> list[str]:

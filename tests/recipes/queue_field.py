@@ -74,11 +74,8 @@ def _working_set(scratch: Scratch) -> None:
     scratch.replace(path, "= state.queued_position if state else None\n", "= state.queue_place if state else None\n")
     scratch.replace(
         path,
-        "    def joins_queue(self, rollout_id: str, position: int) -> None:\n",
-        "    def joins_queue(self, rollout_id: str) -> None:\n",
-    )
-    scratch.replace(
-        path,
+        "        position = self.rollouts[rollout_id].queued_position\n"
+        "        assert position is not None  # it has just joined\n"
         "        heapq.heappush(self.heads, (position, rollout_id))\n",
         "        place = self.rollouts[rollout_id].queue_place\n"
         "        assert place is not None  # it has just joined\n"
@@ -98,20 +95,6 @@ def _working_set(scratch: Scratch) -> None:
         path,
         "                taken.append((position, rollout_id))\n",
         "                taken.append((place, rollout_id))\n",
-    )
-    decide = "store/domain/decide.py"
-    scratch.replace(
-        decide,
-        "working_set.joins_queue(rollout_id, working_set.rollouts[rollout_id].first_position)\n",
-        "working_set.joins_queue(rollout_id)\n",
-    )
-    scratch.replace(
-        decide,
-        "working_set.joins_queue(command.rollout_id, command.queued_at)\n",
-        "working_set.joins_queue(command.rollout_id)\n",
-    )
-    scratch.replace(
-        decide, "working_set.joins_queue(rollout_id, event.position)\n", "working_set.joins_queue(rollout_id)\n"
     )
     scratch.replace(
         "store/sql/waiters.py",

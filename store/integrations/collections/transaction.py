@@ -100,8 +100,8 @@ class Transaction:
         payloads = {*request.bodies_of, *claimed, *(each.rollout_id for each in waiting)}
         for place, rollout in enumerate(found, start=1):
             self._hold_rollout(rollout, place, with_payload=rollout.rollout_id in payloads)
-        for place, rollout in enumerate(waiting, start=1):
-            self._set.joins_queue(rollout.rollout_id, place)
+        for rollout in waiting:
+            self._set.joins_queue(rollout.rollout_id)
         for rollout_id, digest in claimed.items():
             if rollout_id in self._set.rollouts:
                 self._set.rollouts[rollout_id].input_sha256 = digest
