@@ -7,6 +7,7 @@ import contextlib
 import copy
 import re
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -175,6 +176,39 @@ async def test_what_needs_a_log_is_unsupported(plain: Store) -> None:
     for call in calls:
         with pytest.raises(Unsupported, match="CollectionBasedLightningStore"):
             await call()
+
+
+FORK = """
+import asyncio, os
+from store.errors import WrongProcess
+from store.integrations.collections import CollectionBasedLightningStore, InMemoryLightningCollections
+
+async def use(store):
+    for call in (store.enqueue_rollout(1), store.query_rollouts(), store.wait_for_rollouts(["ro-1"]), store.close()):
+        try:
+            await call
+        except WrongProcess:
+            continue
+        raise AssertionError("a fork used the store of its parent")
+
+async def go_on(store):
+    await store.enqueue_rollout(1)
+    print((await store.query_rollouts()).total)
+    await store.close()
+
+store = CollectionBasedLightningStore(InMemoryLightningCollections())
+child = os.fork()
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    asyncio.run(go_on(store))
+else:
+    asyncio.run(use(store))
+"""
+
+
+def test_a_fork_is_refused_and_the_parent_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
 async def test_an_agent_runs_on_it(plain: Store) -> None:

@@ -26,7 +26,7 @@ from store.domain.rollout import TERMINAL
 from store.domain.views import ClaimView
 from store.errors import Closed, StoreError, Unsupported, WrongProcess
 from store.integrations.collections.interface import Collection, LightningCollections, SortOptions, T
-from store.integrations.collections.transaction import Outcome, Transaction, latest_attempt
+from store.integrations.collections.transaction import Decision, Transaction, latest_attempt
 from store.interface.runs import AsAt
 from store.interface.store import Store
 from store.models import (
@@ -435,7 +435,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         task.add_done_callback(self._calls.discard)
 
     async def _decide_whole(self, command: Command, spans: Sequence[Span]) -> Any:
-        async def decide(collections: C) -> Outcome:
+        async def decide(collections: C) -> Decision:
             transaction = Transaction(collections, self._clock, lambda: self._last_stamp)
             return await transaction.execute(command, spans)
 
@@ -557,8 +557,10 @@ class CollectionBasedLightningStore(Store, Generic[C]):
 
     async def _stop(self) -> None:
         self._announce()
-        if self._calls:
-            await asyncio.wait(set(self._calls), timeout=_CLOSING_SECONDS)
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        # A call that ends may leave a claim to release.
+        while self._calls and time.monotonic() < deadline:
+            await asyncio.wait(set(self._calls), timeout=deadline - time.monotonic())
         await self.collections.close()
 
 

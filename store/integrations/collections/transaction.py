@@ -31,8 +31,8 @@ _LOADED_SIGN: Final = 1
 """Stamp of a loaded sign of life. Every new one is later."""
 
 
-class Outcome(NamedTuple):
-    """Result of a decision."""
+class Decision(NamedTuple):
+    """A decided command."""
 
     answer: Any
     error: StoreError | None
@@ -64,7 +64,7 @@ class Transaction:
         self._plan_keys: set[str] = set()
         self._spans: set[tuple[str, str, str]] = set()
 
-    async def execute(self, command: Command, spans: Sequence[Span] = ()) -> Outcome:
+    async def execute(self, command: Command, spans: Sequence[Span] = ()) -> Decision:
         """Load, decide and write.
 
         Args:
@@ -82,7 +82,7 @@ class Transaction:
         except StoreError as refused:
             error = refused
         await self._save(command, spans)
-        return Outcome(answer, error, self._next_check(command), self._set.last_stamp)
+        return Decision(answer, error, self._next_check(command), self._set.last_stamp)
 
     def _next_check(self, command: Command) -> int | None:
         changed = self._set.rollouts if isinstance(command, Sweep) else self._set.rewatch
