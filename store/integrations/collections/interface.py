@@ -248,7 +248,7 @@ class LightningCollections(abc.ABC):
         commit: bool = False,
         labels: Sequence[AtomicLabels] | None = None,
     ) -> AbstractAsyncContextManager[Self]:
-        """Return a context in which no other caller's writes are seen, and none of its own before its end.
+        """Return a context that sees no writes of others while it lasts. Others see its writes only after its end.
 
         Args:
             mode: what happens inside.

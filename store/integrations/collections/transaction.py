@@ -60,7 +60,6 @@ class Transaction:
         self._bodies = count(-1, -1)
         self._rollouts: dict[str, Rollout] = {}
         self._attempts: dict[tuple[str, str], Attempt] = {}
-        self._workers: set[str] = set()
         self._plan_keys: set[str] = set()
         self._spans: set[tuple[str, str, str]] = set()
 
@@ -107,7 +106,7 @@ class Transaction:
                 self._set.rollouts[rollout_id].input_sha256 = digest
         self._set.due = [each.rollout_id for each in active]
         await self._load_attempts(found, request)
-        held_by = [*request.worked, *self._set.due]
+        held_by = {*request.worked, *self._set.due}
         workers = {each.worker_id for each in self._attempts.values() if each.rollout_id in held_by and each.worker_id}
         await self._load_workers({*request.workers, *workers})
         await self._load_spans(request)
@@ -173,7 +172,6 @@ class Transaction:
         if not worker_ids:
             return
         for worker in await self._collections.workers.query(_among("worker_id", worker_ids)):
-            self._workers.add(worker.worker_id)
             self._set.workers[worker.worker_id] = WorkerState(
                 worker_id=worker.worker_id,
                 status=worker.status,
