@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final, cast
 
 from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError
 
-from store.models.enums import Frozen, Open, StatusCode
+from store.models.enums import Open, StatusCode
 from store.runtime.ids import span_id as fresh_span_id
 from store.runtime.ids import trace_id as fresh_trace_id
 from store.semconv import VIRTUAL_SPAN
@@ -124,7 +125,7 @@ class Link(Open):
     attributes: Attributes | None = None
 
 
-class OtelResource(Frozen):
+class OtelResource(Open):
     """The producer of a span: the process, its host, its service."""
 
     attributes: Attributes
@@ -132,7 +133,12 @@ class OtelResource(Frozen):
 
 
 class Span(Open):
-    """One step of an attempt. Its key is (rollout_id, attempt_id, span_id); unknown keys are stored and returned."""
+    """One step of an attempt. Its key is (rollout_id, attempt_id, span_id); unknown keys are stored and returned.
+
+    OpenTelemetry's further fields are such keys. A span has those that its producer set: `kind`, as "CLIENT";
+    `instrumentation_scope`, an object with `name` and `version`; `flags`; `dropped_attributes_count`,
+    `dropped_events_count` and `dropped_links_count`. The contexts of the SDK have `trace_flags`.
+    """
 
     rollout_id: str
     attempt_id: str
@@ -156,12 +162,13 @@ class Span(Open):
 
     @classmethod
     def from_opentelemetry(cls, readable_span: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
-        """Return a finished span of the OpenTelemetry SDK as a span of the store.
+        """Return a finished span of the OpenTelemetry SDK as a span of the store, with all its fields.
 
         Args:
             readable_span: a `ReadableSpan`, or an object with its attributes. Its times are nanoseconds; a time that is
                 absent or zero becomes None. Attribute values that a span cannot hold (bytes, mappings, mixed lists)
                 are stored as text, so that no span is lost because of one attribute; None values are left out.
+                Public instance attributes that the SDK does not have are stored too if they are JSON.
             rollout_id: the rollout of the span.
             attempt_id: the attempt of the span.
             sequence_id: its number, as drawn from the store.
@@ -178,7 +185,9 @@ class Span(Open):
             parent_id=above.span_id if above else None,
             name=readable_span.name,
             status=TraceStatus(
-                status_code=readable_span.status.status_code.name, description=readable_span.status.description
+                status_code=readable_span.status.status_code.name,
+                description=readable_span.status.description,
+                **_own_fields(readable_span.status, TraceStatus),
             ),
             attributes=_span_attributes(readable_span.attributes),
             events=[
@@ -186,11 +195,16 @@ class Span(Open):
                     name=event.name,
                     attributes=_span_attributes(event.attributes),
                     timestamp=in_seconds(event.timestamp),
+                    **_part_fields(event, Event),
                 )
                 for event in readable_span.events
             ],
             links=[
-                Link(context=_context(link.context), attributes=_span_attributes(link.attributes) or None)
+                Link(
+                    context=_context(link.context),
+                    attributes=_span_attributes(link.attributes) or None,
+                    **_part_fields(link, Link),
+                )
                 for link in readable_span.links
             ],
             start_time=in_seconds(readable_span.start_time),
@@ -200,7 +214,9 @@ class Span(Open):
             resource=OtelResource(
                 attributes=_span_attributes(readable_span.resource.attributes),
                 schema_url=readable_span.resource.schema_url,
+                **_own_fields(readable_span.resource, OtelResource),
             ),
+            **_further_fields(readable_span),
         )
 
     @classmethod
@@ -255,13 +271,81 @@ def in_seconds(time: float | None) -> float | None:
     return time / 1_000_000_000 if time > _NANOSECONDS_FROM else float(time)
 
 
+def scope_fields(
+    name: str | None,
+    version: str | None,
+    schema_url: str | None,
+    attributes: Mapping[str, AttributeValue],
+    dropped_attributes_count: int = 0,
+) -> dict[str, Any]:
+    """Return an instrumentation scope as JSON, with its name and version always; {} for one that is empty."""
+    further = {
+        "schema_url": schema_url,
+        "attributes": attributes,
+        "dropped_attributes_count": dropped_attributes_count,
+    }
+    found = {field: value for field, value in further.items() if value}
+    return {"name": name or "", "version": version or "", **found} if name or version or found else {}
+
+
 def _context(context: Any) -> SpanContext:
+    further = _own_fields(context, SpanContext)
+    flags = getattr(context, "trace_flags", None)
+    if isinstance(flags, int):
+        further["trace_flags"] = int(flags)
     return SpanContext(
         trace_id=f"{context.trace_id:032x}",
         span_id=f"{context.span_id:016x}",
         is_remote=context.is_remote,
         trace_state=dict(context.trace_state or {}),
+        **further,
     )
+
+
+def _further_fields(span: Any) -> dict[str, Any]:
+    """Return the fields of the SDK's span that `Span` does not declare; those without a value are left out."""
+    found = _own_fields(span, Span)
+    kind = getattr(getattr(span, "kind", None), "name", None)
+    if isinstance(kind, str):
+        found["kind"] = kind
+    scope: Any = getattr(span, "instrumentation_scope", None)
+    if isinstance(getattr(scope, "name", None), str):
+        attributes = _span_attributes(getattr(scope, "attributes", None))
+        if fields := scope_fields(scope.name, scope.version, scope.schema_url, attributes):
+            found["instrumentation_scope"] = fields
+    for name, counted in _DROPPED:
+        dropped = getattr(span, counted, 0)
+        if dropped and isinstance(dropped, int):
+            found[name] = dropped
+    return found
+
+
+_DROPPED: Final = tuple((f"dropped_{part}_count", f"dropped_{part}") for part in ("attributes", "events", "links"))
+# Names of the SDK for what is converted above.
+_KNOWN: Final = frozenset({"kind", "instrumentation_scope", "instrumentation_info", "trace_flags"}).union(
+    counted for _, counted in _DROPPED
+)
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def _part_fields(part: Any, model: type[Open]) -> dict[str, Any]:
+    """Return the fields of an event or a link of the SDK that the model does not declare."""
+    found = _own_fields(part, model)
+    # The SDK counts them in the attributes, in every version.
+    dropped = getattr(part.attributes, "dropped", 0)
+    if dropped and isinstance(dropped, int):
+        found["dropped_attributes_count"] = dropped
+    return found
+
+
+def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
+    """Return the public instance attributes that the SDK and the model do not know, if they are JSON."""
+    found: dict[str, Any] = {}
+    for name, value in getattr(given, "__dict__", _NOTHING).items():
+        if name[:1] != "_" and name not in model.model_fields and name not in _KNOWN:
+            with suppress(TypeError, ValueError, RecursionError):
+                found[name] = json.loads(json.dumps(value, allow_nan=False))
+    return found
 
 
 def _span_attributes(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:

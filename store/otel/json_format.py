@@ -6,17 +6,18 @@ Like protobuf's own JSON parsers, it also accepts names with underscores and int
 import base64
 import binascii
 import re
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
 
 import orjson
 
 from store.models import AttributeValue
-from store.models.spans import in_seconds
+from store.models.spans import in_seconds, scope_fields
 from store.otel import spans as otlp_spans
 from store.otel.spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,20}")
@@ -24,6 +25,15 @@ _HEX_TRACE, _HEX_SPAN = 32, 16
 # The limit is far below Python's recursion limit, and agents nest less deeply.
 _MAX_DEPTH: Final = 32
 _CODES: Final = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+_KINDS: Final = {
+    "SPAN_KIND_UNSPECIFIED": 0,
+    "SPAN_KIND_INTERNAL": 1,
+    "SPAN_KIND_SERVER": 2,
+    "SPAN_KIND_CLIENT": 3,
+    "SPAN_KIND_PRODUCER": 4,
+    "SPAN_KIND_CONSUMER": 5,
+}
+_NONE: Final[Json] = {}
 
 
 def decode(body: bytes) -> Traces:
@@ -37,16 +47,28 @@ def decode(body: bytes) -> Traces:
         traces = Traces()
         for group in _objects(_object(request, "the request"), "resourceSpans", "resource_spans"):
             resource = _object(group.get("resource") or {}, "resource")
-            origin = Origin.of(_attributes(resource), _text(_either(group, "schemaUrl", "schema_url"), "schemaUrl"))
-            for scope in _objects(group, "scopeSpans", "scope_spans"):
-                for span in _list(_either(scope, "spans", "spans"), "spans"):
-                    _take(traces, origin, span)
+            schema_url = _text(_either(group, "schemaUrl", "schema_url"), "schemaUrl")
+            origin = Origin.of(_attributes(resource), schema_url, _dropped(resource))
+            for spans in _objects(group, "scopeSpans", "scope_spans"):
+                scope = _scope(spans)
+                for span in _list(_either(spans, "spans", "spans"), "spans"):
+                    _take(traces, origin, scope, span)
     except (orjson.JSONDecodeError, Malformed) as error:
         raise Undecodable(error) from None
     return traces
 
 
-def _take(traces: Traces, origin: Origin, given: Any) -> None:
+def _scope(spans: Json) -> Json:
+    scope = spans.get("scope")
+    if type(scope) is not dict:
+        scope = _NONE
+    fields = cast("Json", scope)
+    name, version = (_lenient(_text, fields.get(key), key) or "" for key in ("name", "version"))
+    schema_url = _lenient(_text, _either(spans, "schemaUrl", "schema_url"), "schemaUrl")
+    return scope_fields(name, version, schema_url, _lenient(_attributes, fields) or {}, _dropped(fields))
+
+
+def _take(traces: Traces, origin: Origin, scope: Json, given: Any) -> None:
     try:
         span = _object(given, "a span")
         trace_id, span_id = _ids(span)
@@ -57,13 +79,22 @@ def _take(traces: Traces, origin: Origin, given: Any) -> None:
             "span_id": span_id,
             "parent_id": parent_id.zfill(_HEX_SPAN) if parent_id else None,
             "name": _text(span.get("name"), "name"),
-            "status_code": otlp_spans.status_code(_code(state.get("code"))),
+            "status_code": otlp_spans.status_code(_code(state.get("code"), "status.code", _CODES)),
             "message": _text(state.get("message"), "status.message") or None,
             "attributes": _attributes(span),
             "events": [_event(event) for event in _objects(span, "events", "events")],
             "links": [_link(link) for link in _objects(span, "links", "links")],
             "start_time": _time(span, "startTimeUnixNano", "start_time_unix_nano"),
             "end_time": _time(span, "endTimeUnixNano", "end_time_unix_nano"),
+            "trace_state": otlp_spans.trace_state(_state(span)),
+            "extras": otlp_spans.extras(
+                _lenient(_code, span.get("kind"), "kind", _KINDS) or 0,
+                scope,
+                _count(span.get("flags"), "flags"),
+                _dropped(span),
+                _count(_either(span, "droppedEventsCount", "dropped_events_count"), "droppedEventsCount"),
+                _count(_either(span, "droppedLinksCount", "dropped_links_count"), "droppedLinksCount"),
+            ),
         }
     except Malformed as error:
         traces.refused.add(str(error))
@@ -73,11 +104,12 @@ def _take(traces: Traces, origin: Origin, given: Any) -> None:
 
 def _event(event: Json) -> Json:
     time = _time(event, "timeUnixNano", "time_unix_nano")
-    return otlp_spans.event(_text(event.get("name"), "events.name"), _attributes(event), time)
+    return otlp_spans.event(_text(event.get("name"), "events.name"), _attributes(event), time, _dropped(event))
 
 
 def _link(link: Json) -> Json:
-    return otlp_spans.link(*_ids(link), _attributes(link))
+    flags = _count(link.get("flags"), "links.flags")
+    return otlp_spans.link(*_ids(link), _state(link), _attributes(link), _dropped(link), flags)
 
 
 def _ids(given: Json) -> tuple[str, str]:
@@ -221,10 +253,33 @@ def _time(holder: Json, name: str, underscored: str) -> float | None:
     return None if value is None else in_seconds(_integer(value, name, 0, 2**64))
 
 
-def _code(value: Any) -> int:
+def _code(value: Any, name: str, codes: Mapping[str, int]) -> int:
     if value is None:
         return 0
-    return _CODES[value] if type(value) is str and value in _CODES else _integer(value, "status.code", -(2**31), 2**31)
+    return codes[value] if type(value) is str and value in codes else _integer(value, name, -(2**31), 2**31)
+
+
+# -- fields that describe a span -------------------------------------------------------------------------------------
+# A malformed one is ignored, so that no span is lost because of it.
+
+
+def _state(holder: Json) -> str:
+    return _lenient(_text, _either(holder, "traceState", "trace_state"), "traceState") or ""
+
+
+def _dropped(holder: Json) -> int:
+    return _count(_either(holder, "droppedAttributesCount", "dropped_attributes_count"), "droppedAttributesCount")
+
+
+def _count(value: Any, name: str) -> int:
+    return 0 if value is None else _lenient(_integer, value, name, 0, 2**32) or 0
+
+
+def _lenient(read: Callable[..., T], *given: Any) -> T | None:
+    try:
+        return read(*given)
+    except Malformed:
+        return None
 
 
 def _not(value: Any, name: str, what: str) -> Malformed:

@@ -9,7 +9,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from store.models import AttributeValue
-from store.models.spans import in_seconds
+from store.models.spans import in_seconds, scope_fields
 from store.otel import spans as otlp_spans
 from store.otel.spans import Attributes, Origin, Traces, Undecodable, carried
 
@@ -29,14 +29,22 @@ def decode(body: bytes) -> Traces:
         raise Undecodable(error) from None
     traces = Traces()
     for group in request.resource_spans:
-        origin = Origin.of(_attributes(group.resource.attributes), group.schema_url)
-        for scope in group.scope_spans:
-            for span in scope.spans:
-                _take(traces, origin, span)
+        resource = group.resource
+        origin = Origin.of(_attributes(resource.attributes), group.schema_url, resource.dropped_attributes_count)
+        for spans in group.scope_spans:
+            scope = _scope(spans)
+            for span in spans.spans:
+                _take(traces, origin, scope, span)
     return traces
 
 
-def _take(traces: Traces, origin: Origin, span: trace_pb2.Span) -> None:
+def _scope(spans: trace_pb2.ScopeSpans) -> otlp_spans.Json:
+    scope = spans.scope
+    attributes = _attributes(scope.attributes)
+    return scope_fields(scope.name, scope.version, spans.schema_url, attributes, scope.dropped_attributes_count)
+
+
+def _take(traces: Traces, origin: Origin, scope: otlp_spans.Json, span: trace_pb2.Span) -> None:
     status, events, links = span.status, span.events, span.links
     traces.add(
         origin,
@@ -51,16 +59,27 @@ def _take(traces: Traces, origin: Origin, span: trace_pb2.Span) -> None:
         links=[_link(link) for link in links] if links else [],
         start_time=in_seconds(span.start_time_unix_nano),
         end_time=in_seconds(span.end_time_unix_nano),
+        trace_state=otlp_spans.trace_state(state) if (state := span.trace_state) else {},
+        extras=otlp_spans.extras(
+            span.kind,
+            scope,
+            span.flags,
+            span.dropped_attributes_count,
+            span.dropped_events_count,
+            span.dropped_links_count,
+        ),
     )
 
 
 def _event(event: trace_pb2.Span.Event) -> otlp_spans.Json:
-    return otlp_spans.event(event.name, _attributes(event.attributes), in_seconds(event.time_unix_nano))
+    time, dropped = in_seconds(event.time_unix_nano), event.dropped_attributes_count
+    return otlp_spans.event(event.name, _attributes(event.attributes), time, dropped)
 
 
 def _link(link: trace_pb2.Span.Link) -> otlp_spans.Json:
     trace_id, span_id = link.trace_id.hex().zfill(_HEX_TRACE), link.span_id.hex().zfill(_HEX_SPAN)
-    return otlp_spans.link(trace_id, span_id, _attributes(link.attributes))
+    attributes, dropped = _attributes(link.attributes), link.dropped_attributes_count
+    return otlp_spans.link(trace_id, span_id, link.trace_state, attributes, dropped, link.flags)
 
 
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:

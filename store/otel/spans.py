@@ -7,6 +7,7 @@ of the span takes precedence over the same attribute of its resource.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import BaseModel
@@ -72,16 +73,16 @@ class Origin:
     number: AttributeValue | None
 
     @classmethod
-    def of(cls, attributes: Attributes, schema_url: str) -> "Origin":
-        """Return the origin that a resource's attributes describe."""
-        resource = _resource({"attributes": attributes, "schema_url": schema_url})
+    def of(cls, attributes: Attributes, schema_url: str, dropped: int = 0) -> "Origin":
+        """Return the origin that a resource's attributes describe; `dropped` counts those that it lacks."""
+        resource = _resource(counting({"attributes": attributes, "schema_url": schema_url}, dropped))
         value_of = attributes.get
         return cls(resource, value_of(ROLLOUT_ID), value_of(ATTEMPT_ID), value_of(SPAN_SEQUENCE_ID))
 
 
 @dataclass(slots=True)
 class Received:
-    """A decoded span: its fields are those of a `Span`; events and links are JSON."""
+    """A decoded span: its fields are those of a `Span`; trace state, events, links and extras are JSON."""
 
     origin: Origin
     rollout_id: str
@@ -99,6 +100,9 @@ class Received:
     links: list[Json]
     start_time: float | None
     end_time: float | None
+    trace_state: dict[str, str]
+    extras: Json
+    """The fields that `Span` does not declare."""
 
     def span(self) -> Span:
         """Return the span as the model that every store accepts."""
@@ -118,9 +122,10 @@ class Received:
                 "links": [_link({**link, "context": _context(link["context"])}) for link in self.links],
                 "start_time": self.start_time,
                 "end_time": self.end_time,
-                "context": _context(context(self.trace_id, self.span_id)),
+                "context": _context(context(self.trace_id, self.span_id, self.trace_state)),
                 "parent": None,
                 "resource": self.origin.resource,
+                **self.extras,
             }
         )
 
@@ -155,6 +160,8 @@ class Traces:
         links: list[Json],
         start_time: float | None,
         end_time: float | None,
+        trace_state: dict[str, str],
+        extras: Json,
     ) -> None:
         """Add a span, or refuse it if neither it nor its resource states its attempt."""
         value_of = attributes.get
@@ -182,6 +189,8 @@ class Traces:
                 links,
                 start_time,
                 end_time,
+                trace_state,
+                extras,
             )
         )
 
@@ -237,15 +246,22 @@ _set = object.__setattr__
 
 
 def _maker(kind: type[Model]) -> Callable[[dict[str, Any]], Model]:
-    """Return a function that builds a model from all of its fields unchecked; checks would dominate the cost."""
+    """Return a function that builds a model from all of its fields, which come first, and from unknown ones.
+
+    It checks nothing, because checks would dominate the cost.
+    """
     names = set(kind.model_fields)
-    keeps_extras = kind.model_config.get("extra") == "allow"
+    count = len(names)
 
     def make(fields: dict[str, Any]) -> Model:
+        extras: dict[str, Any] = {}
+        if len(fields) > count:
+            extras = dict(islice(fields.items(), count, None))
+            fields = dict(islice(fields.items(), count))
         model = _new(kind)
         _set(model, "__dict__", fields)
         _set(model, "__pydantic_fields_set__", names)
-        _set(model, "__pydantic_extra__", {} if keeps_extras else None)
+        _set(model, "__pydantic_extra__", extras)
         _set(model, "__pydantic_private__", None)
         return model
 
@@ -263,21 +279,70 @@ _resource = _maker(OtelResource)
 # -- parts of spans --------------------------------------------------------------------------------------------------
 
 
-def context(trace_id: str, span_id: str) -> Json:
-    """Return the identity of a span; its trace state is dropped, as in Agent-lightning 0.3."""
-    return {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": {}}
+def context(trace_id: str, span_id: str, trace_state: dict[str, str]) -> Json:
+    """Return the identity of a span."""
+    return {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": trace_state}
 
 
-def event(name: str, attributes: Attributes, timestamp: float | None) -> Json:
+def trace_state(header: str) -> dict[str, str]:
+    """Return a trace state from its text, `key=value` with commas between; the first of equal keys is used."""
+    found: dict[str, str] = {}
+    for member in header.split(","):
+        key, _, value = member.strip(" \t").partition("=")
+        if key or value:
+            found.setdefault(key, value)
+    return found
+
+
+def counting(part: Json, dropped: int) -> Json:
+    """Return a part of a span with the number of attributes that its producer dropped, if there were any."""
+    if dropped:
+        part["dropped_attributes_count"] = dropped
+    return part
+
+
+def event(name: str, attributes: Attributes, timestamp: float | None, dropped: int) -> Json:
     """Return an event of a span."""
-    return {"name": name, "attributes": attributes, "timestamp": timestamp}
+    return counting({"name": name, "attributes": attributes, "timestamp": timestamp}, dropped)
 
 
-def link(trace_id: str, span_id: str, attributes: Attributes) -> Json:
+def link(trace_id: str, span_id: str, state: str, attributes: Attributes, dropped: int, flags: int) -> Json:
     """Return a link to another span; empty attributes become None."""
-    return {"context": context(trace_id, span_id), "attributes": attributes or None}
+    given: Json = {"context": context(trace_id, span_id, trace_state(state)), "attributes": attributes or None}
+    if flags:
+        given["flags"] = flags
+    return counting(given, dropped)
 
 
+def extras(kind: int, scope: Json, flags: int, attributes: int, events: int, links: int) -> Json:
+    """Return the fields that `Span` does not declare; those without a value are left out.
+
+    Args:
+        kind: a code of OTLP; an unknown code counts as unset.
+        scope: the instrumentation scope, as `scope_fields` returns it.
+        flags: those of the span.
+        attributes: the number of attributes that its producer dropped.
+        events: the number of dropped events.
+        links: the number of dropped links.
+    """
+    found: Json = {}
+    if 0 < kind < len(_KINDS):
+        found["kind"] = _KINDS[kind]
+    if scope:
+        found["instrumentation_scope"] = scope
+    if flags:
+        found["flags"] = flags
+    if attributes or events or links:
+        dropped = {
+            "dropped_attributes_count": attributes,
+            "dropped_events_count": events,
+            "dropped_links_count": links,
+        }
+        found.update((name, count) for name, count in dropped.items() if count)
+    return found
+
+
+_KINDS: Final = ("", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 _CODES: Final[tuple[StatusCode, ...]] = ("UNSET", "OK", "ERROR")
 
 

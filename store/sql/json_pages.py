@@ -26,14 +26,19 @@ from store.wire.encoding import dumps
 _SPAN_BODY: Final = b'{"attributes":'
 _ROLLOUT_BODY: Final = b'{"input":'
 
-# Nearly every span's body ends with its resource and its two contexts. A body with other fields, or with a brace
-# inside a text, does not match and goes through the model.
+# Nearly every span's body ends with its resource, its two contexts, and the fields that tracers add. A body with other
+# fields, or with a brace inside a text, does not match and goes through the model.
 _WORD: Final = rb'"[^"\\{}]*+"'
-_CONTEXT: Final = rb'\{"trace_id":%b,"span_id":%b,"is_remote":(?:true|false),"trace_state":\{\}\}' % (_WORD, _WORD)
+_FLAT: Final = rb'\{(?:[^{}"]++|%b)*+\}' % _WORD
+_CONTEXT: Final = (
+    rb'\{"trace_id":%b,"span_id":%b,"is_remote":(?:true|false),"trace_state":%b(?:,"trace_flags":\d++)?\}'
+    % (_WORD, _WORD, _FLAT)
+)
 _RESOURCE: Final = b'"resource":{"attributes":{'
 _END: Final = re.compile(
-    rb'%b(?:[^{}"]++|%b)*+\},"schema_url":%b\}(,"context":%b)?(,"parent":%b)?\}'
-    % (re.escape(_RESOURCE), _WORD, _WORD, _CONTEXT, _CONTEXT)
+    rb'%b(?:[^{}"]++|%b)*+\},"schema_url":%b\}(,"context":%b)?(,"parent":%b)?'
+    rb'(?:,"kind":%b)?(?:,"instrumentation_scope":%b)?(?:,"flags":\d++)?\}'
+    % (re.escape(_RESOURCE), _WORD, _WORD, _CONTEXT, _CONTEXT, _WORD, _FLAT)
 ).fullmatch
 
 

@@ -63,14 +63,24 @@ def test_every_field_has_its_place(encoding: Encoding) -> None:
                     status=Status(code=Status.STATUS_CODE_ERROR, message="boom"),
                     events=[
                         Span.Event(name="retry", time_unix_nano=1_700_000_000_500_000_000, attributes=pairs({"n": 1})),
-                        Span.Event(name="mark"),
+                        Span.Event(name="mark", dropped_attributes_count=4),
                     ],
                     links=[
                         Span.Link(trace_id=b"\x01" * 16, span_id=b"\x02" * 8, trace_state="a=1"),
-                        Span.Link(trace_id=b"\x03" * 16, span_id=b"\x04" * 8, attributes=pairs({"why": "cause"})),
+                        Span.Link(
+                            trace_id=b"\x03" * 16,
+                            span_id=b"\x04" * 8,
+                            attributes=pairs({"why": "cause"}),
+                            dropped_attributes_count=5,
+                            flags=0x301,
+                        ),
                     ],
                     trace_state="vendor=1",
                     kind=Span.SPAN_KIND_CLIENT,
+                    flags=0x100,
+                    dropped_attributes_count=1,
+                    dropped_events_count=2,
+                    dropped_links_count=3,
                 ),
                 resource={**OWNED, "service.name": "agent"},
             ),
@@ -97,16 +107,18 @@ def test_every_field_has_its_place(encoding: Encoding) -> None:
         },
         "events": [
             {"name": "retry", "attributes": {"n": 1}, "timestamp": 1_700_000_000.5},
-            {"name": "mark", "attributes": {}, "timestamp": None},
+            {"name": "mark", "attributes": {}, "timestamp": None, "dropped_attributes_count": 4},
         ],
         "links": [
             {
-                "context": {"trace_id": "01" * 16, "span_id": "02" * 8, "is_remote": False, "trace_state": {}},
+                "context": {"trace_id": "01" * 16, "span_id": "02" * 8, "is_remote": False, "trace_state": {"a": "1"}},
                 "attributes": None,
             },
             {
                 "context": {"trace_id": "03" * 16, "span_id": "04" * 8, "is_remote": False, "trace_state": {}},
                 "attributes": {"why": "cause"},
+                "flags": 0x301,
+                "dropped_attributes_count": 5,
             },
         ],
         "start_time": 1_700_000_000.1234567,
@@ -115,10 +127,15 @@ def test_every_field_has_its_place(encoding: Encoding) -> None:
             "trace_id": "00112233445566778899aabbccddeeff",
             "span_id": "0123456789abcdef",
             "is_remote": False,
-            "trace_state": {},
+            "trace_state": {"vendor": "1"},
         },
         "parent": None,
         "resource": {"attributes": {**OWNED, "service.name": "agent"}, "schema_url": "http://schema"},
+        "kind": "CLIENT",
+        "flags": 0x100,
+        "dropped_attributes_count": 1,
+        "dropped_events_count": 2,
+        "dropped_links_count": 3,
     }
 
 
@@ -172,6 +189,22 @@ def test_absent_times_and_messages_are_none(encoding: Encoding) -> None:
     found = only(decoded(encoding, group(bare, resource=OWNED, schema_url="")))
     assert (found.start_time, found.end_time, found.name, found.resource.schema_url) == (None, None, "", "")
     assert found.status == models.TraceStatus(status_code="UNSET", description=None)
+
+
+@pytest.mark.parametrize(
+    "code,kept",
+    [
+        (0, {}),
+        (1, {"kind": "INTERNAL"}),
+        (2, {"kind": "SERVER"}),
+        (4, {"kind": "PRODUCER"}),
+        (5, {"kind": "CONSUMER"}),
+        (6, {}),
+        (-1, {}),
+    ],
+)
+def test_kinds_become_names(encoding: Encoding, code: Any, kept: dict[str, str]) -> None:
+    assert only(decoded(encoding, group(span(kind=code), resource=OWNED))).model_extra == kept
 
 
 @pytest.mark.parametrize("code,name", [(0, "UNSET"), (1, "OK"), (2, "ERROR"), (7, "UNSET"), (-1, "UNSET")])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -16,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from store.interface.store import Store
 from store.journal import writer
-from store.models import Attempt, Span, SpanContext
+from store.models import Attempt, Span
 from store.server.app import build_app
 from store.server.partitions import Partitions
 from tests.otel.otlp_given import ids_of
@@ -65,11 +66,13 @@ def work(provider: TracerProvider, steps: int) -> None:
 
 
 def as_stored(given: ReadableSpan, attempt: Attempt, number: int) -> Span:
-    """Return what the SDK's span looks like when OTLP brought it: its parent is known by id alone."""
-    span = Span.from_opentelemetry(given, attempt.rollout_id, attempt.attempt_id, number)
-    assert span.context is not None
-    context = SpanContext(trace_id=span.trace_id, span_id=span.span_id, is_remote=False, trace_state={})
-    return span.model_copy(update={"parent": None, "context": context})
+    """Return what the SDK's span looks like when OTLP brought it: its parent is known by id alone, flags lie apart."""
+    fields = Span.from_opentelemetry(given, attempt.rollout_id, attempt.attempt_id, number).model_dump()
+    sent = encode_spans([given]).resource_spans[0].scope_spans[0].spans[0]
+    for part, there in ((fields, sent), *zip(fields["links"], sent.links, strict=True)):
+        del part["context"]["trace_flags"]
+        part.update({"flags": there.flags} if there.flags else {})
+    return Span.model_validate({**fields, "parent": None})
 
 
 @pytest.mark.parametrize("compression", list(Compression), ids=lambda each: each.value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
+
+from pydantic import BaseModel
 
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.pages.rollout_frame import look
@@ -13,7 +16,7 @@ from store.dashboard.views.span_fields import SpanField, fields_of
 from store.db.reports import span_rows
 from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound
-from store.models import Event
+from store.models import Event, Link
 from store.models.queries import SpanQuery
 
 pages = Pages()
@@ -71,15 +74,17 @@ async def span(request: PageRequest) -> PageContent:
     events = _events(shown.events, whole=whole)
     attributes = fields_of(shown.attributes, whole=whole)
     resource = fields_of(shown.resource.attributes, whole=whole)
+    further = _further(shown, {*_HEAD, "attributes", "events", "links"}, {"resource": {"attributes"}}, whole=whole)
     values = {
         "span": shown.model_dump(include=_HEAD),
         "attributes": attributes,
         "events": events,
         "event_count": len(shown.events),
-        "links": [each.context.model_dump(include={"trace_id", "span_id"}) for each in shown.links[:_MOST_EVENTS]],
+        "links": [_link(each, whole=whole) for each in shown.links[:_MOST_EVENTS]],
         "resource": resource,
+        "further": further,
         "whole": whole,
-        "is_cut": _is_cut(attributes, resource, *(each["attributes"] for each in events))
+        "is_cut": _is_cut(attributes, resource, further, *(each["attributes"] for each in events))
         or len(events) < len(shown.events),
     }
     return PageContent("span.html", values, f"Span {shown.name[:80]}")
@@ -165,9 +170,32 @@ def _events(given: Sequence[Event], *, whole: bool) -> list[dict[str, Any]]:
             "name": each.name,
             "timestamp": each.timestamp,
             "attributes": fields_of(each.attributes, whole=whole, longest=1_000, most=20),
+            "further": _further(each, {"name", "timestamp", "attributes"}, whole=whole),
         }
         for each in (given if whole else given[:_MOST_EVENTS])
     ]
+
+
+def _link(given: Link, *, whole: bool) -> dict[str, Any]:
+    ids = {"trace_id", "span_id"}
+    return {**given.context.model_dump(include=ids), "further": _further(given, set(), {"context": ids}, whole=whole)}
+
+
+def _further(
+    given: BaseModel, shown: set[str], parts: Mapping[str, set[str]] = MappingProxyType({}), *, whole: bool
+) -> list[SpanField]:
+    """Return the fields of a span or a part of it that have a value and are not shown elsewhere.
+
+    Args:
+        given: the span or its part.
+        shown: the fields that are shown elsewhere.
+        parts: the fields of its parts that are shown elsewhere.
+        whole: truncate nothing.
+    """
+    left = given.model_dump(exclude={**dict.fromkeys(shown, True), **parts})
+    for name in parts:
+        left[name] = {field: value for field, value in left[name].items() if value}
+    return fields_of({name: value for name, value in left.items() if value not in (None, "", {})}, whole=whole)
 
 
 def _is_cut(*groups: Sequence[SpanField]) -> bool:

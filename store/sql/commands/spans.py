@@ -116,6 +116,8 @@ def _payload_of(span: Span) -> Json:
         "links": plain(span.links) if span.links else [],
         "resource": {"attributes": resource.attributes, "schema_url": resource.schema_url},
     }
+    if resource.__pydantic_extra__:
+        payload["resource"].update(resource.__pydantic_extra__)
     # Most spans have no contexts. Contexts that are left out are read as null.
     if span.context is not None:
         payload["context"] = plain(span.context)
@@ -164,7 +166,7 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
     for index, each in enumerate(received):
         origin = each.origin
         if origin not in resources:
-            resources[origin] = dumps_plain(vars(origin.resource))
+            resources[origin] = dumps_plain(plain(origin.resource))
         item = _plain_span(each, resources[origin])
         if item is None:
             item = new_span(each.span(), "span." if len(received) == 1 else f"spans[{index}].")
@@ -177,7 +179,9 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
 def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
     """Return the recorded form of a span; None if it may be invalid, so that the model has to check it."""
     attributes, events, links = dumps_plain(span.attributes), _listed(span.events), _listed(span.links)
-    if resource is None or attributes is None or events is None or links is None:
+    state = dumps_plain(span.trace_state) if span.trace_state else b"{}"
+    extras = dumps_plain(span.extras) if span.extras else b"{}"
+    if resource is None or attributes is None or events is None or links is None or state is None or extras is None:
         return None
     name, message, parent_id = span.name, span.message, span.parent_id
     trace_id, span_id = span.trace_id, span.span_id
@@ -188,13 +192,15 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
     if span.sequence_id > MAX_SEQUENCE_ID or (message is not None and len(message) > MAX_STATUS_MESSAGE):
         return None
     # The ids are hexadecimal, so they need no escaping.
-    context = f'{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,"trace_state":{{}}}}'.encode()
-    raw = b'{"attributes":%b,"events":%b,"links":%b,"resource":%b,"context":%b}' % (
+    context = f'{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,"trace_state":'.encode()
+    raw = b'{"attributes":%b,"events":%b,"links":%b,"resource":%b,"context":%b%b}%b' % (
         attributes,
         events,
         links,
         resource,
         context,
+        state,
+        b",%b" % extras[1:] if span.extras else b"}",
     )
     if len(raw) > MAX_CALL_BYTES:
         return None

@@ -66,9 +66,11 @@ def _trusted(kind: type[Model]) -> Callable[[Json], Model]:
     def make(values: Json) -> Model:
         extras: Json | None = {} if keeps_extras else None
         if values.keys() != names:
-            if extras is not None:
-                extras = {name: value for name, value in values.items() if name not in names}
-            values = {name: values[name] if name in values else defaults[name] for name in kind.model_fields}
+            unknown = {name: values.pop(name) for name in [*values] if name not in names}
+            if keeps_extras:
+                extras = unknown
+            if len(values) < len(names):
+                values = {name: values[name] if name in values else defaults[name] for name in kind.model_fields}
         model = _new(kind)
         _set(model, "__dict__", values)
         _set(model, "__pydantic_fields_set__", names)
