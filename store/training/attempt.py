@@ -281,7 +281,7 @@ class AttemptRun:
         if self._hooks_ran:
             runner, outcome = self._runner, self.outcome
             about = {"agent": runner.agent, "runner": runner, "rollout": self._rollout, "spans": outcome.spans}
-            await call_hooks(runner.hooks, "on_rollout_end", {"outcome": outcome}, **about)
+            await call_hooks(runner.hooks, "on_rollout_end", {"error": outcome.error}, outcome=outcome, **about)
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from store.models import AttemptedRollout, Span
@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 class Hook:
     """Base class of hooks, called when an attempt and its trace start and end. Exceptions are logged and ignored.
 
-    `on_rollout_end` may also declare `outcome: Outcome | None = None`, the result of the attempt.
+    A hook need not derive from it. It may define any of the four methods, async or not, and each method may declare any
+    of its arguments, by keyword or by position. `on_rollout_end` may also declare `outcome`, the result of the attempt,
+    and `error`, the exception that ended it or None.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout) -> None:
@@ -43,24 +45,36 @@ class Hook:
         """Handle the end of the attempt, after its report to the store; `spans` are all its stored spans."""
 
 
-async def call_hooks(hooks: Sequence[Hook], name: str, /, optional: dict[str, Any] | None = None, **about: Any) -> None:
+async def call_hooks(hooks: Sequence[Any], name: str, /, optional: dict[str, Any] | None = None, **about: Any) -> None:
     """Call a method of each hook in turn; exceptions are logged.
 
     Args:
-        hooks: the hooks in the order of the calls.
+        hooks: the hooks in the order of the calls; one without the method is skipped.
         name: the name of the method.
-        optional: arguments only for methods that declare them.
-        about: arguments for each method.
+        optional: arguments only for methods that name them.
+        about: arguments of the method; each method gets those that it declares.
     """
     for hook in hooks:
-        method: Callable[..., Awaitable[None]] = getattr(hook, name)
         try:
-            await method(**about, **_declared(method, optional or {}))
+            method: Callable[..., Any] | None = getattr(hook, name, None)
+            if method is None:
+                continue
+            positional, named = _declared(method, about, optional or {})
+            called = method(*positional, **named)
+            if inspect.isawaitable(called):
+                await called
         except Exception:
             logger.exception("%s of %s failed; the attempt continues", name, type(hook).__name__)
 
 
-def _declared(method: Callable[..., Any], optional: dict[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(method).parameters
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-    return {name: value for name, value in optional.items() if takes_any or name in parameters}
+def _declared(
+    method: Callable[..., Any], about: dict[str, Any], optional: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that a method declares: those of its positional-only parameters, and the others by name."""
+    given = {**about, **optional}
+    parameters = inspect.signature(method).parameters.values()
+    first = [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY and each.name in given]
+    named = {each.name for each in parameters} & given.keys()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        named |= about.keys()
+    return [given[name] for name in first], {name: given[name] for name in given if name in named.difference(first)}

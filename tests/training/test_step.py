@@ -12,7 +12,9 @@ import pytest
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.training import (
+    Hook,
     LitAgent,
+    Outcome,
     Runner,
     current_scope,
     emit_message,
@@ -339,6 +341,64 @@ async def test_a_hook_written_for_agent_lightning_gets_what_it_declares(memory: 
     rollout = await step(memory, returning(None), [Old()])
     assert ended == [2]
     assert await names_of(memory, rollout) == ["agentlightning.message", ATTEMPT_SPAN]
+
+
+async def test_hooks_may_declare_any_part_of_their_arguments(memory: Store) -> None:
+    given: dict[str, Any] = {}
+
+    class ByPosition:
+        async def on_rollout_start(self, agent: Any, runner: Any, rollout: Any) -> None:
+            given["rollout start"] = (agent, runner, rollout)
+
+        async def on_trace_start(self, agent: Any, runner: Any, tracer: Any, rollout: Any) -> None:
+            given["trace start"] = (agent, runner, tracer, rollout)
+
+        async def on_rollout_end(self, spans: Any, /, agent: Any, **others: Any) -> None:
+            given["rollout end"] = (spans, agent, sorted(others))
+
+    class Partial:
+        """Neither derives from Hook nor has all methods."""
+
+        def on_trace_end(self, *, rollout: Any, missing: int = 3) -> None:
+            given["trace end"] = (rollout, missing)
+
+        @staticmethod
+        async def on_rollout_end(outcome: Outcome, error: BaseException | None = None) -> None:
+            given["outcome"] = (outcome.kind, error)
+
+    agent = returning(0.5)
+    rollout = await step(memory, agent, [ByPosition(), Partial()])
+    runner, claimed = given["rollout start"][1:]
+    assert (type(runner), claimed.rollout_id) == (Runner, rollout.rollout_id)
+    spans = await spans_of(memory, rollout)
+    assert given == {
+        "rollout start": (agent, runner, claimed),
+        "trace start": (agent, runner, runner.tracer, claimed),
+        "trace end": (claimed, 3),
+        "rollout end": (spans, agent, ["outcome", "rollout", "runner"]),
+        "outcome": ("ok", None),
+    }
+
+
+async def test_a_hook_that_declares_the_error_gets_what_the_agent_raised(memory: Store) -> None:
+    seen: list[Any] = []
+
+    class Ended(Hook):
+        async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Any, spans: Any, error: Any = None) -> None:
+            seen.append(error)
+
+    error = LookupError("x")
+    with pytest.raises(LookupError):
+        await step(memory, raising(error), [Ended()])
+    assert seen == [error]
+
+
+async def test_a_hook_that_needs_what_there_is_not_is_logged(memory: Store, caplog: pytest.LogCaptureFixture) -> None:
+    class Demanding:
+        async def on_trace_end(self, *, reward: float, **_: Any) -> None: ...
+
+    assert (await step(memory, returning(0.5), [Demanding()])).status == "succeeded"
+    assert "on_trace_end of Demanding failed" in caplog.text
 
 
 # -- the runner's life -------------------------------------------------------------------------------------------------
