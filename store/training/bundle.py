@@ -51,6 +51,7 @@ class RunnerBundle:
         hooks: the hooks that are called for the attempts.
         max_rollouts: the maximum number of attempts per worker; None for no limit.
         seed: seed of Python's `random` in processes of runners.
+        trainer: the agent's trainer; in the process of a runner, a copy with its settings. None if there is none.
     """
 
     agent: LitAgent[Any]
@@ -59,11 +60,23 @@ class RunnerBundle:
     hooks: Sequence[Hook] = ()
     max_rollouts: int | None = None
     seed: int | None = None
+    trainer: Any = field(default=None, repr=False)
+    _was_sent: bool = field(default=False, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for another process."""
+        copied = None if self.trainer is None else self.trainer.copy_for_runner()
+        return vars(self) | {"trainer": copied, "_was_sent": True}
 
     async def __call__(self, store: Store, worker_id: int, event: ExecutionEvent) -> None:
         """Run the rollouts of a store as one worker until the event is set."""
         if self.seed is not None and multiprocessing.parent_process() is not None:
             random.seed(f"{self.seed}/{worker_id}")
+        if self.trainer is not None:
+            # The agent holds only a weak reference, which was not sent with it.
+            self.agent.set_trainer(self.trainer)
+            if self._was_sent:
+                self.trainer.use_store(store)
         runner = self.build()
         with runner.run_context(agent=self.agent, store=store, hooks=self.hooks, worker_id=worker_id):
             await runner.iter(event=event)

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from store.adapters.triplets import TracerTraceToTriplet
@@ -46,9 +46,15 @@ _STRATEGIES: Final[Components[ExecutionStrategy]] = Components(
     default_type=ClientServerExecutionStrategy,
 )
 
+_FOR_RUNNERS: Final = ("runner", "tracer", "initial_resources", "max_rollouts", "seed", "hooks")
+_OF_THE_ALGORITHM: Final = frozenset({"algorithm", "adapter", "llm_proxy", "strategy"})
+
 
 class Trainer:
     """Trainer of an agent: `Trainer(algorithm=..., n_runners=4).fit(agent, tasks)`.
+
+    In the process of a runner, `agent.trainer` is a copy with the same settings, whose store is that of the runner. It
+    has no `algorithm`, `adapter`, `llm_proxy` and `strategy`, which exist only in the trainer's own process.
 
     Each component is an instance, a class, a function that creates it, a dotted path, or a dict with its `type` and
     arguments.
@@ -97,7 +103,7 @@ class Trainer:
         self.initial_resources = initial_resources
         self.max_rollouts = max_rollouts
         self.seed = seed
-        self.hooks: list[Hook] = [hooks] if isinstance(hooks, Hook) else list(hooks or ())
+        self.hooks: list[Hook] = _as_list(hooks)
         self._store_spec = store
         self._store: Store | None = None
         self.algorithm = _ALGORITHMS.build(_as_algorithm(algorithm), default=_nothing)
@@ -121,10 +127,29 @@ class Trainer:
             logger.warning("the given strategy has %d runners; n_runners=%d is ignored", built.n_runners, n_runners)
         return built
 
+    def copy_for_runner(self) -> Trainer:
+        """Return a copy for the process of a runner, with the settings and without components and store."""
+        copied = object.__new__(Trainer)
+        settings = {name: getattr(self, name) for name in _FOR_RUNNERS}
+        vars(copied).update(settings, _n_runners=self.n_runners, _store=None, _store_spec=None)
+        return copied
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the remedy for a component that a copy does not have."""
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _OF_THE_ALGORITHM:
+                message = (
+                    f"the trainer's {name} exists only in the process of the algorithm; "
+                    "give the agent what it needs as a resource or as its own attribute"
+                )
+            raise AttributeError(message)
+
     @property
     def n_runners(self) -> int:
         """The number of runners."""
-        return self.strategy.n_runners
+        return vars(self).get("_n_runners") or self.strategy.n_runners
 
     @property
     def store(self) -> Store:
@@ -221,7 +246,7 @@ class Trainer:
             weakref.ref(self),
             self._adapter_spec,
         )
-        running = RunnerBundle(acting, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed)
+        running = RunnerBundle(acting, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed, self)
         execution = self.strategy.execute(learning, running, store)
         if isinstance(self.strategy, ClientServerExecutionStrategy) and self.strategy.role == "runner":
             # The training and its report are in another process.
@@ -231,6 +256,15 @@ class Trainer:
         if not quiet:
             sys.stdout.write(f"{report}\n")
         return report
+
+
+def _as_list(hooks: Any) -> list[Hook]:
+    """Convert a hook of any class, or several, to a list."""
+    if hooks is None:
+        return []
+    return (
+        [hooks] if isinstance(hooks, Hook) or not isinstance(hooks, Iterable) else list(cast("Iterable[Hook]", hooks))
+    )
 
 
 def _as_algorithm(spec: Any) -> Any:

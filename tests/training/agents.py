@@ -8,6 +8,7 @@ from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, RolloutMode
 from store.training.agent import LitAgent, rollout
 from store.training.algorithm import algo
+from store.training.emit import emit_annotation
 from store.training.plan import Plan
 
 RESOURCES: NamedResources = {
@@ -42,6 +43,18 @@ class Picky(LitAgent[Any]):
         if task % 2:
             raise KeyError("odd")
         return 1.0
+
+
+class Informed(LitAgent[Any]):
+    """Records what it knows of its trainer."""
+
+    def rollout(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+        """Return the trainer's number of runners."""
+        trainer: Any = self.trainer
+        found = trainer.store.sync.get_rollout_by_id(rollout.rollout_id)
+        names = sorted(trainer.initial_resources)
+        emit_annotation({"seed": trainer.seed, "resources": names, "status": found.status})
+        return float(trainer.n_runners)
 
 
 def prompt(value: float) -> NamedResources:

@@ -210,6 +210,53 @@ def test_an_agent_travels_to_another_process_without_who_runs_it() -> None:
         _ = again.trainer
 
 
+async def test_the_agent_in_the_process_of_a_runner_has_a_copy_of_its_trainer(memory: Store) -> None:
+    made = trainer(memory, strategy="cs", n_runners=3, max_rollouts=1, seed=7, hooks=Hook(), algorithm=Baseline())
+    acting = agents.Informed()
+    acting.set_trainer(made)
+    sent = RunnerBundle(acting, hooks=made.hooks, max_rollouts=1, seed=7, trainer=made)
+    bundle = unpack(pack("agent", sent))
+    await memory.add_resources(dict(agents.RESOURCES))
+    rollout = await memory.enqueue_rollout("task")
+    await bundle(memory, 0, threading.Event())
+    copied = bundle.agent.trainer
+    assert isinstance(copied, Trainer)
+    assert copied is not made
+    assert copied.store is memory
+    assert (copied.n_runners, copied.max_rollouts, copied.seed) == (3, 1, 7)
+    assert copied.initial_resources == agents.RESOURCES
+    assert [type(hook) for hook in copied.hooks] == [Hook]
+    assert copied.hooks[0] is bundle.hooks[0]
+    for name in ("algorithm", "adapter", "llm_proxy", "strategy"):
+        assert hasattr(made, name)
+        with pytest.raises(AttributeError, match=f"the trainer's {name} exists only in the process of the algorithm"):
+            getattr(copied, name)
+    with pytest.raises(AttributeError, match="no attribute 'unknown'"):
+        getattr(made, "unknown")  # noqa: B009 - there is no such attribute
+    assert (await memory.get_rollout_by_id(rollout.rollout_id)).status == "succeeded"  # pyright: ignore[reportOptionalMemberAccess]
+    assert acting.trainer is made
+    assert made.store is memory
+
+
+@pytest.mark.slow
+def test_agents_in_processes_know_their_trainer(store: InMemoryLightningStore) -> None:
+    made = trainer(store, algorithm=agents.improve, strategy="cs", port=0, n_runners=2, seed=3)
+    report = made.fit(agents.Informed(), [1], [], quiet=True)
+    assert {row.mean for row in report.rewards} == {2.0}
+    for rollout in store.sync.query_rollouts():
+        (noted,) = store.sync.query_spans(rollout.rollout_id, name="agentlightning.annotation", limit=1)
+        assert noted.attributes == {"seed": 3, "resources": ["main_llm", "prompt"], "status": "preparing"}
+
+
+def test_a_single_hook_may_be_of_any_class() -> None:
+    class Other:
+        async def on_rollout_end(self, *, rollout: Any) -> None: ...
+
+    one = Other()
+    assert Trainer(strategy="shm", hooks=one).hooks == [one]  # pyright: ignore[reportArgumentType]
+    assert Trainer(strategy="shm", hooks=(one, one)).hooks == [one, one]  # pyright: ignore[reportArgumentType]
+
+
 def test_an_agent_made_of_a_function_is_found_again_by_its_name() -> None:
     assert unpack(pack("agent", RunnerBundle(agents.scaled))).agent is agents.scaled
 
