@@ -71,7 +71,8 @@ def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         raise Invalid(
             "source",
-            f"{type(cast('object', given)).__name__} is no sequence of spans; give a list, as query_spans does",
+            f"{type(cast('object', given)).__name__} is not a sequence of spans; "
+            "pass a list, such as the result of query_spans",
         )
     refused: list[Unusable] = []
     found: dict[tuple[str, str], dict[str, list[Span]]] = {}

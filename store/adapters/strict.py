@@ -93,7 +93,7 @@ def _or_invalid(adapt: Callable[P, list[Triplet]]) -> Callable[P, list[Triplet]]
 
 
 def _no_result(why: str) -> Invalid:
-    return Invalid("source", f"Agent-lightning 0.3 makes nothing of these spans ({why}); leave out strict_upstream")
+    return Invalid("source", f"Agent-lightning 0.3 raises an error for these spans ({why}); leave out strict_upstream")
 
 
 @_or_invalid
@@ -150,7 +150,7 @@ def from_proxy(source: Iterable[Any]) -> list[Triplet]:
 def _spans(source: Iterable[Any]) -> list[Span]:
     spans = [as_span(item) for item in source]
     if any(span is None for span in spans):
-        raise _no_result("there is something among them that is no span")
+        raise _no_result("an item is not a span")
     return cast("list[Span]", spans)
 
 
@@ -173,7 +173,7 @@ def _tree(spans: Sequence[Span]) -> _Node:
         return _Node(by_id[span_id] if span_id in by_id else _stand_in(span_id, children), children)
 
     if not roots:
-        raise _no_result("none is without a parent" if spans else "there are none")
+        raise _no_result("every span has a parent" if spans else "there are no spans")
     nodes = [built(root) for root in roots]
     if len(nodes) == 1:
         return nodes[0]

@@ -189,7 +189,7 @@ def _policy(given: RewardMatchPolicy | str) -> RewardMatchPolicy:
         return RewardMatchPolicy(given)
     except ValueError:
         known = ", ".join(RewardMatchPolicy)
-        raise Invalid("reward_match", f"{given!r} is no policy; take one of {known}") from None
+        raise Invalid("reward_match", f"{given!r} is not a policy; use one of {known}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _searching(field: str, expression: str) -> _Searching:
     try:
         return _Searching(re.compile(expression))
     except (re.error, TypeError) as error:
-        raise Invalid(field, f"{expression!r} is no regular expression: {error}") from None
+        raise Invalid(field, f"{expression!r} is not a regular expression: {error}") from None
 
 
 def _never(_: str) -> bool:

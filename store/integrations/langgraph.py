@@ -314,7 +314,7 @@ async def start_from(
         Invalid: `external` does not point to a checkpoint of LangGraph.
     """
     if external is None or external.get("kind") != "langgraph":
-        raise Invalid("external", f"{external!r} is no checkpoint of LangGraph's; save one with external=pointer(...)")
+        raise Invalid("external", f"{external!r} is not a checkpoint of LangGraph; save one with external=pointer(...)")
     config = _config(external["thread_id"], external["ns"], external["checkpoint_id"])
     if attempt_id is not None:
         config["configurable"] = _configurable(config) | {"attempt_id": attempt_id}

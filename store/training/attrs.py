@@ -37,7 +37,7 @@ def _flatten(data: Any, path: str, flat: dict[str, Any], *, expand: bool) -> Non
     if isinstance(data, Mapping):
         for key, value in cast("Mapping[Any, Any]", data).items():
             if not isinstance(key, str):
-                raise ValueError(f"{path or 'the top'} has the key {key!r}; attributes are named by strings")  # noqa: TRY004 - the contract requires ValueError
+                raise ValueError(f"{path or 'the top'} has the key {key!r}; names of attributes must be strings")  # noqa: TRY004 - the contract requires ValueError
             _flatten(value, f"{path}.{key}" if path else key, flat, expand=expand)
     elif isinstance(data, (list, tuple)):
         items = cast("Sequence[Any]", data)
@@ -138,7 +138,9 @@ def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue: 
     except (TypeError, ValueError) as error:
         if force:
             return str(cast("Any", value))
-        raise ValueError(f"a span cannot hold a {_kind(value)}, and it is not JSON: {error}") from None
+        raise ValueError(
+            f"spans do not support values of type {_kind(value)}, and JSON cannot encode this value: {error}"
+        ) from None
 
 
 def _kind(value: Any) -> str:

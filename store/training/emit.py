@@ -182,7 +182,7 @@ def _described(value: Any) -> dict[str, AttributeValue]:
     try:
         return {OBJECT_TYPE: name, OBJECT_JSON: json.dumps(value, ensure_ascii=False)}
     except (TypeError, ValueError) as error:
-        raise RuntimeError(f"{name} is not a JSON value: {error}; emit a part of it that is") from None
+        raise RuntimeError(f"{name} is not a JSON value: {error}; emit only a part that is JSON") from None
 
 
 def emit_exception(

@@ -446,16 +446,16 @@ def test_what_is_no_span_is_reported_and_nothing_else_is_lost() -> None:
 def test_no_spans_give_no_triplets(adapter: TracerTraceToTriplet | LlmProxyTraceToTriplet) -> None:
     assert adapter.adapt([]) == []
     wrong: Any = 3
-    with pytest.raises(Invalid, match="source: int is no sequence of spans"):
+    with pytest.raises(Invalid, match="source: int is not a sequence of spans"):
         adapter.adapt(wrong)
 
 
 @pytest.mark.parametrize(
     "settings, said",
     [
-        ({"llm_call_match": "("}, "llm_call_match: .* is no regular expression"),
+        ({"llm_call_match": "("}, "llm_call_match: .* is not a regular expression"),
         ({"agent_match": "["}, "agent_match: "),
-        ({"reward_match": "best"}, "reward_match: 'best' is no policy; take one of first_sibling, first_occ"),
+        ({"reward_match": "best"}, "reward_match: 'best' is not a policy; use one of first_sibling, first_occ"),
         ({"reward_match": "broadcast", "strict_upstream": True}, "reward_match: Agent-lightning 0.3 has no broadcast"),
     ],
 )
@@ -520,18 +520,18 @@ def test_a_proxys_spans_of_one_answer_are_one_call(is_strict: bool) -> None:
 @pytest.mark.parametrize(
     "spans, why",
     [
-        ([], "there are none"),
-        ([span("x", 1, parent="y"), span("y", 1, parent="x")], "none is without a parent"),
+        ([], "there are no spans"),
+        ([span("x", 1, parent="y"), span("y", 1, parent="x")], "every span has a parent"),
         ([span("x", None), span("y", 1)], "TypeError"),
         ([span("x", 1, attributes={"agentlightning.reward": 1.0})], "is an attribute itself"),
         ([span("x", 1, attributes={"agentlightning.reward_model": "m"})], "ValidationError"),
         ([call("x", 1, attributes={"gen_ai.prompt": "p"})], "gen_ai.prompt is an attribute itself"),
         ([call("x", 1, attributes={"logprobs.content": "{"})], "JSONDecodeError"),
-        ([3], "no span"),
+        ([3], "an item is not a span"),
     ],
 )
 def test_where_agent_lightning_raises_strict_says_what_to_do_and_ours_goes_on(spans: list[Any], why: str) -> None:
-    with pytest.raises(Invalid, match=f"(?s)makes nothing of these spans.*{why}.*leave out strict_upstream"):
+    with pytest.raises(Invalid, match=f"(?s)raises an error for these spans.*{why}.*leave out strict_upstream"):
         TracerTraceToTriplet(strict_upstream=True).adapt(spans)
     TracerTraceToTriplet().adapt(spans)
 
