@@ -134,14 +134,14 @@ async def test_a_job_that_was_stopped_or_killed_goes_on_where_it_was_and_the_nex
         code, said, complaints = await run(start, SMALL_JOB, durable_url)
         assert (code, complaints) == (0, "")
         assert f"{SMALL.rollouts} of {SMALL.rollouts} rollouts succeeded" in said
-        assert "This run was begun before" in said
+        assert "This run was started before" in said
         await _check(store, 1)
         if not (IS_TORTURE or durable_url.startswith("sqlite")):
             # A job after the job is the same on each database.
             return
         code, said, complaints = await run(start, SMALL_JOB, durable_url)
         assert (code, complaints) == (0, "")
-        assert "This run was begun before" not in said
+        assert "This run was started before" not in said
         await _check(store, 2)
 
 

@@ -97,7 +97,7 @@ async def test_ctrl_c_ends_both_sides_and_the_last_line_says_what_was_done(
         assert "Traceback" not in complaints
         done = await version(store)
         last = said.splitlines()[-1]
-        assert f"version {done} is published, learned from {done * BATCH:,} rollouts" in last
+        assert f"version {done} is published and was learned from {done * BATCH:,} rollouts" in last
         assert not await store.query_rollouts(status_in=["queuing", "requeuing", "preparing", "running"])
 
 

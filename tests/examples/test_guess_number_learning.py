@@ -246,7 +246,7 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
             assert training.wait(60) == 130
         finally:
             training.kill()
-    assert said.endswith(f"interrupted: what was done is kept; the same command with --run {name} goes on\n")
+    assert said.endswith(f"interrupted: finished games are kept; the same command with --run {name} continues\n")
 
     async def look() -> None:
         async with await open_store(url, create=False) as store:

@@ -165,7 +165,7 @@ async def test_the_command_that_died_at_a_node_goes_on_when_it_is_given_again(du
     assert lost is not None
     done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"2. It goes on: {lost.rollout_id}" in done.stdout
+    assert f"2. The run continues: {lost.rollout_id}" in done.stdout
     assert "1. A run" not in done.stdout
     async with await open_store(durable_url) as store:
         assert await left_behind(store) is None
@@ -199,7 +199,7 @@ def test_a_place_that_no_run_reaches_is_refused(place: str, problem: str) -> Non
 
 
 def test_a_store_that_no_other_process_can_open_is_refused() -> None:
-    with pytest.raises(Invalid, match="name a store that both can open"):
+    with pytest.raises(Invalid, match="pass a store that both can open"):
         show("memory://")
 
 

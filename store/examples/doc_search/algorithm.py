@@ -160,7 +160,7 @@ class Tuning(Algorithm):
         outcome.run, outcome.is_resumed, outcome.held_out = run.name, run.is_resumed, held_out
         self._plan = Plan(run.name)
         if run.is_resumed:
-            self._progress.say(f"{run.name} was begun before, and goes on")
+            self._progress.say(f"{run.name} was started before and is continued")
         tuner = Tuner(plain, job.seed)
         try:
             for step in range(1, job.rounds + 1):
@@ -190,7 +190,7 @@ class Tuning(Algorithm):
         if not losing.cancelled():
             self.outcome.loss = loss = losing.result()
             self._progress.say(
-                f"killed {loss.worker_id} (pid {loss.pid}), which held {len(loss.rollout_ids)} unfinished attempts"
+                f"killed {loss.worker_id} (pid {loss.pid}), which had {len(loss.rollout_ids)} unfinished attempts"
             )
 
     def _lose_no_more(self) -> None:
@@ -213,7 +213,7 @@ class Tuning(Algorithm):
         self.outcome.found += sum(rollout.status in ENDED for rollout in rollouts)
         async for ended in plan.finished(store, rollouts):
             if ended.status != "succeeded":
-                raise JobFailed(f"rollout {ended.rollout_id} ended {ended.status}; `rollbook history` says why")
+                raise JobFailed(f"rollout {ended.rollout_id} ended {ended.status}; `rollbook history` shows the reason")
             self._progress.advance(1)
         rewards = await self._rewards(store, [rollout.rollout_id for rollout in rollouts])
         return [rewards[start : start + len(tasks)] for start in range(0, len(rewards), len(tasks))]

@@ -54,7 +54,7 @@ def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
         errors.print(str(error))
         return FAILED
     except KeyboardInterrupt:
-        errors.print("interrupted: what was done is kept, and the same command goes on from there")
+        errors.print("interrupted: finished rollouts are kept; the same command continues the run")
         return INTERRUPTED
 
 
@@ -85,8 +85,8 @@ async def _live(db_url: str, path: Path, tasks: list[Any], seed: int, progress: 
             finally:
                 learned = learner.learned
                 Paper(Console(highlight=False, markup=False, emoji=False)).line(
-                    f"asked {asking.sent:,} queries; version {learned.version} is published, learned from "
-                    f"{learned.total:,} rollouts, and the same command goes on from there"
+                    f"sent {asking.sent:,} queries; version {learned.version} is published and was learned from "
+                    f"{learned.total:,} rollouts; the same command continues from there"
                 )
 
 

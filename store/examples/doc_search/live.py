@@ -83,7 +83,7 @@ class RankingLearner:
             state = cast("PromptTemplate", known.resources[LEARNED])
             self.learned = Learned(**json.loads(state.template))
             self._used = Ranking.from_json(cast("PromptTemplate", known.resources["ranking"]).template)
-            self._say(f"goes on with version {self.learned.version}, behind {self.learned.total:,} rollouts")
+            self._say(f"continues with version {self.learned.version}, after {self.learned.total:,} rollouts")
         await self._publish(replace(self.learned, rollouts=[]), self._used)
 
     async def learn(self) -> None:
@@ -108,7 +108,7 @@ class RankingLearner:
             version=before.version + 1,
         )
         if before.to_beat is None:
-            now, verdict = replace(now, to_beat=mean), "to be beaten"
+            now, verdict = replace(now, to_beat=mean), "the reference for the next version"
             rng = random.Random(f"{self._seed}/{now.version}")
             used = nearby(before.ranking, _STEP, rng)
         else:

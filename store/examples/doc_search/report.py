@@ -49,7 +49,7 @@ def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Jo
     paper.heading("Known-item search")
     paper.line(
         f"{len(library.names):,} functions of the standard library, {len(library.queries):,} queries. Each query is "
-        "the first sentence of one function's docstring, looked for in everything else the function says. Only that "
+        "the first sentence of one function's docstring, searched for in the rest of the function. Only that "
         "function counts as right, however well others would serve: the figures compare rankings, they do not say "
         "how good the search is."
     )
@@ -101,7 +101,7 @@ def _verdict(gain: Gain) -> str:
         return "The tuned ranking is better: the interval lies above zero."
     if gain.high < 0:
         return "The tuned ranking is worse: the interval lies below zero."
-    return "Which ranking is better remains open: the interval holds zero."
+    return "It is not known which ranking is better: the interval contains zero."
 
 
 def _figures(ranking: Ranking) -> Sequence[str]:
@@ -113,15 +113,13 @@ async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job
     paper.heading("The runner that was killed")
     loss, came_back = outcome.loss, _came_back(outcome)
     if outcome.is_resumed:
-        paper.line(
-            f"This run was begun before; {outcome.found:,} of its rollouts had ended when it was taken up again."
-        )
+        paper.line(f"This run was started before; {outcome.found:,} of its rollouts had ended when it was continued.")
     if loss is None:
-        paper.line("None: the rounds were over before a runner was seen holding an unfinished attempt.")
+        paper.line("None: the rounds were over before a runner with an unfinished attempt was found.")
     else:
         paper.line(
             f"{loss.worker_id} (pid {loss.pid}) was killed with {len(loss.rollout_ids)} unfinished attempts. "
-            f"The process that took its place told of them, and {len(came_back)} of these rollouts were tried again."
+            f"The process that replaced it reported these attempts, and {len(came_back)} of the rollouts were retried."
         )
     paper.line(
         f"{outcome.rollouts:,} of {job.rollouts:,} rollouts succeeded, {len(outcome.retried)} of them after a retry."

@@ -67,7 +67,7 @@ async def _ask(http: aiohttp.ClientSession, url: str, request: dict[str, Any]) -
     trouble = ""
     for number in range(_TRIES):
         if number:
-            logger.warning("no guess from %s yet, %s; it is asked again", request["model"], trouble)
+            logger.warning("no guess from %s yet, %s; the request is repeated", request["model"], trouble)
             await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (number - 1))
         try:
             async with http.post(url, json=request) as answer:

@@ -64,7 +64,7 @@ def run(
         try:
             trainer.fit(guesser, course.tasks, quiet=True)
         except KeyboardInterrupt:
-            _note(f"interrupted: what was done is kept; the same command with --run {name} goes on")
+            _note(f"interrupted: finished games are kept; the same command with --run {name} continues")
             return INTERRUPTED
         except (AgentFails, NothingToLearnFrom, RunnersGone) as error:
             _note(str(error))

@@ -66,7 +66,8 @@ def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
         return None
     return (
         f"not learned: found in {percent(at_last(steps))} of the last games after {percent(at_first(steps))} of the "
-        f"first; more than {percent(course.least)} is demanded, and {percent(course.least_gain)} more than at first"
+        f"first; the requirement is more than {percent(course.least)}, and {percent(course.least_gain)} more than in "
+        "the first games"
     )
 
 

@@ -42,7 +42,7 @@ def run(db: str, *, stop_at: str | None = None, pace: float = 0.0) -> int:
         StoreError: the store cannot be opened, or its connection was lost.
     """
     if db.startswith("memory:"):
-        raise Invalid("--db", "the example kills a process and goes on in another; name a store that both can open")
+        raise Invalid("--db", "the example kills a process and continues in another; pass a store that both can open")
     desk = Desk(pace=pace, on_node=dying_at(stop_at))
     try:
         return asyncio.run(_Show(db, desk, pace, dies_itself=stop_at is not None).run())
@@ -102,7 +102,7 @@ class _Show:
                 process.kill()
 
     async def _resumed(self, store: Store, run: AttemptedRollout) -> AttemptedRollout:
-        self._paper.heading(f"2. It goes on: {run.rollout_id}")
+        self._paper.heading(f"2. The run continues: {run.rollout_id}")
         resumed = await go_on(store, run)
         fork = (await store.runs.list_lineage(run.rollout_id))[-1].fork
         if resumed is run:
