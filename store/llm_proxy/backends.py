@@ -106,7 +106,7 @@ def check_names(backends: Sequence[Backend]) -> tuple[Backend, ...]:
     seen: set[str] = set()
     for backend in backends:
         if backend.name in seen:
-            raise Invalid("backends", f"two are named {backend.name!r}; give each its own name")
+            raise Invalid("backends", f"two backends have the name {backend.name!r}; give each its own name")
         seen.add(backend.name)
     return tuple(backends)
 
@@ -133,7 +133,7 @@ def _from_entry(index: int, entry: Mapping[str, Any]) -> Backend:
     except (KeyError, TypeError, ValueError, AttributeError):
         raise Invalid(place, "needs model_name and litellm_params with model; or pass backends=") from None
     if not slash:
-        raise Invalid(place, f"model {provider!r} names no provider; write for example openai/{provider}")
+        raise Invalid(place, f"model {provider!r} has no provider; write for example openai/{provider}")
     base, key = parameters.pop("api_base", None) or "", parameters.pop("api_key", None)
     is_forwarded = provider in _OPENAI_COMPATIBLE and (base or provider in _WITH_TOKEN_IDS)
     try:

@@ -161,5 +161,5 @@ async def _send_models(send: Send, declared: list[tuple[str, str]], path: str) -
         return
     model = path.removeprefix(f"{Endpoint.MODELS}/")
     if model not in models:
-        raise Refusal(404, f"no backend serves the model {model!r}; there is {sorted(models)}", "model_not_found")
+        raise Refusal(404, f"no backend serves the model {model!r}; the models are {sorted(models)}", "model_not_found")
     await send_json(send, 200, models[model])

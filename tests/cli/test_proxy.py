@@ -155,7 +155,7 @@ BACKEND = ("--backend", "main=http://127.0.0.1:9/v1")
         (("--backend", "=http://127.0.0.1:9"), 2, "--backend: '=http://127.0.0.1:9' is not of the form NAME=URL"),
         (("--backend", "main=http://127.0.0.1:9,"), 2, "is not of the form NAME=URL or NAME=URL,model,model"),
         (("--backend", "main=127.0.0.1:9"), 2, "is not an HTTP URL"),
-        ((*BACKEND, *BACKEND), 2, "two are named 'main'"),
+        ((*BACKEND, *BACKEND), 2, "two backends have the name 'main'"),
         (
             (*BACKEND, "--host", "0.0.0.0"),
             2,

@@ -390,7 +390,7 @@ def test_the_key_of_a_backend_is_not_in_its_repr() -> None:
 
 
 def test_two_backends_of_one_name_are_refused() -> None:
-    with pytest.raises(Invalid, match="two are named 'a'"):
+    with pytest.raises(Invalid, match="two backends have the name 'a'"):
         LLMProxy(backends=[Backend("a", "http://x"), Backend("a", "http://y")])
 
 
@@ -404,7 +404,7 @@ def test_a_model_list_of_litellm_is_understood_where_nothing_has_to_be_translate
     assert [backend.supports_token_ids for backend in proxy.backends] == [True, False]
     proxy.update_model_list([entry("openai/gpt")])
     assert len(proxy.backends) == 1
-    with pytest.raises(Invalid, match="model 'gpt' names no provider; write for example openai/gpt"):
+    with pytest.raises(Invalid, match="model 'gpt' has no provider; write for example openai/gpt"):
         proxy.update_model_list([entry("gpt")])
     with pytest.raises(Invalid, match="pass backends="):
         proxy.update_model_list([{"model_name": "x"}])
