@@ -62,7 +62,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
         ),
         (
             event("rollout.status_changed", from_="failed", to="failed", reason="manual"),
-            "failed once more, its end is now",
+            "failed again, ended now",
         ),
         (STARTED, "attempt 1 claimed by worker-2 → preparing"),
         (event("attempt.started", attempt_id="at-9", sequence=2, via="start"), "attempt 2 started → preparing"),
@@ -122,7 +122,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
         ),
         (
             event("claim.released", attempt_id="at-1", sequence=1, from_="preparing", to="requeuing", queued_at=4),
-            "claim of attempt 1 undone, its client had left → requeuing, at its old place",
+            "claim of attempt 1 undone, its client disconnected → requeuing, at its previous place in the queue",
         ),
         (
             event(

@@ -45,7 +45,7 @@ async def test_a_database_is_shown_and_left_as_it_was(durable_url: str) -> None:
             sent: dict[str, Any] = {"data": {"a": "b"}, "headers": HTML | {"Origin": root}}
             async with session.post(f"{url}rollouts/{rollout.rollout_id}/cancel", **sent) as answer:
                 assert answer.status >= 400
-                assert "this dashboard only shows" in await answer.text()
+                assert "this dashboard is read-only" in await answer.text()
         process.send_signal(signal.SIGINT)
         code, logged = finish(process)
     assert (code, logged) == (0, [])

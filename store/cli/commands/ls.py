@@ -72,7 +72,7 @@ _HELP: Final = {
 
 app = typer.Typer()
 ls = typer.Typer(
-    name="ls", help="List what the store holds, one kind at a time.", rich_help_panel="Look", no_args_is_help=True
+    name="ls", help="List the objects of one kind in the store.", rich_help_panel="Look", no_args_is_help=True
 )
 app.add_typer(ls)
 
@@ -199,7 +199,7 @@ async def attempts(store: Store, query: AttemptQuery, *, rollout: OfRollout) -> 
 async def spans(
     store: Store, query: SpanQuery, *, rollout: OfRollout, attempt: OfAttempt = None
 ) -> PaginatedResult[Span]:
-    """The spans of a rollout, by the numbers the store gave them."""
+    """The spans of a rollout, by sequence number."""
     rollout_id = await lookup.rollout(store, rollout)
     attempt_id = attempt and await lookup.attempt(store, rollout_id, attempt, query.as_at)
     return await store.find_spans(query.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id}))

@@ -77,7 +77,7 @@ def seal(
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Write the head of the log to a file, for a later `verify --seal FILE`."""
+    """Write a seal of the log to a file, for a later `verify --seal FILE`."""
     sealed = run_reading(db, lambda store: store.log.seal(file))
     if json:
         json_document(sealed.model_dump())

@@ -80,7 +80,7 @@ class Narrator:
 
     def _rollout_moved(self, _event: HistoryEvent, data: Json) -> str:
         if data["from"] == data["to"]:
-            return f"{data['to']} once more, its end is now"
+            return f"{data['to']} again, ended now"
         if data["to"] == "requeuing" and data["reason"] == "attempt":
             return f"{data['from']} → requeuing: to be retried"
         return f"{data['from']} → {data['to']}: {_MOVED.get(data['reason'], data['reason'])}"
@@ -103,7 +103,7 @@ class Narrator:
             case "superseded":
                 return f"{attempt} {data['from']} → {to}: another attempt took its place"
             case _ if data["from"] == to:
-                return f"{attempt} reported {to} once more, its end is now"
+                return f"{attempt} reported {to} again, ended now"
             case _:
                 error = data.get("error")
                 return f"{attempt} reported {to}" + (f": {_compact(error)}" if error else "")
@@ -126,7 +126,8 @@ class Narrator:
         return f"{self._attempt(data)}: {_fields_set(shown, known=('worker_id', 'last_heartbeat_time'))}"
 
     def _released(self, _event: HistoryEvent, data: Json) -> str:
-        return f"claim of attempt {data['sequence']} undone, its client had left → {data['to']}, at its old place"
+        undone = f"claim of attempt {data['sequence']} undone, its client disconnected"
+        return f"{undone} → {data['to']}, at its previous place in the queue"
 
     def _span(self, _event: HistoryEvent, data: Json) -> str:
         parts = [f'{self._attempt(data)}: span {data["sequence_id"]} "{data["name"]}"']

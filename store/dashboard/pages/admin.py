@@ -149,7 +149,7 @@ async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]],
     """
     url = request.extra.get("keys_url")
     if not url:
-        raise Invalid("keys", "this server uses none: its store is in memory, or it was started without keys")
+        raise Invalid("keys", "this server uses no keys: its store is in memory, or it was started without keys")
 
     async def run() -> T:
         keys = await Keys.open(url, create=create)

@@ -119,7 +119,7 @@ async def verify(request: PageRequest) -> PageContent:
         reason = f"the log has {whole.events:,} events, and a page verifies {VERIFIED_AT_MOST:,}"
         raise Conflict(reason, "run `rollbook verify` on the machine of the database")
     if store in _at_work:
-        raise Conflict("somebody is having it verified at this moment", "wait for that to end, some seconds")
+        raise Conflict("another verification is running", "wait for that to end, some seconds")
     _at_work.add(store)
     try:
         report = await store.log.verify()

@@ -163,7 +163,7 @@ class DashboardLayer:
         params = await _form(call) if route.method == "POST" else _params(call.scope["query_string"])
         request = self._page_request(call, path, params, is_twin=as_json)
         if route.method == "POST" and self._is_read_only:
-            raise Unsupported("actions", "this dashboard only shows; open the one of `rollbook serve`")
+            raise Unsupported("actions", "this dashboard is read-only; use the dashboard of `rollbook serve`")
         # The position is read first, so that the page also receives updates of events that are appended during this
         # request.
         position = await request.store.core.position()
@@ -198,7 +198,7 @@ class DashboardLayer:
         scope = call.scope
         store = scope["rollbook.store"]
         if not isinstance(store, SQLStore):
-            raise Unsupported("the dashboard", "the store that is served here is no database of Rollbook's")
+            raise Unsupported("the dashboard", "the store that is served here is not a Rollbook database")
         admission: Admission | None = scope.get("rollbook.admission")
         visitor = Visitor()
         partitions = [name for name, _ in self._partitions.open_stores()]
@@ -228,7 +228,7 @@ class DashboardLayer:
     # -- other responses ---------------------------------------------------------------------------------------------
 
     def _missing(self, call: Call, path: str) -> _Answer:
-        return self._error_page(call, path, 404, "There is no such page", "It may have been another version's.")
+        return self._error_page(call, path, 404, "There is no such page", "It may belong to another version.")
 
     def _refused(self, call: Call, path: str, error: Exception) -> _Answer:
         status, body, headers = refusal(error, own_status=True)
@@ -236,7 +236,7 @@ class DashboardLayer:
             advice = getattr(error, "hint", None) or ""
             return self._error_page(call, path, status, str(error), str(advice))
         if not path.endswith(".json"):
-            return self._error_page(call, path, status, "Something went wrong here", "The server's log says more.")
+            return self._error_page(call, path, status, "Something went wrong here", "See the server's log.")
         return _Answer(status, body, "application/json", tuple(headers))
 
     def _error_page(self, call: Call, path: str, status: int, text: str, advice: str) -> _Answer:
@@ -284,7 +284,7 @@ class DashboardLayer:
         except ClientLeft:
             return
         except StoreError as error:
-            logger.info("a page hears no more: %s", error)
+            logger.info("the live updates of a page ended: %s", error)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     # -- login -------------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def _params(query: bytes) -> dict[str, list[str]]:
 async def _form(call: Call) -> dict[str, list[str]]:
     body = await call.read()
     if len(body) > _MAX_FORM:
-        raise Unsupported("this form", f"it has {len(body)} bytes, and {_MAX_FORM} are taken")
+        raise Unsupported("this form", f"it has {len(body)} bytes, and the limit is {_MAX_FORM}")
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 
