@@ -13,5 +13,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Undo `upgrade`; refuse if the log holds events that the older program cannot read."""
+    """Undo `upgrade`; refuse if the log contains events that the older program cannot read."""
     ${downgrades if downgrades else "pass"}

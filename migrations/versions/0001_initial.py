@@ -392,7 +392,9 @@ def downgrade() -> None:
     """Remove the store; refuse if its log contains events."""
     count: int = op.get_bind().execute(sa.text("SELECT count(*) FROM events")).scalar_one()
     if count:
-        raise CommandError(f"the log holds {count} events, which a downgrade would delete; delete the database instead")
+        raise CommandError(
+            f"the log contains {count} events, which a downgrade would delete; delete the database instead"
+        )
     for name in reversed(_TABLES):
         op.drop_table(name)
     if op.get_bind().dialect.name == "postgresql":

@@ -45,6 +45,6 @@ def downgrade() -> None:
     count: int = op.get_bind().execute(sa.text("SELECT count(*) FROM keys WHERE revoked_at IS NULL")).scalar_one()
     if count:
         raise CommandError(
-            f"{count} keys are not revoked; without them the servers would admit everyone, so revoke them first"
+            f"{count} keys are not revoked; without keys, the servers would accept every client, so revoke them first"
         )
     op.drop_table("keys")

@@ -378,7 +378,7 @@ def _check_unused() -> None:
     count: int = op.get_bind().execute(query).scalar_one()
     if count:
         raise CommandError(
-            f"the log holds {count} events that revision {down_revision} cannot read;"
+            f"the log contains {count} events that revision {down_revision} cannot read;"
             f" restore a backup from before revision {revision}"
         )
 

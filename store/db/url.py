@@ -89,7 +89,7 @@ def with_partition(url: str, partition: str) -> str:
 
 def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:
     if netloc:
-        raise Invalid("url", f"{text!r} names a host; SQLite takes a path: sqlite:///{netloc}{path}")
+        raise Invalid("url", f"{text!r} contains a host; a SQLite URL has only a path: sqlite:///{netloc}{path}")
     name = path.removeprefix("/")
     if name in {"", ":memory:"}:
         raise Invalid("url", "sqlite:// needs a file, as in sqlite:///run.db; for a store in memory use memory://")

@@ -81,7 +81,7 @@ class SQLLog(StoreLog):
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):
-            raise FileExistsError(f"{path} exists; a seal is never overwritten, choose another name")
+            raise FileExistsError(f"{path} exists, and a seal is never overwritten; choose another name")
         head = await self.core.read(lambda session: seals.head(self.core.dialect, session, self.core.store_id))
         await asyncio.to_thread(seals.write, head, path)
         return head

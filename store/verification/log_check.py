@@ -121,7 +121,7 @@ class LogCheck:
 
     def _stray(self, row: Row) -> None:
         self.events += 1
-        self._report("chain", f"event {row[0]}", None, None, f"{row[_TYPE]} that no commit holds")
+        self._report("chain", f"event {row[0]}", None, None, f"{row[_TYPE]} that does not belong to a commit")
 
     def _missing(self, first: int, last: int, commit_id: int) -> None:
         named = f"event {first}" if first == last else f"events {first} to {last}"

@@ -146,7 +146,7 @@ async def _unclaimed(
         return
     named = await scan.bodies_without_event(dialect, session, SHOWN)
     for position in named:
-        differences.add("bodies", f"event {position}", None, None, "a body that no event claims")
+        differences.add("bodies", f"event {position}", None, None, "a body that does not belong to an event")
     differences.count += max(extra - len(named), 0)
 
 
@@ -163,7 +163,7 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
     if named:
         there = await blobs.existing(dialect, session, sorted(named))
         for name in sorted(named.keys() - there):
-            differences.add("blobs", name, None, f"the text that event {named[name]} names", None)
+            differences.add("blobs", name, None, f"the blob to which event {named[name]} refers", None)
 
 
 async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
@@ -175,7 +175,7 @@ async def check_blobs(dialect: Dialect, session: ReadSession, differences: Diffe
         size = sum(len(row[-1]) for row in rows)
         limit = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
     for name in sorted(await _left_over(dialect, session)):
-        differences.add("blobs", name, None, None, "a blob that no event names")
+        differences.add("blobs", name, None, None, "a blob to which no event refers")
 
 
 def _check(rows: Sequence[Row], differences: Differences) -> None:

@@ -106,7 +106,11 @@ async def _last_position(dialect: Dialect, session: ReadSession) -> int:
 def _check_sound(compared: Compared) -> None:
     for stream in compared.streams:
         if stream.fault is not None:
-            raise Corrupt(f"{stream.name}, event {stream.fault_at}", stream.fault, "a fact that follows")
+            raise Corrupt(
+                f"{stream.name}, event {stream.fault_at}",
+                stream.fault,
+                "an event that follows from the events before it",
+            )
 
 
 def _slices(compared: Compared, position: int) -> Iterable[_Slice]:

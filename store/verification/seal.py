@@ -35,7 +35,7 @@ def write(seal: Seal, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     if target.exists():
-        raise FileExistsError(f"{target} exists; a seal is never overwritten, choose another name")
+        raise FileExistsError(f"{target} exists, and a seal is never overwritten; choose another name")
     unfinished = target.with_name(f".{target.name}.{uuid4().hex}")
     try:
         with unfinished.open("x", encoding="utf-8") as file:

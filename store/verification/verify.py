@@ -154,7 +154,9 @@ async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Sea
     key = f"commit {seal.commit_id}"
     if commit is None or commit[0] != seal.commit_id:
         end = await log_queries.last_commit(dialect, session)
-        what = f"the log ends at commit {end[0]}: its tail was cut off" if end and end[0] < seal.commit_id else None
+        what = (
+            f"the log ends at commit {end[0]}: later commits are missing" if end and end[0] < seal.commit_id else None
+        )
         differences.add("seal", key, None, seal.chain_head, what or ("an empty log" if end is None else None))
         return
     if bytes(commit[6]).hex() != seal.chain_head:
@@ -169,7 +171,7 @@ async def _tables(proof: Proof) -> Differences:
         for stream in compared.streams:
             if stream.fault is not None:
                 key = f"{stream.name}, event {stream.fault_at}"
-                differences.add("events", key, None, "a fact that follows", stream.fault)
+                differences.add("events", key, None, "an event that follows from the events before it", stream.fault)
         for findings in compared.findings.values():
             for finding in findings:
                 differences.add_row(finding)

@@ -105,7 +105,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=f"is a directory; name a file in it: sqlite:///{tmp_path / 'rollbook.db'}"):
+    with pytest.raises(Invalid, match=f"is a directory; choose a file in it: sqlite:///{tmp_path / 'rollbook.db'}"):
         create(tmp_path)
 
 
@@ -113,7 +113,7 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, read_only: bool) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 500)
-    with pytest.raises(Incompatible, match=r"is not a SQLite database; name another file"):
+    with pytest.raises(Incompatible, match=r"is not a SQLite database; choose another file"):
         prepare_sqlite(path, create=True, read_only=read_only)
     assert path.read_text() == "Dear diary, " * 500
 
@@ -122,7 +122,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "photos.db"
     edit(path, "CREATE TABLE photos (id INTEGER); CREATE TABLE alembic_version (version_num TEXT)")
     content = path.read_bytes()
-    with pytest.raises(Incompatible, match=r"no Rollbook store; name another file"):
+    with pytest.raises(Incompatible, match=r"not a Rollbook store; choose another file"):
         create(path)
     assert path.read_bytes() == content
 
@@ -345,7 +345,7 @@ def test_who_waits_too_long_for_another_creator_is_told(tmp_path: Path, monkeypa
     monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.05)
     with (tmp_path / "run.db.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(Unavailable, match="another process has held"):
+        with pytest.raises(Unavailable, match="another process has locked"):
             create(tmp_path / "run.db")
     create(tmp_path / "run.db")
 
@@ -429,7 +429,7 @@ async def test_a_schema_made_beforehand_is_filled_for_a_role_that_may_not_make_o
 async def test_a_schema_of_another_program_is_left_alone(postgres_url: str) -> None:
     schema = f"rollbook_{parse(postgres_url).partition}"
     postgres.execute(postgres_url, f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.photos (id int)")
-    with pytest.raises(Incompatible, match=r"no Rollbook store; name another partition"):
+    with pytest.raises(Incompatible, match=r"not a Rollbook store; choose another partition"):
         await prepare(postgres_url)
 
 
@@ -456,7 +456,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     with socket.socket() as bound:
         # Bound and not listening: nobody else can take the port meanwhile.
         bound.bind(("127.0.0.1", 0))
-        with pytest.raises(Unavailable, match="is not reached") as refused:
+        with pytest.raises(Unavailable, match="cannot be reached") as refused:
             await prepare(f"postgresql://me:secret@127.0.0.1:{bound.getsockname()[1]}/db")
     assert "secret" not in str(refused.value)
     assert refused.value.retryable
@@ -483,7 +483,7 @@ async def test_a_role_that_does_not_exist_is_named(postgres_server: str) -> None
 
 async def test_a_server_that_takes_no_writes_is_read_only(postgres_database: Callable[..., str]) -> None:
     url = postgres_database(default_transaction_read_only="on")
-    with pytest.raises(ReadOnly, match="name the primary"):
+    with pytest.raises(ReadOnly, match="use the primary"):
         await prepare(url)
 
 

@@ -61,7 +61,7 @@ def test_memory_has_neither_path_nor_address() -> None:
         ("sqlite://", "needs a file"),
         ("sqlite:///", "needs a file"),
         ("sqlite:///:memory:", "use memory://"),
-        ("sqlite://run.db", "names a host; SQLite takes a path: sqlite:///run.db"),
+        ("sqlite://run.db", "contains a host; a SQLite URL has only a path: sqlite:///run.db"),
         ("sqlite:///run.db?durabilty=full", "option 'durabilty' is not known for sqlite:// (known: durability, "),
         ("sqlite:///run.db?durability=fast", "durability 'fast' must be full or normal"),
         ("memory://?partition=a", "option 'partition' is not known for memory:// (known: none)"),

@@ -172,7 +172,7 @@ async def test_a_postgres_that_is_not_there_is_named_at_once() -> None:
         port = taken.getsockname()[1]
         begun = time.monotonic()
         with pytest.raises(
-            Unavailable, match=rf"127.0.0.1:{port}/postgres is not reached .*; try again in 1 s"
+            Unavailable, match=rf"127.0.0.1:{port}/postgres cannot be reached .*; try again in 1 s"
         ) as told:
             await open_store(f"postgresql://postgres@127.0.0.1:{port}/postgres?partition=nobody")
     assert time.monotonic() - begun < 25

@@ -67,7 +67,7 @@ def test_a_new_store_is_accepted_by_every_command_and_may_be_downgraded(durable_
     run(ini, durable_url, "upgrade", "head")
     asyncio.run(annotate(durable_url))
     refused = run(ini, durable_url, "downgrade", "-1")
-    assert f"FAILED: the log holds 1 events that revision {BEFORE_HEAD} cannot read" in refused
+    assert f"FAILED: the log contains 1 events that revision {BEFORE_HEAD} cannot read" in refused
     assert accepts(durable_url)
 
 

@@ -149,7 +149,7 @@ async def test_under_load_all_that_was_answered_is_there_after_the_end(postgres_
 @pytest.mark.parametrize(
     "db,code,told",
     [
-        ("postgresql://postgres@127.0.0.1:1/postgres", 4, "is not reached"),
+        ("postgresql://postgres@127.0.0.1:1/postgres", 4, "cannot be reached"),
         ("sqlite:///run.db", 2, "--workers"),
         ("memory://", 2, "--workers"),
     ],

@@ -101,7 +101,7 @@ async def test_a_value_that_is_gone_or_that_nobody_names_is_found(told: SQLStore
     await tamper(durable_url, f"UPDATE blobs SET hash = '{'0' * 64}' WHERE hash = '{name}'")
     found = {(each.key, each.found) for each in (await told.log.verify()).differences if each.check == "blobs"}
     assert (name, None) in found
-    assert ("0" * 64, "a blob that no event names") in found
+    assert ("0" * 64, "a blob to which no event refers") in found
 
 
 @pytest.mark.slow

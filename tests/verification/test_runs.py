@@ -183,7 +183,7 @@ async def test_a_blob_that_no_event_names_is_left_over(played: Filled) -> None:
     name = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
     await run_sql(played.url, f"INSERT INTO blobs VALUES ('{name}', 0, 2, {blob(b'{}', played.url)})")
     found = await played.only("blobs")
-    assert (found.key, found.expected, found.found) == (name, None, "a blob that no event names")
+    assert (found.key, found.expected, found.found) == (name, None, "a blob to which no event refers")
 
 
 async def test_history_and_tail_carry_the_bodies_that_lie_in_blobs(played: Filled) -> None:

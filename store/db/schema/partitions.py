@@ -90,7 +90,7 @@ async def names(url: str | StoreURL) -> list[str]:
         async with postgres.connected(parsed.options.get("direct", parsed.dsn)) as connection:
             return sorted(schema.removeprefix(postgres.PREFIX) for schema in await postgres.partitions(connection))
     if parsed.path is None:
-        raise Invalid("--db", "a memory:// store has no partitions; name a file or a Postgres database")
+        raise Invalid("--db", "a memory:// store has no partitions; give the URL of a file or of a Postgres database")
     return await asyncio.to_thread(_names_of_files, parse(with_partition(parsed.text, DEFAULT_PARTITION)))
 
 

@@ -76,8 +76,8 @@ async def prepare_postgres(
         info = await inspect_postgres(connection, schema, with_partition)
         if info is None and (read_only or not create):
             text = (
-                f"there is no store at {with_partition}; `rollbook migrate --db URL` makes an empty one, as does"
-                " open_store(url)"
+                f"there is no store at {with_partition}; `rollbook migrate --db URL` and open_store(url)"
+                " create an empty one"
             )
             raise NotFound("store", with_partition, text)
         if info is None:
@@ -91,7 +91,9 @@ async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: st
     if not tables:
         return None
     if not tables >= MARKS:
-        raise Incompatible(f"the schema {schema} holds tables, but no Rollbook store", "name another partition")
+        raise Incompatible(
+            f"the schema {schema} contains tables that are not a Rollbook store", "choose another partition"
+        )
     # One statement reads everything, because a migration may commit at any moment.
     ((revisions, *infos),) = await connection.fetch(
         f'SELECT ARRAY(SELECT version_num::text FROM "{schema}".alembic_version),'  # noqa: S608 (a checked name)
@@ -228,7 +230,7 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
         raise Invalid("url", f"{error}; write postgresql://user@host/database") from error
     except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
         reason = str(error) or type(error).__name__
-        raise Unavailable(f"Postgres at {StoreURL('postgresql', dsn).shown} is not reached ({reason})") from error
+        raise Unavailable(f"Postgres at {StoreURL('postgresql', dsn).shown} cannot be reached ({reason})") from error
     except Exception as error:
         # SQLAlchemy's error wraps the error of its adapter, whose cause is asyncpg's error.
         state: str | None = getattr(getattr(error, "orig", error), "sqlstate", None)
@@ -254,7 +256,7 @@ def _refuse_unsupported(version: int, encoding: str) -> None:
             f"this is Postgres {version}; the oldest supported version is {OLDEST}", "upgrade the server"
         )
     if encoding != "UTF8":
-        reason = f"the database's encoding is {encoding}, which cannot hold all text"
+        reason = f"the database's encoding is {encoding}, which cannot store all text"
         raise Incompatible(reason, "create one with ENCODING 'UTF8'")
 
 
@@ -269,7 +271,9 @@ def _translated(state: str, message: str, dsn: str) -> StoreError:
         case "25006":
             error = ReadOnly("creating the store")
             # The default message is about the option `read_only`; here the cause is the server.
-            error.args = (f"the server takes no writes ({message}); name the primary, or open with read_only=True",)
+            error.args = (
+                f"the server does not accept writes ({message}); use the primary, or open with read_only=True",
+            )
             return error
         case "42501":
             return Incompatible(

@@ -107,7 +107,7 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
         if not tables:
             return None
         if not tables >= MARKS:
-            raise Incompatible(f"{path} is a SQLite database, but no Rollbook store", "name another file")
+            raise Incompatible(f"{path} is a SQLite database but not a Rollbook store", "choose another file")
         revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
         infos = connection.execute("SELECT store_id, created_at, log_format FROM store_info").fetchall()
     return read_info(revisions, infos, shown(path))
@@ -167,7 +167,7 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
 
 def _check_place(path: Path) -> None:
     if path.is_dir():
-        raise Invalid("url", f"{path} is a directory; name a file in it: {shown(path / 'rollbook.db')}")
+        raise Invalid("url", f"{path} is a directory; choose a file in it: {shown(path / 'rollbook.db')}")
     if not path.parent.is_dir():
         text = f"the directory {path.parent} does not exist; make it first: mkdir -p '{path.parent}'"
         raise NotFound("directory", str(path.parent), text)
@@ -177,8 +177,8 @@ def _check_place(path: Path) -> None:
         is_network = kind in _NETWORK and not (kind == "9p" and point == "/")
         if is_network or kind.partition("fuse.")[2] in _NETWORK_FUSE:
             raise Incompatible(
-                f"{path} lies on {point}, a network file system ({kind}), on which SQLite loses data",
-                "name a file on a local disk, or use postgresql://",
+                f"{path} is on {point}, a network file system ({kind}), on which SQLite loses data",
+                "choose a file on a local disk, or use postgresql://",
             )
 
 
@@ -205,8 +205,8 @@ def _not_found(path: Path) -> NotFound:
     return NotFound(
         "store",
         shown(path),
-        f"there is no store at {shown(path)}; `rollbook demo` makes one and fills it, `rollbook migrate` makes an empty"
-        " one, as does open_store(url)",
+        f"there is no store at {shown(path)}; `rollbook demo` makes one and fills it, `rollbook migrate` and"
+        " open_store(url) create an empty one",
     )
 
 
@@ -255,7 +255,7 @@ def _upgrade(path: Path, info: DatabaseInfo) -> Prepared:
     with migrating_sqlite(path) as connection:
         # No other process writes until the end, so the copy is equal to the file before the upgrade.
         copy = _copy(path)
-        message = "upgrading %s from schema revision %s to %s; the file from before is kept as %s"
+        message = "upgrading %s from schema revision %s to %s; a copy of the old file is in %s"
         logger.warning(message, path, info.revision, history.HEAD, copy)
         try:
             with history.turn():
@@ -317,7 +317,7 @@ def _wait_for(descriptor: int, lock: Path, deadline: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                reason = f"another process has held {lock} for {_LOCK_SECONDS:g} s, to create or upgrade the store"
+                reason = f"another process has locked {lock} for {_LOCK_SECONDS:g} s to create or upgrade the store"
                 raise Unavailable(reason, 10.0) from None
             time.sleep(0.002)
         else:
@@ -353,7 +353,7 @@ def _translated(error: sqlite3.Error, path: Path) -> StoreError:
     name = getattr(error, "sqlite_errorname", "")
     match name.split("_")[1] if "_" in name else "":
         case "NOTADB":
-            return Incompatible(f"{path} is not a SQLite database", "name another file")
+            return Incompatible(f"{path} is not a SQLite database", "choose another file")
         case "READONLY" | "PERM" | "AUTH":
             return _read_only(f"{path} cannot be written ({error}); make the file and its directory writable")
         case "CORRUPT":

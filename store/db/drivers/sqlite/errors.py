@@ -13,7 +13,7 @@ def translate(error: sqlite3.Error) -> StoreError:
     name = getattr(error, "sqlite_errorname", "") or ""
     match name.split("_")[1] if "_" in name else "":
         case "BUSY" | "LOCKED":
-            return Unavailable(f"another process holds the database: {error}")
+            return Unavailable(f"another process has locked the database: {error}")
         case "FULL":
             return Unavailable(f"the disk is full: {error}; free some space, nothing acknowledged is lost")
         case "READONLY" | "PERM" | "AUTH":
