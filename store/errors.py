@@ -215,7 +215,7 @@ class TooLarge(Invalid):
     status = 413
 
     def __init__(self, field: str, size: int, limit: int, unit: str = "bytes") -> None:
-        super().__init__(field, f"{size:,} {unit} is more than the {limit:,} a store takes; shorten or split it")
+        super().__init__(field, f"{size:,} {unit} is more than the limit of {limit:,}; shorten or split it")
         self.size = size
         self.limit = limit
         self.unit = unit
@@ -227,8 +227,8 @@ class PastUnavailable(Invalid):
     def __init__(self, rows: int, limit: int) -> None:
         super().__init__(
             "as_at",
-            f"{rows:,} rows changed since then and would have to be folded, more than {limit:,}; "
-            "name fewer rollouts, filter more narrowly, or page with limit and offset",
+            f"{rows:,} rows changed since then and would have to be computed from events, more than {limit:,}; "
+            "select fewer rollouts, filter more narrowly, or page with limit and offset",
         )
         self.rows = rows
         self.limit = limit
@@ -307,7 +307,7 @@ class Forbidden(StoreError, PermissionError):
 
     status = 403
 
-    def __init__(self, reason: str, cure: str = "use a key that may") -> None:
+    def __init__(self, reason: str, cure: str = "use a key that permits the call") -> None:
         super().__init__(f"{reason}; {cure}")
         self.reason = reason
         self.cure = cure
@@ -319,7 +319,9 @@ class ReadOnly(StoreError, PermissionError):
     status = 403
 
     def __init__(self, operation: str) -> None:
-        super().__init__(f"{operation} would write, and this store was opened with read_only=True; open it without")
+        super().__init__(
+            f"{operation} would write, and this store was opened with read_only=True; open it without read_only=True"
+        )
         self.operation = operation
 
 

@@ -86,7 +86,7 @@ class HTTPLog(StoreLog):
             stream = await self.core.transport.follow(call)
             if stream is None:
                 raise Incompatible(
-                    f"{self.core.transport.address.base} answers tail with pages alone",
+                    f"{self.core.transport.address.base} does not stream the log",
                     "give the URL of a Rollbook server",
                 )
             try:

@@ -208,7 +208,7 @@ class HTTPStore(HTTPReads, Store):
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
-        if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
+        if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
             return []
         return await self._claim("dequeue_many_rollouts", limit, worker_id, wait_seconds)
 
@@ -397,7 +397,7 @@ def _headers(api_key: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"rollbook/{_version()}"}
     if api_key:
         if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
-            raise Invalid("api_key", "contains characters that a header cannot; copy exactly the key")
+            raise Invalid("api_key", "contains characters that a header cannot; copy the key exactly")
         headers["Authorization"] = f"Bearer {api_key}"
     return headers
 

@@ -106,7 +106,7 @@ def _check_plan_keys(items: list[NewRollout], working_set: WorkingSet) -> dict[s
         if inputs.setdefault(item.plan_key, item.input_sha256) != item.input_sha256:
             held_by = f"rollout {rollout_id}" if rollout_id else "an earlier item of this call"
             raise Conflict(
-                f"plan key {item.plan_key!r} stands for {held_by}, which has another input",
+                f"plan key {item.plan_key!r} belongs to {held_by}, which has another input",
                 "use another key for another input",
             )
     return existing
@@ -137,7 +137,7 @@ def _start_rollout(command: StartRollout, working_set: WorkingSet) -> RolloutVie
     held_by = working_set.plan_keys.get(item.plan_key) if item.plan_key is not None else None
     if held_by is not None:
         raise Conflict(
-            f"plan key {item.plan_key!r} stands for rollout {held_by}",
+            f"plan key {item.plan_key!r} belongs to rollout {held_by}",
             "start an attempt at that rollout, or use another key",
         )
     _create(item, RolloutStarted, working_set, command.actor)

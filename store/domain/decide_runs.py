@@ -207,7 +207,7 @@ def _known(working_set: WorkingSet, rollout_id: str, key: str | None, kind: str)
 
 
 def _taken(key: str | None, rollout_id: str) -> Conflict:
-    return Conflict(f"key {key!r} stands for another call of rollout {rollout_id}", "make a new key for each call")
+    return Conflict(f"key {key!r} was used for another call of rollout {rollout_id}", "make a new key for each call")
 
 
 def _keep_key(working_set: WorkingSet, rollout_id: str, key: str | None, kept: RunKey) -> None:

@@ -363,7 +363,10 @@ def upcast(type_: str, shape: int, data: Json) -> Fact:
     """
     kind = FACTS.get(type_)
     if kind is None or shape > kind.shape:
-        raise Incompatible(f"the log holds {type_!r} in shape {shape}, unknown to this version", "upgrade Rollbook")
+        raise Incompatible(
+            f"the log contains an event {type_!r} in shape {shape}, which this version does not know",
+            "upgrade Rollbook",
+        )
     while shape < kind.shape:
         data = UPCASTERS[type_, shape](data)
         shape += 1

@@ -29,7 +29,7 @@ class FutureCursor(Invalid):
     code = "future_cursor"
 
     def __init__(self, after: int, last: int) -> None:
-        super().__init__("after", f"{after} is beyond the last event of the rollout, which is its number {last}")
+        super().__init__("after", f"{after} is beyond the last event of the rollout, which has number {last}")
 
 
 @dataclass(frozen=True, slots=True)

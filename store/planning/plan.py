@@ -107,9 +107,9 @@ def target_phase(graph: PhaseGraph, node: str | None, phase: str | None) -> Phas
         return graph.by_name[phase]
     phases = graph.phases_of(node or "")
     if not phases:
-        raise Invalid("node", f"no phase of graph {graph.name!r} lists {node!r}; name the phase instead")
+        raise Invalid("node", f"no phase of graph {graph.name!r} lists {node!r}; give the phase instead")
     if len(phases) > 1:
-        raise Invalid("node", f"{node!r} is in {' and in '.join(each.name for each in phases)}; name the phase instead")
+        raise Invalid("node", f"{node!r} is in {' and in '.join(each.name for each in phases)}; give the phase instead")
     return phases[0]
 
 
@@ -126,11 +126,11 @@ def target_scopes(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: Seq
             raise Invalid("scopes", f"phase {phase.name!r} is about {kind.fixed!r} alone; leave scopes out")
         return [kind.fixed]
     if not names or not all(names):
-        raise Invalid("scopes", f"name the scopes for which phase {phase.name!r} shall run again")
+        raise Invalid("scopes", f"give the scopes for which phase {phase.name!r} has to run again")
     unknown = [scope for scope in names if scope not in basis.scopes]
     if unknown:
         known = ", ".join(sorted(basis.scopes)[:20]) or "none"
-        raise Invalid("scopes", f"the run has nothing about {', '.join(unknown)}; it knows {known}")
+        raise Invalid("scopes", f"the run has no scope {', '.join(unknown)}; its scopes: {known}")
     return names
 
 
@@ -291,7 +291,7 @@ def of_plan(plan: ForkPlan) -> Iterator[tuple[str, str]]:
         lacking = ", ".join(plan.degraded.scopes)
         yield "degraded", f"{plan.degraded.phase} needs {plan.degraded.checkpoint}, which {lacking} does not have"
     if plan.graph_changed:
-        yield "graph", f"{', '.join(plan.graph_changed)} was taken under another one"
+        yield "graph", f"{', '.join(plan.graph_changed)} was saved under another phase graph"
 
 
 def _count_of_events(count: int) -> str:

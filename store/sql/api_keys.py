@@ -109,7 +109,9 @@ class Keys:
         """
         if parse(url).scheme in {"memory", "http", "https"}:
             raise Invalid(
-                "--db", "keys are kept where the store is; name that database: sqlite:///run.db or postgresql://…"
+                "--db",
+                "keys are stored in the store's database; give the URL of that database:"
+                " sqlite:///run.db or postgresql://…",
             )
         main = parse(with_partition(url, DEFAULT_PARTITION))
         if create:

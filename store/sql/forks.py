@@ -89,7 +89,7 @@ async def plan_part(
             raise AttemptActive(rollout_id, active)
         phases = graph or await run_reads.phase_graph_of(core.dialect, session, standing)
         if phases is None:
-            raise Invalid("graph", "the run's resources hold no phase graph; publish one, or give graph=")
+            raise Invalid("graph", "the run's resources contain no phase graph; publish one, or give graph=")
         return planner(phases, await _ground(core.dialect, session, rollout_id, seen, standing))
 
     return await read_view(core, rollout_id, base, None, None, read)

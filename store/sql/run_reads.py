@@ -135,7 +135,10 @@ async def phase_graph_of(dialect: Dialect, session: ReadSession, standing: Stand
     graphs = [each for each in published.values() if isinstance(each, PhaseGraph)]
     if len(graphs) > 1:
         named = ", ".join(name for name, each in published.items() if isinstance(each, PhaseGraph))
-        raise Invalid("graph", f"resources {standing.resources_id} hold several, {named}; give graph= one of them")
+        raise Invalid(
+            "graph",
+            f"resources {standing.resources_id} contain several phase graphs: {named}; give one of them as graph=",
+        )
     return graphs[0] if graphs else None
 
 

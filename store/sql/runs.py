@@ -482,7 +482,7 @@ class SQLRuns(StoreRuns):
             if not found:
                 raise NotFound("run", name)
             if len(found) > 1:
-                raise Conflict(f"flow {name} has {len(found)} runs", f"name one of {', '.join(found[:20])}")
+                raise Conflict(f"flow {name} has {len(found)} runs", f"give one of {', '.join(found[:20])}")
             return found[0]
 
         arguments.text(name, "run_id")

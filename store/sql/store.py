@@ -202,7 +202,7 @@ class SQLStore(SQLReads, Store):
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
-        if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
+        if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
             return []
         # One call claims at most this many rollouts; a caller that needs more calls again.
         claims = await self.queue.claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)

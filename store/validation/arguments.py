@@ -56,7 +56,7 @@ def page(limit: Any, offset: Any) -> None:
         Invalid: the limit is below -1, the offset is negative, or one of them is not an integer.
     """
     whole(limit, "limit", "a count, or -1 for all", -1)
-    whole(offset, "offset", "how many to skip, from 0", 0)
+    whole(offset, "offset", "a number of items to skip, 0 or more", 0)
 
 
 def part_of_history(after: Any, limit: Any) -> None:

@@ -93,11 +93,11 @@ def _check_number(value: float, path: str) -> None:
 
 def _check_text(value: str, path: str) -> None:
     if "\x00" in value:
-        raise Invalid(path, "holds U+0000, which Postgres cannot store; remove it")
+        raise Invalid(path, "contains U+0000, which Postgres cannot store; remove it")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Invalid(path, "holds a lone surrogate, which is not text; decode with errors='replace'") from None
+        raise Invalid(path, "contains a lone surrogate, which is not text; decode with errors='replace'") from None
 
 
 def check_text(value: str, path: str, limit: int = 512) -> str:
@@ -108,7 +108,7 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
         TooLarge: the text has more than `limit` bytes of UTF-8.
     """
     if "\x00" in arguments.text(value, path):
-        raise Invalid(path, "holds U+0000, which Postgres cannot store; remove it")
+        raise Invalid(path, "contains U+0000, which Postgres cannot store; remove it")
     # A character takes at most four bytes.
     if len(value) * 4 > limit or not value.isascii():
         _check_text(value, path)

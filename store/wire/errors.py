@@ -88,14 +88,14 @@ def error_of(status: int, body: bytes, call: str) -> StoreError:
         return _of_faults(cast("list[dict[str, Any]]", fields.get("detail")))
     text = str(fields.get("detail") or body[:_MAX_TEXT].decode(errors="replace") or "nothing more")
     if status >= 500 or status in {408, 429}:
-        return Unavailable(f"{call} was answered with {status}: {text}")
+        return Unavailable(f"{call} failed with status {status}: {text}")
     if status in {401, 407}:
-        return Unauthorized(f"{call} was answered with {status}: {text}")
+        return Unauthorized(f"{call} failed with status {status}: {text}")
     if status == 403:
-        return Forbidden(f"{call} was answered with {status}: {text}")
+        return Forbidden(f"{call} failed with status {status}: {text}")
     if status in {404, 405}:
-        return Incompatible(f"{call} was answered with {status}: {text}", "check the URL; is it a Rollbook server's?")
-    return Invalid(call, f"was answered with {status}: {text}")
+        return Incompatible(f"{call} failed with status {status}: {text}", "check the URL; is it a Rollbook server's?")
+    return Invalid(call, f"failed with status {status}: {text}")
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -288,8 +288,8 @@ def test_what_a_pipeline_raises_is_told_and_the_attempt_has_failed(
 REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (RIG, 1, "give --confirm-side-effects to repeat them, or --no-cascade"),
     (("--node", "Nobody", "--scope", "RIG"), 2, "no phase of graph 'tradingagents' lists 'Nobody'"),
-    (("--phase", "risk"), 2, "name the scopes for which phase 'risk' shall run again"),
-    (("--phase", "risk", "--scope", "XX"), 2, "the run has nothing about XX; it knows MARKET, RIG, TSDD"),
+    (("--phase", "risk"), 2, "give the scopes for which phase 'risk' has to run again"),
+    (("--phase", "risk", "--scope", "XX"), 2, "the run has no scope XX; its scopes: MARKET, RIG, TSDD"),
     ((), 2, "give either the phase to run again or one of its nodes"),
     ((*RIG, "--set", "news"), 2, "'news' is not of the form KEY=JSON"),
     ((*RIG, "--set", "news=old"), 2, "'old' is not JSON; a text needs its quotes: --set 'news=\"…\"'"),

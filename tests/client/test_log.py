@@ -199,7 +199,7 @@ async def test_a_stream_that_ends_for_good_raises_what_it_said() -> None:
 
 async def test_a_server_that_has_only_pages_says_so() -> None:
     page = answer("200 OK", b'{"events":[],"cursor":null}')
-    with ScriptedServer([page]) as server, pytest.raises(Incompatible, match="pages alone"):
+    with ScriptedServer([page]) as server, pytest.raises(Incompatible, match="does not stream the log"):
         await numbers_of(server.url, 1)
 
 

@@ -98,4 +98,4 @@ def test_a_field_that_is_too_large_is_told_apart_from_one_that_is_wrong() -> Non
     error = TooLarge("metadata", 2_000, 1_000)
     assert (error.status, error.field, error.size, error.limit) == (413, "metadata", 2_000, 1_000)
     assert isinstance(error, Invalid)
-    assert str(error) == "metadata: 2,000 bytes is more than the 1,000 a store takes; shorten or split it"
+    assert str(error) == "metadata: 2,000 bytes is more than the limit of 1,000; shorten or split it"

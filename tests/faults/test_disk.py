@@ -130,6 +130,6 @@ async def test_a_store_opened_for_reading_refuses_each_write(url: str) -> None:
             store.get_next_span_sequence_id(rollout.rollout_id, "at-1"),
             store.log.rebuild(),
         ):
-            with pytest.raises(ReadOnly, match="opened with read_only=True; open it without"):
+            with pytest.raises(ReadOnly, match="opened with read_only=True; open it without read_only=True"):
                 await call
         assert [one.input for one in (await store.query_rollouts()).items] == ["kept"]

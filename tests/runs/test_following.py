@@ -201,9 +201,7 @@ async def test_whoever_stands_at_the_end_is_told_nothing_until_something_comes(s
 async def test_what_a_run_does_not_have_yet_cannot_have_been_seen(store: Store) -> None:
     run = await begin(store)
     last = await last_of(store, run)
-    with pytest.raises(
-        Invalid, match=f"{last + 1} is beyond the last event of the rollout, which is its number {last}"
-    ):
+    with pytest.raises(Invalid, match=f"{last + 1} is beyond the last event of the rollout, which has number {last}"):
         await Reader(store, run, seq=last + 1).read()
 
 

@@ -209,7 +209,7 @@ async def test_a_run_without_a_graph_is_read_and_not_planned(store: Store) -> No
     await say(store, run, node("Trader", "RIG"))
     assert nodes_of(await seen(store, run), "RIG") == {"Trader"}
     await ended(store, run)
-    with pytest.raises(Invalid, match="hold no phase graph"):
+    with pytest.raises(Invalid, match="contain no phase graph"):
         await store.runs.plan_fork(run.rollout_id, phase="risk", scopes=["RIG"])
     queued = await store.enqueue_rollout("nothing said")
     assert (await seen(store, (await store.start_attempt(queued.rollout_id)))).items == []

@@ -52,7 +52,7 @@ async def test_a_request_id_of_another_call_is_refused(store: Store) -> None:
     await store.runs.append_events(
         run.rollout_id, run.attempt.attempt_id, [RunEvent(kind="log", message="one")], key="click-1"
     )
-    with pytest.raises(Conflict, match="stands for another call"):
+    with pytest.raises(Conflict, match="was used for another call"):
         await rerun(store, run, phase="risk", scopes=["RIG"], request_id="click-1")
 
 

@@ -201,7 +201,7 @@ async def test_what_cannot_be_followed_is_refused(store: Store, client: Client) 
         frame = await stream.frame()
         assert frame is not None
         assert (frame["kind"], frame["code"], frame["retryable"]) == ("error", "future_cursor", False)
-        assert f"which is its number {last}" in frame["detail"]
+        assert f"which has number {last}" in frame["detail"]
         assert await stream.frame() is None
 
 

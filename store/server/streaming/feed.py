@@ -278,4 +278,4 @@ async def _cursor_of(store: Store, rollout_id: str, version: int) -> str | None:
             if event.number == version:
                 return event.cursor
             last = event.number
-    raise Invalid("after", f"{version} is beyond the last event of the rollout, which is its number {last}")
+    raise Invalid("after", f"{version} is beyond the last event of the rollout, which has number {last}")

@@ -48,7 +48,7 @@ def check(note: Any, added: Any, removed: Any) -> None:
     to_add, to_remove = _labels(added, "add_labels"), _labels(removed, "remove_labels")
     both = sorted(set(to_add) & set(to_remove))
     if both:
-        raise Invalid("remove_labels", f"{both[0]!r} is in add_labels too; decide for one")
+        raise Invalid("remove_labels", f"{both[0]!r} is in add_labels too; remove it from one of the lists")
     if note is None and not to_add and not to_remove:
         raise Invalid("note", "is missing, and so are labels; give a note, add_labels or remove_labels")
     size = sum(_escaped(label) for label in (*to_add, *to_remove))
@@ -76,7 +76,7 @@ def check_label(label: str, path: str) -> None:
     if not label or label != label.strip():
         raise Invalid(path, f"{label!r} is empty or has spaces at its ends; trim it")
     if any(unicodedata.category(character) in _UNPRINTABLE for character in label):
-        raise Invalid(path, f"{label!r} holds control characters; a label is one line of text")
+        raise Invalid(path, f"{label!r} contains control characters; a label is one line of text")
 
 
 def _escaped(label: str) -> int:
