@@ -60,7 +60,7 @@ class Difference(Frozen):
 
 
 class VerifyReport(Frozen):
-    """The result of `verify`: what was compared, and the differences."""
+    """The result of `verify`: the compared rows and the differences."""
 
     store_id: str
     commits: int
@@ -90,7 +90,7 @@ class VerifyReport(Frozen):
 
 
 class RebuildReport(Frozen):
-    """The result of `rebuild`: what was folded, and what was repaired."""
+    """The result of `rebuild`: the computed rows and the repaired rows."""
 
     events: int
     streams: int
@@ -106,7 +106,7 @@ class RebuildReport(Frozen):
 
 
 class Seal(Frozen):
-    """The head of the log at one moment, to be stored where the owner of the database cannot change it."""
+    """The end of the log at one moment, to be stored where the owner of the database cannot change it."""
 
     form: Literal[1] = 1
     """The version of the file format."""

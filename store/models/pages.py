@@ -72,7 +72,7 @@ class LightningStoreStatistics(TypedDict, total=False):
 
 
 class LightningStoreCapabilities(TypedDict, total=False):
-    """What callers may rely on; an absent key means False."""
+    """Properties on which callers may rely; an absent key means False."""
 
     thread_safe: bool
     """Calls may come from any thread."""

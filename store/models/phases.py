@@ -54,7 +54,7 @@ def _has_value(value: Any) -> bool:
 
 
 class Checkpoint(Frozen):
-    """The declaration of a snapshot that a phase leaves at its end."""
+    """The declaration of a snapshot that is saved at the end of a phase."""
 
     name: str
     keys: list[str] | None = None
@@ -298,7 +298,7 @@ class PhaseGraph(Resource):
             raise ValueError(f"phase {phase.name!r} does not list its entry {phase.entry!r}")
         for other in (*phase.after, *phase.cascade):
             if other not in self.by_name:
-                raise ValueError(f"phase {phase.name!r} names {other!r}, which is no phase")
+                raise ValueError(f"phase {phase.name!r} refers to {other!r}, which is not a phase")
         for other in phase.after:
             if self.by_name[other].scope_kind != phase.scope_kind:
                 raise ValueError(f"phase {phase.name!r} comes after {other!r}, of another kind of scope; use cascade")

@@ -34,7 +34,9 @@ def moment_of(given: Any) -> Any:
     try:
         return datetime.fromisoformat(given)
     except ValueError:
-        raise Invalid("as_at", f"{given!r} is no position and no time; write 1234 or 2026-11-20T02:00:00Z") from None
+        raise Invalid(
+            "as_at", f"{given!r} is neither a position nor a time; write 1234 or 2026-11-20T02:00:00Z"
+        ) from None
 
 
 Moment = Annotated[
@@ -43,7 +45,7 @@ Moment = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string", "format": "date-time"}, {"type": "null"}],
-            "description": "As the store stood then: a position of the log, or an RFC 3339 time.",
+            "description": "The moment of the state: a position of the log, or an RFC 3339 time.",
         }
     ),
 ]

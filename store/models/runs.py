@@ -156,7 +156,7 @@ class Artifact(ArtifactRef):
 
 
 class Degraded(Frozen):
-    """Why a re-run repeats more than the request named."""
+    """The reason why a re-run repeats more phases than requested."""
 
     reason: Literal["checkpoint_missing"]
     phase: str
@@ -168,7 +168,7 @@ class Degraded(Frozen):
 
 
 class Fork(Frozen):
-    """A re-run: its base, what it replaces, and where it starts."""
+    """A re-run: its base, the events that it replaces, and its start."""
 
     kind: ForkKind
     base: int

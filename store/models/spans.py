@@ -67,7 +67,7 @@ def _homogeneous(name: str, values: Sequence[Any]) -> AttributeValue:
         return [float(item) for item in items]
     raise PydanticCustomError(
         "attribute_mixed_list",
-        "attribute {name} is a list of {kinds}; a list holds one kind",
+        "attribute {name} is a list of {kinds}; all items of a list must have one type",
         {"name": repr(name), "kinds": " and ".join(sorted(kind.__name__ for kind in kinds))},
     )
 

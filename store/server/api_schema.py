@@ -20,15 +20,15 @@ TITLE: Final = "LightningStore Server"
 """The title of Agent-lightning 0.3's document."""
 
 _DESCRIPTION: Final = (
-    "The store of Agent-lightning 0.3's protocol, with routes of Rollbook's own beside it. All of it is there once for "
-    "each partition. The log is also followed over a WebSocket, at `/v1/agl/log/ws`, and so is a run, at "
+    "The store of Agent-lightning 0.3's protocol, with Rollbook's own routes. Each partition has all of these routes. "
+    "The log is also followed over a WebSocket, at `/v1/agl/log/ws`, and so is a run, at "
     "`/v1/agl/rollouts/{rollout_id}/events/ws` and at `/ws/stream/{run_id}`."
 )
 _SERVERS: Final[list[Json]] = [
     {"url": "/", "description": "The default partition."},
     {
         "url": "/p/{partition}",
-        "description": "Any other.",
+        "description": "Any other partition.",
         "variables": {"partition": {"default": "default", "description": "Its name."}},
     },
 ]
@@ -49,7 +49,7 @@ def reference(kind: str, name: str) -> Json:
 
 
 class Error(BaseModel):
-    """A refusal: its text, its class, and the fields of that class."""
+    """An error: its text, its class, and the fields of the class."""
 
     detail: str
     error_type: str
@@ -90,7 +90,7 @@ _RESPONSES: Final[Mapping[str, Json]] = {
     "503": _refusal("The server cannot answer now.", headers=["Retry-After"]),
     "NotFound": _refusal("The named object or the partition does not exist."),
     "Conflict": _refusal("The request contradicts the current state."),
-    "HeadMoved": _refusal("The head is another attempt than the expected one."),
+    "HeadMoved": _refusal("The head attempt is not the expected attempt."),
     "Unfit": _refusal(
         "The request does not match the schema, or has a value that no store accepts.", "Error", "Faults"
     ),
@@ -150,7 +150,7 @@ def declare(settings: Json, role: str, status: int, *, own_statuses: bool) -> Js
 
 _HEADERS: Final[Mapping[str, Json]] = {
     REQUEST_ID: {
-        "description": "Names the request in the server's logs: the name that the client sent, or a generated one.",
+        "description": "The id of the request in the server's logs: sent by the client, or generated.",
         "required": True,
         "schema": {"type": "string", "minLength": 1, "maxLength": 128},
     },
@@ -183,7 +183,7 @@ _PARAMETERS: Final[Mapping[str, Json]] = {
         "in": "header",
         "required": False,
         "schema": {"type": "string", "pattern": "^[!-~]{1,128}$"},
-        "description": "Names the request in the server's logs.",
+        "description": "The id of the request in the server's logs.",
     },
     "Last-Event-ID": {
         "name": "Last-Event-ID",

@@ -120,7 +120,7 @@ async def export_traces(request: Request) -> Any:
 
 @needs("runner")
 async def not_taken(request: Request) -> Response:
-    """Refuse what OpenTelemetry exporters send besides traces."""
+    """Refuse signals of OpenTelemetry exporters other than traces."""
     del request
     return Response(status_code=501)
 
@@ -209,7 +209,7 @@ class TraceExport:
         finally:
             context.idempotency_key.reset(key)
         if traces.refused.reasons:
-            logger.warning("refused %d spans; the answer to their exporter has the reasons", traces.refused.total)
+            logger.warning("refused %d spans; the response to the exporter contains the reasons", traces.refused.total)
         return encoding.answer(traces.refused)
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:

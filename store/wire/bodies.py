@@ -51,7 +51,7 @@ class EnqueueBody(Frozen):
 
 
 class DequeueBody(Frozen):
-    """POST /queues/rollouts/dequeue; may be left out."""
+    """POST /queues/rollouts/dequeue; the body is optional."""
 
     limit: int = 1
     worker_id: str | None = None
@@ -60,7 +60,7 @@ class DequeueBody(Frozen):
 
 
 class StartAttemptBody(Frozen):
-    """POST /rollouts/{rollout_id}/attempts; may be left out."""
+    """POST /rollouts/{rollout_id}/attempts; the body is optional."""
 
     worker_id: str | None = None
 
@@ -88,7 +88,7 @@ class UpdateAttemptBody(Frozen):
 
 
 class UpdateWorkerBody(Frozen):
-    """POST /workers/{worker_id}; may be left out. Null statistics are refused."""
+    """POST /workers/{worker_id}; the body is optional. Null statistics are refused."""
 
     heartbeat_stats: dict[str, Any] | None = None
 
@@ -123,7 +123,7 @@ class WaitBody(Frozen):
 
 
 class VerifyBody(Frozen):
-    """POST /verify; may be left out. Beyond Agent-lightning 0.3."""
+    """POST /verify; the body is optional. Beyond Agent-lightning 0.3."""
 
     seal: Seal | None = None
 

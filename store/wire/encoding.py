@@ -148,33 +148,33 @@ class LogPage(BaseModel):
 
 
 class Recorded(BaseModel):
-    """The answer to POST /spans/batch."""
+    """The response to POST /spans/batch."""
 
     recorded: list[tuple[int, int]]
     """The index in the request and the sequence number of each new span, in the order of recording."""
 
 
 class Appended(BaseModel):
-    """The answer to POST /rollouts/{rollout_id}/attempts/{attempt_id}/events."""
+    """The response to POST /rollouts/{rollout_id}/attempts/{attempt_id}/events."""
 
     versions: list[int]
     """The version of each event, in the order of the request."""
 
 
 class NextSpan(BaseModel):
-    """The answer to POST /spans/next."""
+    """The response to POST /spans/next."""
 
     sequence_id: int
 
 
 class NextSpans(BaseModel):
-    """The answer to POST /spans/next/batch."""
+    """The response to POST /spans/next/batch."""
 
     sequence_ids: list[int]
 
 
 class StoreInfo(BaseModel):
-    """The answer to GET /store."""
+    """The response to GET /store."""
 
     store_id: str
     """The id of the log. A copy of a database has the same id."""

@@ -77,7 +77,7 @@ class SaveArtifactBody(Frozen):
 
 
 class RetractArtifactBody(Frozen):
-    """POST /rollouts/{rollout_id}/artifacts/{artifact_id}/retract; may be left out."""
+    """POST /rollouts/{rollout_id}/artifacts/{artifact_id}/retract; the body is optional."""
 
     reason: str | None = None
     key: str | None = None
@@ -122,7 +122,7 @@ class ForkBody(PlanForkBody):
 
 
 class ResumeBody(Frozen):
-    """POST /rollouts/{rollout_id}/resume; may be left out."""
+    """POST /rollouts/{rollout_id}/resume; the body is optional."""
 
     from_attempt: str = "head"
     confirm_side_effects: bool = False

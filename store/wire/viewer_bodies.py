@@ -12,7 +12,7 @@ _MOST: int = 1000
 
 
 class PostRunBody(Open):
-    """POST /api/run/{type}: the parameters of a run, any of them; all become its input."""
+    """POST /api/run/{type}: the optional parameters of a run, which become its input."""
 
     flow_id: str | None = None
     """The id of the flow that the run joins; a new flow if absent."""
@@ -23,7 +23,7 @@ class PostRunBody(Open):
 
 
 class PostedRun(Frozen):
-    """The answer to POST /api/run/{type}."""
+    """The response to POST /api/run/{type}."""
 
     run_id: str
     flow_id: str
@@ -42,7 +42,7 @@ class RerunNodeBody(Frozen):
 
 
 class RerunBegun(Frozen):
-    """The answer to POST /api/run/rerun-node."""
+    """The response to POST /api/run/rerun-node."""
 
     run_id: str
     phase: str
@@ -93,7 +93,7 @@ class PortfolioStageBody(Frozen):
 
 
 class PortfolioStage(Frozen):
-    """The answer to DELETE /api/run/portfolio-stage."""
+    """The response to DELETE /api/run/portfolio-stage."""
 
     date: str
     portfolio_id: str

@@ -156,7 +156,7 @@ A = Phase(name="a", scope_kind="ticker", nodes=["n"], produces=[Checkpoint(name=
         ([A.model_copy(update={"nodes": []})], "lists no nodes"),
         ([A.model_copy(update={"nodes": ["n", "n"]})], "lists node 'n' twice"),
         ([A.model_copy(update={"entry": "x"})], "does not list its entry 'x'"),
-        ([A.model_copy(update={"after": ["x"]})], "names 'x', which is no phase"),
+        ([A.model_copy(update={"after": ["x"]})], "refers to 'x', which is not a phase"),
         ([A.model_copy(update={"after": ["a"]})], "form a cycle by 'after'"),
         ([A, Phase(name="b", scope_kind="ticker", nodes=["n"])], "node 'n' is in 'a' and in 'b'"),
         ([A, Phase(name="b", scope_kind="fund", nodes=["m"], after=["a"])], "of another kind of scope; use cascade"),

@@ -381,7 +381,7 @@ async def test_strangers_are_not_told_what_ails_the_database(keyed: Keyed, store
     await keyed.key("reader")
     assert (await keyed.ask(None)).status == 401
     answer = await keyed.api.get("//readyz")
-    assert (answer.status, answer.json["missing"]) == (503, {"database": "the server's log says more"})
+    assert (answer.status, answer.json["missing"]) == (503, {"database": "see the server's log"})
 
 
 # -- idempotency -------------------------------------------------------------------------------------------------------

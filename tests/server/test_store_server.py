@@ -137,7 +137,7 @@ async def test_a_taken_port_is_refused_and_says_who_has_it(server: StoreServer, 
         other.bind(("127.0.0.1", 0))
         other.listen()
         third = StoreServer(store, port=other.getsockname()[1])
-        with pytest.raises(RuntimeError, match="something that speaks no HTTP"):
+        with pytest.raises(RuntimeError, match="a program that does not speak HTTP"):
             await third.start()
 
 

@@ -122,10 +122,10 @@ def test_a_file_of_certificates_is_for_https() -> None:
         (".", "key.pem", "--tls-cert", "cannot be read: Is a directory"),
         ("cert.pem", "other.pem", "--tls-key", "not the key of the certificate"),
         ("cert.pem", "locked.pem", "--tls-key", "is encrypted"),
-        ("cert.pem", "empty.pem", "--tls-key", "holds no private key"),
-        ("cert.pem", "cert.pem", "--tls-key", "holds no private key"),
-        ("empty.pem", "key.pem", "--tls-cert", "holds no certificate"),
-        ("key.pem", "key.pem", "--tls-cert", "holds no certificate"),
+        ("cert.pem", "empty.pem", "--tls-key", "does not contain a private key"),
+        ("cert.pem", "cert.pem", "--tls-key", "does not contain a private key"),
+        ("empty.pem", "key.pem", "--tls-cert", "does not contain a certificate"),
+        ("key.pem", "key.pem", "--tls-cert", "does not contain a certificate"),
     ],
 )
 def test_files_that_will_not_do_are_told_apart(files: Path, cert: str, key: str, field: str, said: str) -> None:

@@ -117,7 +117,7 @@ class KeyRing:
         """
         key_id = key_id_in(text)
         if key_id is None:
-            raise Unauthorized("what was sent is no key")
+            raise Unauthorized("the sent text is not a key")
         key = self._known.get(key_id)
         # The comparison takes the same time whether the id exists or not.
         if not hmac.compare_digest(digest(text), bytes(32) if key is None else key.hash) or key is None:

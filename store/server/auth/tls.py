@@ -44,9 +44,9 @@ class Certificate:
         if error.reason == "KEY_VALUES_MISMATCH":
             return Invalid("--tls-key", f"{self.key} is not the key of the certificate in {self.cert}")
         if not _holds(self.cert, b"CERTIFICATE"):
-            return Invalid("--tls-cert", f"{self.cert} holds no certificate in PEM")
+            return Invalid("--tls-cert", f"{self.cert} does not contain a certificate in PEM")
         if not _holds(self.key, b"PRIVATE KEY"):
-            return Invalid("--tls-key", f"{self.key} holds no private key in PEM")
+            return Invalid("--tls-key", f"{self.key} does not contain a private key in PEM")
         return Invalid("--tls-cert", f"{self.cert} and {self.key} cannot be used: {error.reason or error}")
 
 

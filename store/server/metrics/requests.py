@@ -72,7 +72,7 @@ class Metrics:
 
     def families(self) -> list[Family]:
         """Return the counts so far."""
-        requests = Family("rollbook_requests_total", "Requests answered; status 0: the client left.", "counter")
+        requests = Family("rollbook_requests_total", "Requests by status; 0 if the client disconnected.", "counter")
         for (method, route, status), count in sorted(self._requests.items()):
             requests.set(count, method=method, route=route, status=str(status))
         seconds = Family("rollbook_request_seconds", "How long requests took.", "histogram")

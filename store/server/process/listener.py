@@ -61,7 +61,7 @@ def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, in
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError, OverflowError) as error:
-        raise Invalid("host", f"{host!r} is no address of this machine: {error}") from None
+        raise Invalid("host", f"{host!r} is not an address of this machine: {error}") from None
     # localhost may have an IPv4 and an IPv6 address. Every client tries the IPv4 address, so it is preferred.
     family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     return family, cast("tuple[str, int]", address)
@@ -111,7 +111,7 @@ def who_answers(host: str, port: int) -> str:
     address = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
     health = _get(address, port, HEALTH)
     if health is None:
-        return "something that speaks no HTTP"
+        return "a program that does not speak HTTP"
     status, body = health
     if status != 200 or body.get("status") != "ok":
         return f"another HTTP server (GET {HEALTH}: {status})"

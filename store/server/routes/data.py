@@ -50,28 +50,28 @@ class RecordsSpans(Protocol):
 @spans.post(paths.SPANS, response_model=Span | None, status_code=201)
 @needs("runner")
 async def add_span(call: Call, span: Span) -> bytes:
-    """Store a span; null if its attempt has one of that span_id already."""
+    """Store a span; null if its attempt already has a span with that span_id."""
     return dumps(await call.store.add_span(span))
 
 
 @spans.post(paths.NEXT_SPAN, response_model=NextSpan)
 @needs("runner")
 async def next_span(call: Call, body: NextSpanBody) -> bytes:
-    """Draw the next number for a span of a rollout."""
+    """Return the next sequence number for a span of a rollout."""
     return b'{"sequence_id":%d}' % await call.store.get_next_span_sequence_id(body.rollout_id, body.attempt_id)
 
 
 @spans.post(paths.NEXT_SPANS, response_model=NextSpans)
 @needs("runner")
 async def next_spans(call: Call, body: NextSpansBody) -> bytes:
-    """Draw a number for each pair of a rollout and an attempt, in the order given."""
+    """Return a sequence number for each pair of a rollout and an attempt, in the given order."""
     return dumps({"sequence_ids": await call.store.get_many_span_sequence_ids(body.rollout_attempt_ids)})
 
 
 @spans.post(paths.SPANS_BATCH, response_model=Recorded, status_code=201)
 @needs("runner")
 async def add_spans(call: Call, body: SpansBatchBody) -> bytes:
-    """Store spans; return which of them were new, and under which numbers."""
+    """Store spans; return the index and the sequence_id of each new span."""
     return dumps({"recorded": await _record(call.store, body.spans, number=body.number)})
 
 

@@ -39,7 +39,7 @@ class RunFrames(Frozen):
 @following.get(paths.RUN_STREAM, response_model=RunFrames, responses={200: STREAMED})
 @needs("reader")
 async def run_frames(call: Call, rollout_id: Id, query: Annotated[RunFramesQuery, Query()]) -> bytes:
-    """Return the frames of the run that are available now; as a stream, also those that follow."""
+    """Return the frames of the run that are available now; a stream also returns later frames."""
     query = resumed(call, query)
     store = call.store
     if not isinstance(store, SQLStore):

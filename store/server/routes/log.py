@@ -35,7 +35,7 @@ log = APIRouter(route_class=StoreRoute, tags=["Log"])
 
 
 class Health(BaseModel):
-    """The answer to GET /health."""
+    """The response to GET /health."""
 
     status: str
 
@@ -51,14 +51,14 @@ async def health(call: Call) -> bytes:
 @about.get(paths.STATISTICS, response_model=LightningStoreStatistics)
 @needs("reader")
 async def statistics(call: Call, query: Annotated[PastQuery, Query()]) -> bytes:
-    """Return how much the store holds."""
+    """Return the numbers of objects in the store."""
     return dumps(await call.store.statistics(as_at=query.as_at))
 
 
 @about.get(paths.CAPABILITIES, response_model=LightningStoreCapabilities)
 @needs("reader")
 async def capabilities(call: Call) -> bytes:
-    """Return what callers may rely on."""
+    """Return the capabilities of the store."""
     known: LightningStoreCapabilities = {**call.store.capabilities, "otlp_traces": True}
     return dumps(known)
 
@@ -66,7 +66,7 @@ async def capabilities(call: Call) -> bytes:
 @about.get(paths.STORE, response_model=StoreInfo)
 @needs("reader")
 async def store_info(call: Call) -> bytes:
-    """Return which store this is."""
+    """Return the id, the partition and the version of the store."""
     return dumps(
         {
             "store_id": getattr(call.store, "store_id", ""),
@@ -120,7 +120,7 @@ async def rebuild(call: Call) -> bytes:
 @log.post(paths.SEAL, response_model=Seal)
 @needs("admin")
 async def seal(call: Call) -> bytes:
-    """Return the head of the log, to be kept outside the database."""
+    """Return a seal of the end of the log, to be kept outside the database."""
     # A store writes the seal into a file. The file is temporary, because the client keeps the seal.
     with await asyncio.to_thread(TemporaryDirectory) as directory:
         return dumps(await call.store.log.seal(Path(directory) / "seal.json"))

@@ -80,7 +80,7 @@ async def readyz(request: Request) -> Response:
     if missing and ring is not None and len(ring) > 0:
         # The route is open to all, and a database's error contains its address, so the reason is only logged.
         logger.warning("not ready: %s", missing)
-        missing = dict.fromkeys(missing, "the server's log says more")
+        missing = dict.fromkeys(missing, "see the server's log")
     if missing:
         return _json({"status": "not ready", "missing": missing}, 503)
     return _json({"status": "ready"})
@@ -126,7 +126,7 @@ async def measures(app: FastAPI) -> Measures:
     shared = await measured.families(stores)
     own = [
         *counted.families(),
-        Family("rollbook_parked_calls", "Calls that wait for work, for an end, or for news.").set(
+        Family("rollbook_parked_calls", "Calls that wait for a rollout, for the end of rollouts, or for events.").set(
             len(app.state.parked)
         ),
         Family("rollbook_open_partitions", "Partitions that are open besides the root.").set(len(partitions)),

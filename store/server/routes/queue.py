@@ -59,7 +59,7 @@ async def enqueue_rollouts(call: Call, body: EnqueueBody) -> bytes:
 @queue.post(paths.DEQUEUE, response_model=list[AttemptedRollout])
 @needs("runner")
 async def dequeue_rollouts(call: Call, body: Annotated[DequeueBody, Body(default_factory=DequeueBody)]) -> bytes:
-    """Claim up to `limit` rollouts, those that wait longest first; wait up to `wait_seconds` for one."""
+    """Claim up to `limit` rollouts, longest-waiting first; wait up to `wait_seconds` if there is none."""
     if body.limit <= 0:
         return b"[]"
     claim = partial(call.store.dequeue_many_rollouts, body.limit, body.worker_id, wait_seconds=body.wait_seconds)
@@ -72,7 +72,7 @@ async def dequeue_rollouts(call: Call, body: Annotated[DequeueBody, Body(default
 @queue.post(paths.WAIT, response_model=list[Rollout])
 @needs("reader")
 async def wait_for_rollouts(call: Call, body: WaitBody) -> bytes:
-    """Wait until the rollouts have ended; return those that have when the timeout is over. Null waits for ever."""
+    """Wait until the rollouts have ended or until the timeout; return the ended rollouts. Null means no limit."""
     wait = partial(call.store.wait_for_rollouts, body.rollout_ids, body.timeout)
     waits = body.timeout is None or body.timeout > 0
     return dumps(await (_park(call, wait) if waits else wait()))
@@ -157,7 +157,7 @@ async def get_latest_attempt(call: Call, rollout_id: Id, query: Annotated[Rollou
 @attempts.post(paths.ATTEMPT, response_model=Attempt)
 @needs("runner")
 async def update_attempt(call: Call, rollout_id: Id, attempt_id: Id, body: UpdateAttemptBody) -> bytes:
-    """Replace the fields that are given; the attempt may be named `latest`."""
+    """Replace the fields that are given; the attempt id may be `latest`."""
     refuse_null(body, "status", "worker_id", "last_heartbeat_time", "metadata", "error")
     given = {name: getattr(body, name) for name in body.model_fields_set}
     return dumps(await call.store.update_attempt(rollout_id, attempt_id, **given))

@@ -103,7 +103,7 @@ async def get_run_graph(call: Call, rollout_id: Id, query: Annotated[RunGraphQue
 async def draw_run_graph(
     call: Call, rollout_id: Id, body: Annotated[RunGraphBody, Body(default_factory=RunGraphBody)]
 ) -> bytes:
-    """Return a view as nodes, drawn by the phase graph in the body."""
+    """Return a view as nodes, arranged by the phase graph in the body."""
     return dumps(await call.store.runs.get_graph(rollout_id, **vars(body)))
 
 
@@ -134,7 +134,7 @@ async def get_latest_checkpoint(call: Call, rollout_id: Id, query: Annotated[Lat
 @outputs.get(paths.CHECKPOINT, response_model=Snapshot)
 @needs("reader")
 async def get_checkpoint(call: Call, rollout_id: Id, checkpoint_id: Id) -> bytes:
-    """Return a checkpoint by its id, with its state, in whichever views it is."""
+    """Return a checkpoint by its id, with its state, whether or not it is in the current view."""
     return dumps(await call.store.runs.get_checkpoint_by_id(rollout_id, checkpoint_id))
 
 
@@ -180,7 +180,7 @@ async def scope_history(call: Call, query: Annotated[ScopeHistoryQuery, Query()]
 @forks.post(paths.PLAN_FORK, response_model=ForkPlan)
 @needs("reader")
 async def plan_fork(call: Call, rollout_id: Id, body: PlanForkBody) -> bytes:
-    """Return what a fork would do, without doing it."""
+    """Return the plan of a fork without starting it."""
     return dumps(await call.store.runs.plan_fork(rollout_id, **vars(body)))
 
 
@@ -224,7 +224,7 @@ def _started(call: Call, result: ForkResult) -> Created:
 @forks.post(paths.HEAD, response_model=Rollout)
 @needs("algorithm")
 async def move_head(call: Call, rollout_id: Id, body: MoveHeadBody) -> bytes:
-    """Make another attempt's view the run's: undo a re-run, or redo it."""
+    """Make another attempt the head of the run, to undo or redo a re-run."""
     return dumps(await call.store.runs.move_head(rollout_id, **vars(body)))
 
 
@@ -241,7 +241,7 @@ async def list_lineage(call: Call, rollout_id: Id) -> bytes:
 @forks.get(paths.COMPARE, response_model=AttemptDiff)
 @needs("reader")
 async def compare_attempts(call: Call, rollout_id: Id, query: Annotated[CompareQuery, Query()]) -> bytes:
-    """Return what changed from one attempt's view to another's, node by node."""
+    """Return the differences between the views of two attempts, node by node."""
     return dumps(await call.store.runs.compare_attempts(rollout_id, query.a, query.b))
 
 

@@ -84,7 +84,7 @@ async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
     if not isinstance(rollout, AttemptedRollout):
         raise Conflict(f"run {body.run_id} has not begun", "wait until a runner has taken it")
     if body.date is not None and body.date != viewer_events.date_of(rollout):
-        raise Invalid("date", f"{body.date!r} is not the run's; post a run of that day")
+        raise Invalid("date", f"{body.date!r} is not the date of the run; post a run for that date")
     portfolio = "" if body.portfolio_id is None else f", with {body.portfolio_id}"
     part: dict[str, Any] = {"node": body.node_id, "scopes": [body.identifier], "on_missing": "full"}
     graph = _defaults(call).graph
