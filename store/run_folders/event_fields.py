@@ -12,6 +12,7 @@ SYSTEM_NODE: Final = "__system__"
 """The node of an event that has none."""
 
 _SYSTEM_AGENT: Final = "SYSTEM"
+_FIRST_PARENT: Final = "start"
 _LONGEST_EXCERPT: Final = 300
 _MARKS: Final = {"error": "✗", "graceful_skip": "⚠"}
 
@@ -76,6 +77,8 @@ def defaults_of(row: RunEventRow) -> dict[str, Any]:
         "message": message_of(row.kind, row.node_id, model=model, status=status, **texts),
         "metrics": {},
     }
+    if row.kind == "thought":
+        found["parent_node_id"] = _FIRST_PARENT
     return found if status is None else found | {"status": status}
 
 

@@ -32,6 +32,7 @@ async def test_every_event_has_all_fields_of_the_schema(store: Store, tmp_path: 
     assert all(set(each) >= ALWAYS for each in events)
     by_kind = {each["type"]: each for each in events[:-1]}
     assert by_kind.keys() == KINDS
+    assert by_kind["thought"]["parent_node_id"] == "start"
     assert (by_kind["log"]["node_id"], by_kind["log"]["agent"]) == ("__system__", "SYSTEM")
     assert (by_kind["tool"]["status"], by_kind["tool"]["message"]) == ("running", "▶ Tool: news")
     assert (by_kind["tool_result"]["status"], by_kind["tool_result"]["agent"]) == ("success", "TOOL_NEWS")
