@@ -71,6 +71,9 @@ def _calls(spans: list[Timed]) -> list[Timed]:
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
+    # The input of an embedding is no conversation.
+    if attributes.get("gen_ai.operation.name") == "embeddings":
+        return False
     return any(name.startswith(_OF_A_CALL) for name in attributes)
 
 

@@ -1,7 +1,31 @@
-"""LLM proxy: agents call models through it, and every call becomes a span of their attempt."""
+"""LLM proxy: agents call models through it, and every call becomes a span of their attempt.
 
-from store.llm_proxy.backends import Backend
-from store.llm_proxy.llm_proxy import LLMProxy
-from store.llm_proxy.settings import ProxySettings
+The module of each name is imported when the name is first used, because the tracer needs only the parsers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from store.llm_proxy.backends import Backend
+    from store.llm_proxy.llm_proxy import LLMProxy
+    from store.llm_proxy.settings import ProxySettings
+
+_LATE = {
+    "Backend": "store.llm_proxy.backends",
+    "LLMProxy": "store.llm_proxy.llm_proxy",
+    "ProxySettings": "store.llm_proxy.settings",
+}
 
 __all__ = ["Backend", "LLMProxy", "ProxySettings"]
+
+# With this function, a type checker would accept any name, so the function is hidden from it.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value = getattr(import_module(_LATE[name]), name)
+        return value

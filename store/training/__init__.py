@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from store.llm_proxy import Backend, LLMProxy, ProxySettings
     from store.training.agent import LitAgent, UnsupportedSignature, llm_rollout, prompt_rollout, rollout
     from store.training.algorithm import Algorithm, Dataset, FastAlgorithm, algo, with_llm_proxy, with_store
+    from store.training.anthropic_spans import instrument_anthropic
     from store.training.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
     from store.training.baseline import Baseline
     from store.training.continuous import Finished, follow
@@ -121,6 +122,7 @@ _LATE = {
     "get_message_value": "store.training.emit",
     "get_object_value": "store.training.emit",
     "get_reward_value": "store.training.reward_spans",
+    "instrument_anthropic": "store.training.anthropic_spans",
     "instrument_openai": "store.training.openai_spans",
     "is_reward_span": "store.training.reward_spans",
     "llm_rollout": "store.training.agent",
@@ -199,6 +201,7 @@ __all__ = [
     "get_message_value",
     "get_object_value",
     "get_reward_value",
+    "instrument_anthropic",
     "instrument_openai",
     "is_reward_span",
     "llm_rollout",

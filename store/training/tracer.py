@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import trace
@@ -15,9 +16,12 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, Tra
 from opentelemetry.sdk.trace import Span as LiveSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from store.errors import Invalid
 from store.models import Span, StatusCode, TraceStatus
 from store.semconv import ATTEMPT_ID, OPERATION_NAME, ROLLOUT_ID
+from store.training.anthropic_spans import instrument_anthropic
 from store.training.attrs import sanitize_attributes
+from store.training.client_calls import CALL_SPAN
 from store.training.core_fields import SpanCoreFields
 from store.training.openai_spans import instrument_openai
 from store.training.recorder import LocalRecorder, RecordedSpans, StoreRecorder
@@ -26,6 +30,7 @@ from store.training.spool import SpanSpool
 
 if TYPE_CHECKING:
     from store.interface.store import Store
+    from store.training.langchain_spans import LangChainHandler
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ SPOOL_SECONDS: Final = 60.0
 """Seconds for which a finished attempt waits until its spans are stored, if the store cannot be reached."""
 
 _TRACER: Final = "store.training"
+_ANTHROPIC_TRACER: Final = "com.anthropic.sdk.python"
 # By default the SDK drops attributes beyond 128. A prompt of fifty messages has more, so the limit is removed.
 _NO_LIMIT: Final = SpanLimits.UNSET
 
@@ -57,7 +63,7 @@ class ScopeProcessor(SpanProcessor):
         """Remember the attempt in which a span began."""
         del parent_context
         scope = current_scope() or self._of_parent(span)
-        if scope is None:
+        if scope is None or _repeats_call(span):
             return
         self._begun[span.get_span_context().span_id] = scope
         if self._stamps and scope.rollout_id is not None:
@@ -95,7 +101,11 @@ class Tracer:
         spool: the spool for spans while the store cannot be reached; None for at most 64 MB of temporary files. If it
             has a directory, a runner stores the spans of dead processes from there when it starts.
         spool_seconds: seconds for which a finished attempt waits until its spans are stored.
-        openai: record the calls of the `openai` client, if it is installed.
+        openai: whether to record the calls of the `openai` client; None if it is installed.
+        anthropic: whether to record the calls of the `anthropic` client; None if it is installed.
+
+    Raises:
+        Invalid: a client that is to be recorded is not installed.
     """
 
     def __init__(
@@ -105,13 +115,16 @@ class Tracer:
         provider: TracerProvider | None = None,
         spool: SpanSpool | None = None,
         spool_seconds: float = SPOOL_SECONDS,
-        openai: bool = True,
+        openai: bool | None = None,
+        anthropic: bool | None = None,
     ) -> None:
         self._install_global = install_global
         self._given = provider
         self._spool = spool or SpanSpool()
         self._spool_seconds = spool_seconds
-        self._openai = openai
+        self._clients = {"openai": openai, "anthropic": anthropic}
+        for client in (name for name, is_wanted in self._clients.items() if is_wanted):
+            _require(client, client)
         self._store: Store | None = None
         self._worker_id: int | None = None
         self._processor = ScopeProcessor(stamps=install_global or provider is not None)
@@ -123,16 +136,17 @@ class Tracer:
         # A provider contains threads and locks, which cannot be pickled, so the copy creates its own provider.
         if self._given is not None:
             raise TypeError("a tracer with a custom provider cannot be sent to another process; create it there")
-        return _again, (self._install_global, self._spool, self._spool_seconds, self._openai)
+        return _again, (self._install_global, self._spool, self._spool_seconds, self._clients)
 
     # -- setup and teardown ------------------------------------------------------------------------------------------
 
     def init(self, *args: Any, **kwargs: Any) -> None:
-        """Create the provider, and instrument the `openai` client."""
+        """Create the provider, and instrument the clients of model servers."""
         del args, kwargs
         _ = self.provider
-        if self._openai:
-            instrument_openai()
+        for name, instrument in _INSTRUMENTS.items():
+            if self._clients[name] is not False:
+                instrument()
 
     def init_worker(self, worker_id: int, store: Store | None = None, *args: Any, **kwargs: Any) -> None:
         """Set the store for the spans of attempts."""
@@ -325,9 +339,21 @@ class Tracer:
         with recording(scope, name, attributes or {}, start_time, end_time) as operation:
             yield operation
 
-    def get_langchain_handler(self) -> None:
-        """Return None, since any OpenTelemetry instrumentation with `tracer.provider` can trace LangChain."""
-        logger.warning("there is no handler for LangChain; instrument it with tracer_provider=tracer.provider")
+    def get_langchain_handler(self, tags: Sequence[str] | None = None) -> LangChainHandler:
+        """Return a callback handler that records chains, tools and models of LangChain in the current attempt.
+
+        Pass it as `config={"callbacks": [handler]}`. One handler serves any number of attempts.
+
+        Args:
+            tags: tags of every span that it records.
+
+        Raises:
+            Invalid: langchain-core is not installed.
+        """
+        _require("langchain", "langchain_core")
+        from store.training.langchain_spans import LangChainHandler
+
+        return LangChainHandler(tags)
 
 
 OtelTracer = Tracer
@@ -450,5 +476,39 @@ def _global_provider() -> TracerProvider:
     return installed
 
 
-def _again(install_global: bool, spool: SpanSpool, spool_seconds: float, openai: bool) -> Tracer:  # noqa: FBT001 - for pickle
-    return Tracer(install_global=install_global, spool=spool, spool_seconds=spool_seconds, openai=openai)
+def _repeats_call(span: LiveSpan) -> bool:
+    """Return whether the `anthropic` client began a span of its own for a call that is recorded already.
+
+    The client does so if the process has a global provider.
+    """
+    own = span.instrumentation_scope is not None and span.instrumentation_scope.name == _ANTHROPIC_TRACER
+    around = trace.get_current_span()
+    return own and isinstance(around, ReadableSpan) and around.name == CALL_SPAN
+
+
+_INSTRUMENTS: Final[Mapping[str, Callable[[], bool]]] = {
+    "openai": instrument_openai,
+    "anthropic": instrument_anthropic,
+}
+
+
+def _require(extra: str, package: str) -> None:
+    """Check that a package is installed.
+
+    Raises:
+        Invalid: it is not.
+    """
+    if find_spec(package) is None:
+        raise Invalid(
+            extra, f"needs the package {package}, which is not installed; run pip install 'rollbook[{extra}]'"
+        )
+
+
+def _again(install_global: bool, spool: SpanSpool, spool_seconds: float, clients: dict[str, bool | None]) -> Tracer:  # noqa: FBT001 - for pickle
+    return Tracer(
+        install_global=install_global,
+        spool=spool,
+        spool_seconds=spool_seconds,
+        openai=clients["openai"],
+        anthropic=clients["anthropic"],
+    )

@@ -11,6 +11,8 @@ from typing import Any
 
 from store.interface.store import Store
 from store.models import LLM, AttemptedRollout, PromptTemplate, RolloutConfig, Span
+from store.training import Tracer
+from store.training.tracer import ATTEMPT_SPAN
 
 RESOURCES = {
     "main_llm": LLM(endpoint="http://127.0.0.1:9/v1", model="m"),
@@ -26,6 +28,20 @@ async def started(store: Store, input_: Any = 1, **config: Any) -> AttemptedRoll
 async def spans_of(store: Store, rollout: Any) -> list[Span]:
     """Return what is stored of a rollout, in the order of its numbers."""
     return list(await store.query_spans(rollout.rollout_id))
+
+
+async def spans_of_attempt(
+    store: Store, work: Callable[[], Awaitable[Any]], tracer: Tracer | None = None
+) -> list[Span]:
+    """Return the spans of an attempt in which something is done; the last is its root."""
+    rollout = await started(store)
+    tracer = tracer or Tracer()
+    with tracer.lifespan(store):
+        async with tracer.trace_context(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id):
+            await work()
+    spans = await spans_of(store, rollout)
+    assert spans[-1].name == ATTEMPT_SPAN
+    return spans
 
 
 async def names_of(store: Store, rollout: Any) -> list[str]:

@@ -15,12 +15,11 @@ from pydantic import BaseModel
 
 from store.interface.store import Store
 from store.models import Span
-from store.training import Tracer, emit_reward
+from store.training import emit_reward
 from store.training.openai_spans import instrument_openai, uninstrument_openai
-from store.training.tracer import ATTEMPT_SPAN
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server, says
 from tests.llm_proxy.model_server import streams as streaming
-from tests.training.given import spans_of, started
+from tests.training.given import spans_of_attempt
 
 TOOL: Any = {
     "type": "function",
@@ -52,14 +51,8 @@ def instrumented() -> Iterator[None]:
 
 
 async def traced(store: Store, work: Any) -> list[Span]:
-    """Return the spans of an attempt in which something is done, without its root."""
-    rollout = await started(store)
-    tracer = Tracer()
-    with tracer.lifespan(store):
-        async with tracer.trace_context(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id):
-            await work()
-    *spans, root = await spans_of(store, rollout)
-    assert root.name == ATTEMPT_SPAN
+    """Return the spans of an attempt in which something is done, without its root. They lie directly below it."""
+    *spans, root = await spans_of_attempt(store, work)
     assert {span.parent_id for span in spans} <= {root.span_id}
     return spans
 

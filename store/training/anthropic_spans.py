@@ -1,0 +1,37 @@
+"""Instrumentation of the `anthropic` client, which records messages as spans of the current attempt."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.llm_proxy.addresses import Endpoint
+from store.training.client_attributes import request_attributes, response_attributes, stream_assembly
+from store.training.client_calls import CALL_SPAN, RecordedApi, recording_manager, recording_method
+from store.training.client_patches import ClientMethods, patch_client, unpatch_client
+
+_MESSAGES: Final = RecordedApi(
+    CALL_SPAN,
+    request_attributes(Endpoint.MESSAGES),
+    response_attributes(Endpoint.MESSAGES),
+    stream_assembly(Endpoint.MESSAGES),
+    "content",
+)
+_CLASSES: Final = ("Messages", "AsyncMessages")
+_TARGETS: Final = tuple(
+    ClientMethods(module, _CLASSES, methods, wrap)
+    for module in ("anthropic.resources.messages.messages", "anthropic.resources.beta.messages.messages")
+    for methods, wrap in (
+        (("create", "parse"), recording_method(_MESSAGES)),
+        (("stream",), recording_manager(_MESSAGES)),
+    )
+)
+
+
+def instrument_anthropic() -> bool:
+    """Record the messages of the `anthropic` client; return False if it is not installed. Idempotent."""
+    return patch_client("anthropic", _TARGETS)
+
+
+def uninstrument_anthropic() -> None:
+    """Restore the original methods of the `anthropic` client."""
+    unpatch_client(_TARGETS)

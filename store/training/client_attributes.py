@@ -1,0 +1,53 @@
+"""Span attributes of calls in all protocols that the LLM proxy records, under the names that the proxy writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from store.llm_proxy.addresses import Endpoint
+from store.llm_proxy.attributes import Attributes, put_reading, put_request
+from store.llm_proxy.readings import read
+from store.llm_proxy.streams import ASSEMBLIES
+from store.training.openai_attributes import dumped
+
+Json = dict[str, Any]
+
+_NO_LIMIT: Final = sys.maxsize
+
+
+def request_attributes(endpoint: Endpoint) -> Callable[[Mapping[str, Any]], Json]:
+    """Return a function from a call's arguments to attributes."""
+
+    def of_request(request: Mapping[str, Any]) -> Json:
+        into = Attributes((), _NO_LIMIT)
+        # Iterators are left out, because they can be read only once and the client needs them.
+        given = {name: value for name, value in request.items() if not hasattr(value, "__next__")}
+        put_request(into, endpoint, dumped(given))
+        return into.values
+
+    return of_request
+
+
+def response_attributes(endpoint: Endpoint) -> Callable[[Mapping[str, Any]], Json]:
+    """Return a function from a response to attributes."""
+
+    def of_answer(answer: Mapping[str, Any]) -> Json:
+        into = Attributes((), _NO_LIMIT)
+        put_reading(into, read(endpoint, dict(answer)))
+        return into.values
+
+    return of_answer
+
+
+def stream_assembly(endpoint: Endpoint) -> Callable[[Sequence[Any]], Json]:
+    """Return a function from the events of a stream to the response that they add up to."""
+
+    def assembled(events: Sequence[Any]) -> Json:
+        assembly = ASSEMBLIES[endpoint](_NO_LIMIT)
+        for event in events:
+            assembly.take(dumped(event), keeps=True)
+        return assembly.answer()
+
+    return assembled

@@ -1,0 +1,267 @@
+"""Callback handler for LangChain, which records runs as spans of the attempt in which they begin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import BaseMessage, convert_to_openai_messages
+from langchain_core.outputs import LLMResult
+from opentelemetry import trace
+
+from store.llm_proxy.addresses import Endpoint
+from store.training.attrs import make_tag_attributes, sanitize_attributes
+from store.training.client_attributes import Json, request_attributes, response_attributes
+from store.training.client_calls import CALL_SPAN, ModelRun, current_model_run, safely
+from store.training.scope import AttemptScope, current_scope, entered
+
+# LangChain makes ids of its own for messages whose model gave none.
+_OWN_IDS: Final = ("lc_", "run-")
+
+
+@dataclass(slots=True)
+class _OpenRun:
+    """A run of a chain, a tool or a model that has not ended yet."""
+
+    scope: AttemptScope
+    span: trace.Span | None
+    """The span; None for a model, whose span is recorded at its end."""
+    model: ModelRun | None = None
+    endpoint: Endpoint = Endpoint.CHAT
+    attributes: Json | None = None
+    began: int = 0
+
+
+class LangChainHandler(BaseCallbackHandler):
+    """Callback handler that records chains, tools and calls to models. One handler serves any number of attempts.
+
+    A call to a model that an instrumented client makes is recorded by the client, which sees the token ids.
+
+    Args:
+        tags: tags of every recorded span.
+    """
+
+    # Without it, async runs would call the handler in other threads, where the context of the run is only a copy.
+    run_inline = True
+
+    def __init__(self, tags: Sequence[str] | None = None) -> None:
+        self._tags = make_tag_attributes(tags or ())
+        self._runs: dict[UUID, _OpenRun] = {}
+
+    # -- chains and tools ----------------------------------------------------------------------------------------------
+
+    def on_chain_start(
+        self,
+        serialized: Json | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: Json | None = None,
+        **details: Any,
+    ) -> None:
+        """Begin the span of a chain. The outermost chain and the nodes of LangGraph name an agent."""
+        del inputs
+        name = _name(serialized, details)
+        is_agent = parent_run_id is None or (metadata or {}).get("langgraph_node") == name
+        self._begin(f"langchain.Chain.{name}", run_id, parent_run_id, {"lc_name": name} if is_agent else {})
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
+        """End the span of a chain."""
+        del outputs
+        self._end(run_id, {})
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """End the span of a chain with its error."""
+        self._fail(run_id, error)
+
+    def on_tool_start(
+        self,
+        serialized: Json | None,
+        input_str: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        inputs: Json | None = None,
+        **details: Any,
+    ) -> None:
+        """Begin the span of a tool."""
+        # The name of the run may be that of a chain around the tool.
+        name = _name(serialized, {}) if serialized else _name(None, details)
+        attributes = {"tool.name": name, "tool.parameters": input_str if inputs is None else inputs}
+        if details.get("tool_call_id"):
+            attributes |= {"tool.call.id": details["tool_call_id"], "tool.call.type": "function"}
+        self._begin(f"langchain.Tool.{name}", run_id, parent_run_id, attributes)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        """End the span of a tool with its result."""
+        self._end(run_id, {"tool.result": output.content if isinstance(output, BaseMessage) else output})
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """End the span of a tool with its error."""
+        self._fail(run_id, error)
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def on_chat_model_start(
+        self,
+        serialized: Json | None,
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: Json | None = None,
+        **details: Any,
+    ) -> None:
+        """Begin a call to a chat model."""
+        del serialized
+
+        def request(messages: list[BaseMessage]) -> Json:
+            parameters: Json = details.get("invocation_params") or {}
+            return {**parameters, "messages": convert_to_openai_messages(messages)}
+
+        given = safely(request, [each for several in messages for each in several])
+        self._begin_model(Endpoint.CHAT, given, metadata or {}, run_id, parent_run_id)
+
+    def on_llm_start(
+        self,
+        serialized: Json | None,
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: Json | None = None,
+        **details: Any,
+    ) -> None:
+        """Begin a call to a model that completes texts."""
+        del serialized
+        parameters: Json = details.get("invocation_params") or {}
+        given = {**parameters, "prompt": prompts}
+        self._begin_model(Endpoint.COMPLETIONS, given, metadata or {}, run_id, parent_run_id)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Record a call to a model, unless its client recorded it."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            of_answer = response_attributes(run.endpoint)
+            self._end_model(run_id, safely(lambda result: of_answer(_answer(result)), response), None)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Record a failed call to a model, unless its client recorded it."""
+        self._end_model(run_id, {}, error)
+
+    # -- spans ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self, name: str, run_id: UUID, parent_run_id: UUID | None, attributes: Json) -> None:
+        scope = current_scope()
+        if scope is None:
+            return
+        self._forget_closed(parent_run_id)
+        given = sanitize_attributes(self._tags | attributes)
+        span = scope.tracer.start_span(name, self._context(parent_run_id), attributes=given)
+        self._runs[run_id] = _OpenRun(scope, span)
+
+    def _end(self, run_id: UUID, attributes: Json) -> None:
+        run = self._runs.pop(run_id, None)
+        if run is not None and run.span is not None:
+            run.span.set_attributes(sanitize_attributes(attributes))
+            run.span.set_status(trace.StatusCode.OK)
+            run.span.end()
+
+    def _fail(self, run_id: UUID, error: BaseException) -> None:
+        run = self._runs.pop(run_id, None)
+        if run is not None and run.span is not None:
+            run.span.record_exception(error)
+            run.span.set_status(trace.StatusCode.ERROR, str(error))
+            run.span.end()
+
+    def _begin_model(
+        self, endpoint: Endpoint, request: Json, metadata: Json, run_id: UUID, parent_run_id: UUID | None
+    ) -> None:
+        scope = current_scope()
+        if scope is None:
+            return
+        self._forget_closed(parent_run_id)
+        attributes = safely(request_attributes(endpoint), request)
+        for name, key in (("gen_ai.system", "ls_provider"), ("gen_ai.request.model", "ls_model_name")):
+            if isinstance(metadata.get(key), str):
+                attributes[name] = metadata[key]
+        # Callbacks of one call may run in different contexts, so the variable is never reset. A run that is over has no
+        # effect on later calls.
+        model = ModelRun(self._context(parent_run_id), current_model_run.get())
+        current_model_run.set(model)
+        self._runs[run_id] = _OpenRun(scope, None, model, endpoint, attributes, time.time_ns())
+
+    def _end_model(self, run_id: UUID, answer: Json, error: BaseException | None) -> None:
+        run = self._runs.pop(run_id, None)
+        if run is None or run.model is None:
+            return
+        run.model.is_over = True
+        if run.model.is_recorded or not run.scope.is_open:
+            return
+        attributes = self._tags | (run.attributes or {}) | answer
+        with entered(run.scope):
+            span = run.scope.tracer.start_span(
+                CALL_SPAN, run.model.context, attributes=attributes, start_time=run.began
+            )
+        if error is None:
+            span.set_status(trace.StatusCode.OK)
+        else:
+            span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, str(error))
+        span.end()
+
+    def _context(self, parent_run_id: UUID | None) -> Any:
+        """Return the context of a run: below the span of its parent, or else below the current span."""
+        parent = self._runs.get(parent_run_id) if parent_run_id is not None else None
+        return trace.set_span_in_context(
+            trace.get_current_span() if parent is None or parent.span is None else parent.span
+        )
+
+    def _forget_closed(self, parent_run_id: UUID | None) -> None:
+        """Forget runs that never ended, when an outermost run begins."""
+        if parent_run_id is None:
+            for run_id, run in list(self._runs.items()):
+                if not run.scope.is_open:
+                    self._runs.pop(run_id, None)
+
+
+def _name(serialized: Mapping[str, Any] | None, details: Mapping[str, Any]) -> str:
+    given = details.get("name") or (serialized or {}).get("name")
+    return given if isinstance(given, str) else "unnamed"
+
+
+def _answer(result: LLMResult) -> Json:
+    """Return a result as the response of a chat completion or a completion."""
+    whole: Json = dict(result.llm_output or {})
+    choices: list[Json] = []
+    for generation in (each for several in result.generations for each in several):
+        details: Json = dict(generation.generation_info or {})
+        choice: Json = {"text": generation.text}
+        message: Any = getattr(generation, "message", None)
+        if isinstance(message, BaseMessage):
+            details |= message.response_metadata
+            choice["message"] = {**_openai_message(message), "content": message.text or None}
+            if message.id and not message.id.startswith(_OWN_IDS):
+                whole.setdefault("id", message.id)
+            whole["usage"] = getattr(message, "usage_metadata", None) or details.get("token_usage")
+        choice["finish_reason"] = details.get("finish_reason") or details.get("stop_reason")
+        choice["logprobs"] = details.get("logprobs")
+        whole |= {name: details[name] for name in ("id", "model", "model_name") if details.get(name)}
+        choices.append(choice)
+    usage = whole.get("usage") or whole.get("token_usage")
+    return {
+        "id": whole.get("id"),
+        "model": whole.get("model_name") or whole.get("model"),
+        "choices": choices,
+        "usage": usage,
+    }
+
+
+def _openai_message(message: BaseMessage) -> Json:
+    (converted,) = convert_to_openai_messages([message])
+    return converted
