@@ -49,7 +49,11 @@ EMBEDDING: dict[str, Any] = {
     "model": MODEL,
     "usage": {"prompt_tokens": 4, "total_tokens": 4},
 }
-SEARCH: dict[str, Any] = {"name": "search", "description": "Search.", "input_schema": {"type": "object", "properties": {}}}
+SEARCH: dict[str, Any] = {
+    "name": "search",
+    "description": "Search.",
+    "input_schema": {"type": "object", "properties": {}},
+}
 USED = {"type": "tool_use", "id": "call-1", "name": "search", "input": {"q": 1}}
 MESSAGE: dict[str, Any] = {
     "id": "msg_1",
