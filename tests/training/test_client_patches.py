@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -86,3 +87,15 @@ def test_a_client_that_is_not_installed_is_left_alone() -> None:
     before = list(sys.meta_path)
     assert not patch_client("rollbook_no_such_client", [target("rollbook_no_such_client")])
     assert sys.meta_path == before
+
+
+@pytest.mark.slow
+def test_a_tracer_imports_neither_clients_nor_the_proxys_server() -> None:
+    program = (
+        "import sys\nfrom store.training import Tracer\nTracer().init()\n"
+        "heavy = ('openai', 'anthropic', 'langchain_core', 'uvicorn', 'aiohttp')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+        "from openai.resources.embeddings import Embeddings\nprint(hasattr(Embeddings.create, '__wrapped__'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["[]", "True"]
