@@ -1,8 +1,9 @@
-"""A store that passes every call to another store."""
+"""A store, and the runs of a store, that pass every call to another store."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import AsyncIterator
 from typing import Any
 
 from store.interface.annotations import StoreAnnotations
@@ -11,12 +12,23 @@ from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.interface.threads import StoreThreads
 from store.models import (
+    Artifact,
+    ArtifactRef,
     Attempt,
+    AttemptDiff,
     AttemptedRollout,
+    AttemptNode,
+    CheckpointRef,
+    ForkPlan,
+    ForkResult,
     LightningStoreStatistics,
     PaginatedResult,
     ResourcesUpdate,
     Rollout,
+    RunEventPage,
+    RunFrame,
+    RunGraph,
+    Snapshot,
     Span,
     Worker,
 )
@@ -129,3 +141,69 @@ class DelegatingStore(Store):
 
     async def statistics(self, *args: Any, **kwargs: Any) -> LightningStoreStatistics:
         return await self.target.statistics(*args, **kwargs)
+
+
+class DelegatingRuns(StoreRuns):
+    """Runs whose methods call those of another store's runs.
+
+    Args:
+        target: the runs that execute the calls.
+    """
+
+    def __init__(self, target: StoreRuns) -> None:
+        super().__init__(target.backend)
+        self.target = target
+
+    def follow(self, *args: Any, **kwargs: Any) -> AsyncIterator[RunFrame]:
+        return self.target.follow(*args, **kwargs)
+
+    async def append_events(self, *args: Any, **kwargs: Any) -> list[int]:
+        return await self.target.append_events(*args, **kwargs)
+
+    async def find_events(self, *args: Any, **kwargs: Any) -> RunEventPage:
+        return await self.target.find_events(*args, **kwargs)
+
+    async def get_graph(self, *args: Any, **kwargs: Any) -> RunGraph:
+        return await self.target.get_graph(*args, **kwargs)
+
+    async def save_checkpoint(self, *args: Any, **kwargs: Any) -> CheckpointRef | None:
+        return await self.target.save_checkpoint(*args, **kwargs)
+
+    async def get_checkpoint(self, *args: Any, **kwargs: Any) -> Snapshot | None:
+        return await self.target.get_checkpoint(*args, **kwargs)
+
+    async def get_checkpoint_by_id(self, *args: Any, **kwargs: Any) -> Snapshot:
+        return await self.target.get_checkpoint_by_id(*args, **kwargs)
+
+    async def find_checkpoints(self, *args: Any, **kwargs: Any) -> list[CheckpointRef]:
+        return await self.target.find_checkpoints(*args, **kwargs)
+
+    async def save_artifact(self, *args: Any, **kwargs: Any) -> ArtifactRef:
+        return await self.target.save_artifact(*args, **kwargs)
+
+    async def retract_artifact(self, *args: Any, **kwargs: Any) -> ArtifactRef:
+        return await self.target.retract_artifact(*args, **kwargs)
+
+    async def find_artifacts(self, *args: Any, **kwargs: Any) -> list[Artifact]:
+        return await self.target.find_artifacts(*args, **kwargs)
+
+    async def scope_history(self, *args: Any, **kwargs: Any) -> list[ArtifactRef]:
+        return await self.target.scope_history(*args, **kwargs)
+
+    async def plan_fork(self, *args: Any, **kwargs: Any) -> ForkPlan:
+        return await self.target.plan_fork(*args, **kwargs)
+
+    async def fork(self, *args: Any, **kwargs: Any) -> ForkResult:
+        return await self.target.fork(*args, **kwargs)
+
+    async def resume(self, *args: Any, **kwargs: Any) -> ForkResult:
+        return await self.target.resume(*args, **kwargs)
+
+    async def move_head(self, *args: Any, **kwargs: Any) -> Rollout:
+        return await self.target.move_head(*args, **kwargs)
+
+    async def list_lineage(self, *args: Any, **kwargs: Any) -> list[AttemptNode]:
+        return await self.target.list_lineage(*args, **kwargs)
+
+    async def compare_attempts(self, *args: Any, **kwargs: Any) -> AttemptDiff:
+        return await self.target.compare_attempts(*args, **kwargs)

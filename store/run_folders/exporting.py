@@ -74,7 +74,7 @@ async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
     return Written(
         run_id=run_id,
         flow=flow,
-        date=names.checked_id(meta.get("date") or _date(rollout), "date"),
+        date=names.checked_id(meta.get("date") or date_of(rollout), "date"),
         meta=meta,
         meta_text=text,
         events=None if record is not None and not record.has_events and not events else events,
@@ -151,28 +151,35 @@ def _meta(
         if now.items() <= {name: before.get(name) for name in now}.items():
             return before, record.meta
         return before | now | {"error": None, "history_complete": record.history_complete}, None
+    return new_meta(rollout, run_id, flow, status=status, completed_at=outcome.completed_at, rerun_seq=rerun_seq), None
+
+
+def new_meta(
+    rollout: Rollout, run_id: str, flow: str, *, status: str, completed_at: float | None, rerun_seq: int
+) -> dict[str, Any]:
+    """Return the `run_meta.json` of a run that was not imported."""
     input_: Any = rollout.input
     given = cast("dict[str, Any]", input_ if isinstance(input_, dict) else {"input": input_})
     metadata = rollout.metadata or {}
-    meta = {
+    return {
         "id": run_id,
         "flow_id": flow,
         "short_rid": run_id[-8:],
         "type": str(metadata.get("type") or given.get("type") or "auto"),
         "status": status,
         "created_at": rollout.start_time,
-        "completed_at": outcome.completed_at,
+        "completed_at": completed_at,
         "user_id": str(metadata.get("user_id") or given.get("user_id") or "anonymous"),
-        "date": _date(rollout),
+        "date": date_of(rollout),
         "params": given,
         "rerun_seq": rerun_seq,
         "error": None,
         "history_complete": True,
     }
-    return meta, None
 
 
-def _date(rollout: Rollout) -> str:
+def date_of(rollout: Rollout) -> str:
+    """Return the date of a run, which is part of the path of its folder."""
     input_: Any = rollout.input
     given = cast("dict[str, Any]", input_).get("date") if isinstance(input_, dict) else None
     given = given or (rollout.metadata or {}).get("date")
@@ -204,7 +211,8 @@ class _Files:
     """Whether a sidecar must describe a file whose name is not sufficient; files imported without one need none."""
 
 
-def _by_name(path: str) -> SidecarFile:
+def described_by_name(path: str) -> SidecarFile:
+    """Return the description of a file that its name gives."""
     named = names.parsed(path)
     return SidecarFile(
         kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase
@@ -261,8 +269,8 @@ def _add(
         if described.kind == "checkpoint":
             described = described.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
     else:
-        path, data, described = _native(taken, described, value, at)
-        files.need_a_sidecar |= is_kept and _by_name(path) != described
+        path, data, described = native_file(taken, described, value, at)
+        files.need_a_sidecar |= is_kept and described_by_name(path) != described
     if is_kept:
         files.contents[path], files.described[path] = data, described
         files.gone.discard(path)
@@ -270,7 +278,7 @@ def _add(
         files.gone.add(path)
 
 
-def _native(taken: set[str], described: SidecarFile, value: Any, at: float) -> tuple[str, bytes, SidecarFile]:
+def native_file(taken: set[str], described: SidecarFile, value: Any, at: float) -> tuple[str, bytes, SidecarFile]:
     """Return path, bytes and description of content created in the store; each path has a unique millisecond."""
     if described.kind == "checkpoint":
         end, data = ".json", native_bytes(value, None)[1] if not isinstance(value, str) else b""

@@ -28,7 +28,6 @@ OnConflict = Literal["skip", "new_generation"]
 
 _SUCCEEDED: Final = frozenset({"completed", "historical"})
 _UNENDED: Final = frozenset({"queued", "running"})
-_PLAN: Final = "run:"
 
 
 async def import_runs(
@@ -92,9 +91,8 @@ async def _known_runs(store: Store) -> dict[str, list[str]]:
     """Return the rollouts of each imported run by the run's id, the newest generation last."""
     known: dict[str, list[str]] = {}
     for rollout in await store.query_rollouts(sort_by="start_time"):
-        metadata = rollout.metadata or {}
-        run_id = metadata.get(records.RUN_ID_KEY)
-        if isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{_PLAN}{run_id}"):
+        run_id = records.imported_id(rollout.metadata or {})
+        if run_id is not None:
             known.setdefault(run_id, []).append(rollout.rollout_id)
     return known
 
@@ -158,7 +156,7 @@ class _Import:
         flow = self._folder.flow_id or self._folder.run_id[:8]
         metadata = {
             GROUP_KEY: flow,
-            PLAN_KEY: f"{_PLAN}{self._folder.run_id}{generation}",
+            PLAN_KEY: f"{records.PLAN_PREFIX}{self._folder.run_id}{generation}",
             records.RUN_ID_KEY: self._folder.run_id,
         }
         for name in ("type", "user_id"):

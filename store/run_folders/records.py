@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from store.models.enums import Frozen
 from store.run_folders.names import FileKind
+from store.semconv import PLAN_KEY
 
 SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
 """The scope, name and media type of the record among a run's artifacts."""
@@ -16,6 +18,9 @@ RUN_ID_KEY: Final = "run_id"
 """The key in a rollout's metadata for the id of the run in its folder."""
 ORPHANED: Final = "Run did not complete (server restarted)"
 """The error of a run whose status in its folder is queued or running."""
+
+PLAN_PREFIX: Final = "run:"
+"""The beginning of the plan key of an imported run; the id of the run follows."""
 
 Outcome = Literal["imported", "grown", "unchanged", "skipped", "refused"]
 
@@ -107,6 +112,13 @@ class Sidecar(Frozen):
 
     run_id: str
     files: dict[str, SidecarFile]
+
+
+def imported_id(metadata: Mapping[str, Any]) -> str | None:
+    """Return the id of an imported run in its folder, from the metadata of its rollout; None for another rollout."""
+    run_id = metadata.get(RUN_ID_KEY)
+    is_imported = isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{PLAN_PREFIX}{run_id}")
+    return run_id if is_imported else None
 
 
 def sha256(data: bytes) -> str:

@@ -7,11 +7,21 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from store.errors import Closed, Conflict, Invalid, NotFound, SideEffectsUnconfirmed, StoreError, Unsupported
+from store.errors import (
+    Closed,
+    Conflict,
+    Invalid,
+    NotFound,
+    SideEffectsUnconfirmed,
+    StoreError,
+    Unavailable,
+    Unsupported,
+)
 from store.interface import rerun_requests
 from store.interface.liveness import close_orphans, pipeline_of
 from store.interface.phase_graphs import graph_of
@@ -20,6 +30,7 @@ from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Roll
 from store.runtime.process import this_process
 from store.training.agent import LitAgent
 from store.training.attempt import Exit
+from store.training.fallback import PATIENCE_SECONDS, EndedAttempts, FallbackStore
 from store.training.outcome import Outcome
 from store.training.phases import Pipeline
 from store.training.runner import Desk, ExecutionEvent, Runner
@@ -53,6 +64,9 @@ class PipelineRunner(Runner[Any]):
         concurrency: the number of runs that are executed at once.
         heartbeat_interval: seconds between two heartbeats of the runner and its attempts. An attempt without a limit in
             the config of its run is unresponsive after six intervals without a heartbeat.
+        fallback_dir: a directory with run folders. If the store becomes unavailable during a run, the run continues in
+            its folder there, which is imported once the store is available again. None: the run fails.
+        fallback_patience: seconds for which a call of a run waits for the store before the run continues in its folder.
         others: the other arguments of `Runner`.
     """
 
@@ -65,6 +79,8 @@ class PipelineRunner(Runner[Any]):
         resumes: int = 3,
         concurrency: int = 4,
         heartbeat_interval: float = 10.0,
+        fallback_dir: str | Path | None = None,
+        fallback_patience: float = PATIENCE_SECONDS,
         **others: Any,
     ) -> None:
         if orphans not in {"resume", "fail"}:
@@ -78,6 +94,9 @@ class PipelineRunner(Runner[Any]):
         self._requests: _OpenRequests | None = None
         self._orphans_looked_at = float("-inf")
         self._left_failed: set[str] = set()
+        self._fallback_dir = fallback_dir
+        self._fallback_patience = fallback_patience
+        self._fallback: FallbackStore | None = None
 
     @property
     def label(self) -> str:
@@ -87,7 +106,7 @@ class PipelineRunner(Runner[Any]):
 
     async def serve(self, store: Store, worker_id: int = 0, event: ExecutionEvent | None = None) -> None:
         """Execute the runs of a store until the event is set, or `max_rollouts` were executed; see `Runner.iter`."""
-        with self.run_context(agent=PipelineAgent(self.pipeline), store=store, worker_id=worker_id):
+        async with self._with_fallback(store, worker_id):
             await self.iter(event=event)
 
     async def execute(
@@ -103,12 +122,36 @@ class PipelineRunner(Runner[Any]):
         Raises:
             Exception: `start` raised it.
         """
-        with self.run_context(agent=PipelineAgent(self.pipeline), store=store, worker_id=worker_id):
-            async with self._at_work() as desk:
-                await desk.introduce()
-                rollout = await start(self.label)
-                await rerun_requests.limit_silence(store, rollout, self._silence)
-                return await desk.run(rollout)
+        async with self._with_fallback(store, worker_id), self._at_work() as desk:
+            await desk.introduce()
+            rollout = await start(self.label)
+            await rerun_requests.limit_silence(store, rollout, self._silence)
+            self._begin([rollout])
+            return await desk.run(rollout)
+
+    @contextlib.asynccontextmanager
+    async def _with_fallback(self, store: Store, worker_id: int) -> AsyncGenerator[None]:
+        """Set up the runner on a store, with a fallback for it if there is a directory."""
+        agent = PipelineAgent(self.pipeline)
+        if self._fallback_dir is None:
+            with self.run_context(agent=agent, store=store, worker_id=worker_id):
+                yield
+            return
+        fallback = FallbackStore(store, self._fallback_dir, patience=self._fallback_patience)
+        async with fallback.working():
+            self._fallback = fallback
+            hooks = [EndedAttempts(fallback)]
+            try:
+                with self.run_context(agent=agent, store=fallback, hooks=hooks, worker_id=worker_id):
+                    yield
+            finally:
+                self._fallback = None
+
+    def _begin(self, rollouts: Sequence[AttemptedRollout]) -> None:
+        """Let these attempts continue in run folders while the store is unavailable."""
+        if self._fallback is not None:
+            for rollout in rollouts:
+                self._fallback.begin(rollout, self.pipeline.graph)
 
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         self._requests = requests = _OpenRequests(self.store)
@@ -133,15 +176,28 @@ class PipelineRunner(Runner[Any]):
 
     async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         # A pipeline needs no resources, so an empty set is enough.
-        found = await super().find_resources(resources_id)
+        found = await self._found_resources(resources_id)
         return found or ResourcesUpdate(resources_id="", create_time=0.0, update_time=0.0, version=0, resources={})
+
+    async def _found_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
+        while True:
+            try:
+                return await super().find_resources(resources_id)
+            except Unavailable as error:
+                if self._fallback is None:
+                    raise
+                logger.warning("a run begins when its resources can be read: %s", error)
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _claim(
         self, desk: Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
     ) -> list[AttemptedRollout]:
         requests = self._requests
         assert requests is not None  # `iter` has created it
+        if self._fallback is not None and not await self._fallback.settle():
+            raise Unavailable("the store is unavailable, or the recorded calls of runs are not imported yet")
         if taken := await self._requested(requests, limit) or await self._orphaned(limit):
+            self._begin(taken)
             return taken
         waking = asyncio.ensure_future(requests.arrived.wait())
         either = asyncio.ensure_future(asyncio.wait({waking, stopping}, return_when=asyncio.FIRST_COMPLETED))
@@ -155,6 +211,7 @@ class PipelineRunner(Runner[Any]):
                 await rerun_requests.limit_silence(self.store, rollout, self._silence)
             except StoreError as error:
                 logger.warning("run %s has no limit of silence: %s", rollout.rollout_id, error)
+        self._begin(claimed)
         return claimed
 
     async def _requested(self, requests: _OpenRequests, limit: int) -> list[AttemptedRollout]:

@@ -47,7 +47,7 @@ class SpanSpool:
             if self._directory is None and self._given is None:
                 self._directory = Path(tempfile.mkdtemp(prefix="rollbook-spool-"))
             elif self._directory is None:
-                self._directory = Path(self._given or "") / _name(this_process())
+                self._directory = Path(self._given or "") / process_name(this_process())
             self._directory.mkdir(parents=True, exist_ok=True)
             return self._directory
 
@@ -57,7 +57,7 @@ class SpanSpool:
             return []
         ours: list[Path] = []
         for path in sorted(Path(self._given).glob("*/*.jsonl")):
-            if is_gone(_process(path.parent.name)):
+            if is_gone(process_named(path.parent.name)):
                 # If several processes start at once, only one of them can move the file.
                 with suppress(FileNotFoundError):
                     ours.append(path.rename(self.directory() / path.name))
@@ -79,12 +79,13 @@ class SpanSpool:
             self._bytes -= size
 
 
-def _name(process: Mapping[str, Any]) -> str:
+def process_name(process: Mapping[str, Any]) -> str:
+    """Return the name of the directory of a process."""
     return f"{quote(process['host'], safe='')}.{process['pid']}.{process['pid_started'] or ''}"
 
 
-def _process(name: str) -> dict[str, Any]:
-    """Return the process that `_name` encoded, or an empty dict for any other name."""
+def process_named(name: str) -> dict[str, Any]:
+    """Return the process that `process_name` encoded, or an empty dict for any other name."""
     host, _, rest = name.rpartition(".")
     host, _, pid = host.rpartition(".")
     if not pid.isdecimal():

@@ -1,0 +1,204 @@
+"""Part of a run that was recorded while its store was unavailable: the calls, and the folder that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from store.models import AttemptedRollout
+from store.models.enums import Frozen
+from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
+from store.run_folders import forms, names, reading, records
+from store.run_folders.exporting import date_of, described_by_name, native_file, new_meta
+from store.run_folders.lines import extension_line, is_extension, line_of
+from store.run_folders.records import SidecarFile
+from store.run_folders.writing import Written, write
+from store.semconv import GROUP_KEY
+
+Method = Literal[
+    "append_events", "save_checkpoint", "save_artifact", "retract_artifact", "record_spans", "update_attempt"
+]
+
+_STATUSES: Final = {"succeeded": "completed", "preparing": "running", "running": "running"}
+"""Statuses of a run by the status of its attempt; every other status is a failure."""
+
+
+class RecordedCall(Frozen):
+    """A call of a store that was recorded instead of being made."""
+
+    method: Method
+    at: float
+    """The time of the call, in seconds since the epoch."""
+    arguments: dict[str, Any]
+    """The arguments as JSON values, with the idempotency key; without the ids of the rollout and the attempt."""
+
+
+class RecordedRun:
+    """The folder of a run, with the calls that were recorded after what the folder held before.
+
+    Args:
+        root: the reports directory.
+        rollout: the run with the attempt that recorded the calls.
+        rerun_seq: the number of the attempt's re-run.
+        is_written: whether a dead process has written the calls to the folder, so that it is not read again.
+
+    Raises:
+        Invalid: the group or the date cannot be part of a path, or the existing folder of the run is damaged.
+    """
+
+    def __init__(self, root: Path, rollout: AttemptedRollout, rerun_seq: int = 0, *, is_written: bool = False) -> None:
+        self._root = root
+        self._rollout = rollout
+        self._rerun_seq = rerun_seq
+        self._run_id = names.checked_id(records.imported_id(rollout.metadata or {}) or rollout.rollout_id, "rollout_id")
+        self._flow = names.checked_id((rollout.metadata or {}).get(GROUP_KEY) or rollout.rollout_id, GROUP_KEY)
+        self._date = names.checked_id(date_of(rollout), "date")
+        self._status, self._ended_at, self._error = "running", None, None
+        self._events, self._extension = b"", b""
+        self._described: dict[str, SidecarFile] = {}
+        self._needs_sidecar = False
+        self._meta: dict[str, Any] = {}
+        self._files: dict[str, bytes] = {}
+        self._gone: set[str] = set()
+        self._taken: set[str] = set()
+        self._paths_of: dict[str, str] = {}
+        self._number = 0
+        if not is_written:
+            self._read_existing()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self._root / "daily" / self._date / self._flow
+
+    def _read_existing(self) -> None:
+        """Read the part of the run that a mirror has written."""
+        if not reading.is_run_folder(self.folder):
+            return
+        for place in reading.places_of(self.folder):
+            if (reading.meta_of(place) or {}).get("id") == self._run_id:
+                found = reading.read(place)
+                self._meta, self._described = found.meta, dict(found.described)
+                self._events, self._extension = _ended(found.events), _ended(found.extension)
+                self._needs_sidecar, self._taken = found.has_sidecar, set(found.files)
+
+    def add(self, call: RecordedCall) -> None:
+        """Add a call.
+
+        Raises:
+            Invalid: a scope or a name cannot be part of a path.
+        """
+        given = call.arguments
+        match call.method:
+            case "append_events":
+                for event in given["events"]:
+                    self._add_event(RunEvent.model_validate(event), call.at)
+            case "save_checkpoint":
+                described = SidecarFile(
+                    kind="checkpoint",
+                    scope=given["scope"],
+                    name=given["name"],
+                    phase=given.get("after_phase"),
+                    external=given.get("external"),
+                )
+                self._add_file(described, given.get("state"), call)
+            case "save_artifact":
+                described = SidecarFile(
+                    kind="artifact",
+                    scope=given["scope"],
+                    name=given["name"],
+                    media_type=given.get("media_type"),
+                    phase=given.get("phase"),
+                )
+                self._add_file(described, given["content"], call)
+            case "retract_artifact":
+                path = self._paths_of.pop(given["artifact_id"], "")
+                if self._files.pop(path, None) is not None:
+                    del self._described[path]
+                    self._gone.add(path)
+            case "update_attempt":
+                self._end(given, call.at)
+            case "record_spans":
+                # Folders hold no spans.
+                pass
+
+    def _add_event(self, event: RunEvent, at: float) -> None:
+        self._number += 1
+        given = event.model_dump(exclude_none=True)
+        known = {name: value for name, value in given.items() if name in RunEventRow.model_fields}
+        extra = {name: value for name, value in given.items() if name not in RunEventRow.model_fields}
+        attempt = self._rollout.attempt
+        row = RunEventRow(
+            rollout_id=self._rollout.rollout_id,
+            # The store assigns the versions at the import, so these lines have ids of their own.
+            version=self._number,
+            position=0,
+            at=at,
+            attempt=attempt.sequence_id,
+            attempt_id=attempt.attempt_id,
+            rerun_seq=self._rerun_seq,
+            source="phase" if event.kind in PHASE_KINDS else "event",
+            extra={"id": f"{self._run_id}_{attempt.sequence_id}r{self._number}"} | extra,
+            **known,
+        )
+        line = line_of(self._run_id, row)
+        if is_extension(row):
+            self._extension += extension_line(line, self._events.count(b"\n")).encode()
+        else:
+            self._events += line.encode()
+
+    def _add_file(self, described: SidecarFile, value: Any, call: RecordedCall) -> None:
+        path, data, described = native_file(self._taken, described, value, call.at)
+        self._needs_sidecar |= described_by_name(path) != described
+        self._files[path], self._described[path] = data, described
+        self._paths_of[pending_id(call.arguments["key"])] = path
+
+    def _end(self, given: Mapping[str, Any], at: float) -> None:
+        self._status = _STATUSES.get(given["status"], "failed")
+        self._ended_at = None if self._status == "running" else at
+        error: Mapping[str, Any] = given.get("error") or {}
+        self._error = str(error.get("message") or error.get("type") or given["status"]) if error else None
+
+    def contents(self) -> Written:
+        """Return the contents of the folder, with the calls so far."""
+        how: dict[str, Any] = {"status": self._status, "completed_at": self._ended_at, "rerun_seq": self._rerun_seq}
+        new = new_meta(self._rollout, self._run_id, self._flow, **how)
+        meta = new | self._meta | how | {"error": self._error}
+        return Written(
+            run_id=self._run_id,
+            flow=self._flow,
+            date=self._date,
+            meta=meta,
+            meta_text=forms.dumps(meta, "2+end"),
+            events=self._events,
+            extension=self._extension or None,
+            files=dict(self._files),
+            described=dict(self._described),
+            needs_sidecar=self._needs_sidecar,
+            gone=set(self._gone),
+        )
+
+    def write(self, contents: Written) -> Path:
+        """Write the folder, and return it.
+
+        Raises:
+            Invalid: a link leads out of the directory, or another run of the folder is damaged.
+            OSError: the folder cannot be written.
+        """
+        return write(self._root, contents)
+
+    def remove_files(self) -> None:
+        """Remove the files of recorded checkpoints and artifacts, before an export writes them under other names."""
+        for path in [*self._files, *self._gone]:
+            (self.folder / path).unlink(missing_ok=True)
+
+
+def pending_id(key: str) -> str:
+    """Return the id of a checkpoint or an artifact until the import, when the store assigns the final one."""
+    return f"pending-{key}"
+
+
+def _ended(data: bytes | None) -> bytes:
+    """Return lines with a line break after the last one."""
+    return data + b"\n" if data and not data.endswith(b"\n") else data or b""
