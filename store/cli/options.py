@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
 import typer
@@ -98,5 +99,12 @@ ConfirmResumes = Annotated[
     bool,
     typer.Option(
         "--confirm-side-effects", help="With --pipeline: resume runs even if unsafe side effects may happen twice."
+    ),
+]
+Fallback = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="With --pipeline: continue runs in folders below DIR while the store is unavailable, and import them.",
     ),
 ]

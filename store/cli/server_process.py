@@ -92,6 +92,7 @@ async def _serve(
             ring=ring,
             is_local=is_local,
             run_defaults=settings.run_defaults(),
+            fallback=settings.fallback,
         )
         is_first = seat is None or seat.number == 0
         if is_first:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -43,6 +44,8 @@ class ServeSettings:
     phase_graph: str | None = None
     """The phase graph of posted runs: `package.module:NAME`, or `none`; None for the default."""
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
+    fallback: Path | None = None
+    """The directory with run folders that are read while the database is unavailable; None for none."""
 
     def run_defaults(self) -> RunDefaults:
         """Return the defaults of posted runs.

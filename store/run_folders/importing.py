@@ -21,6 +21,7 @@ from store.run_folders.names import EVENTS, EXTENSION, parsed
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
 from store.run_folders.trading_phases import TA
+from store.run_folders.writing import moment_of
 from store.semconv import GROUP_KEY, PLAN_KEY
 from store.validation.json_limits import dumps
 
@@ -154,7 +155,7 @@ class _Import:
         """Start a rollout, and return its id."""
         generation = f"#{len(self._rollouts) + 1}" if self._rollouts else ""
         flow = self._folder.flow_id or self._folder.run_id[:8]
-        metadata = {
+        metadata: dict[str, Any] = {
             GROUP_KEY: flow,
             PLAN_KEY: f"{records.PLAN_PREFIX}{self._folder.run_id}{generation}",
             records.RUN_ID_KEY: self._folder.run_id,
@@ -164,6 +165,7 @@ class _Import:
                 metadata[name] = value
         if self._folder.date is not None:
             metadata["date"] = self._folder.date
+        metadata |= self._times()
         params = self._folder.meta.get("params")
         input_ = cast("dict[str, Any]", params if isinstance(params, dict) and _is_storable(params) else {})
         try:
@@ -237,14 +239,24 @@ class _Import:
         if node.status != wanted:
             more: dict[str, Any] = {} if error is None else {"error": error}
             await self._store.update_attempt(rollout_id, node.attempt_id, status=wanted, **more)
-        resources_id = self._resources_id
-        if resources_id is None:
-            rollout = await self._store.get_rollout_by_id(rollout_id)
-            assert rollout is not None  # it was just imported
-            if await graph_of(self._store, rollout) is None:
-                resources_id = await publish_default(self._store, TA)
-        if resources_id is not None:
-            await self._store.update_rollout(rollout_id, resources_id=resources_id)
+        rollout = await self._store.get_rollout_by_id(rollout_id)
+        assert rollout is not None  # it was just imported
+        changes: dict[str, Any] = {}
+        if self._resources_id is not None:
+            changes["resources_id"] = self._resources_id
+        elif await graph_of(self._store, rollout) is None:
+            changes["resources_id"] = await publish_default(self._store, TA)
+        metadata = rollout.metadata or {}
+        now = metadata | self._times() | {records.ATTEMPTS: node.sequence_id}
+        if now != metadata:
+            changes["metadata"] = now
+        if changes:
+            await self._store.update_rollout(rollout_id, **changes)
+
+    def _times(self) -> dict[str, float]:
+        """Return the times in the folder as metadata of the rollout."""
+        found = {name: moment_of(self._folder.meta.get(name)) for name in (records.CREATED_AT, records.COMPLETED_AT)}
+        return {name: at for name, at in found.items() if at}
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -111,11 +111,12 @@ def read(place: Place) -> Folder:
     if not isinstance(meta, dict):
         raise Invalid(path.name, f"{path} holds no JSON object; mend it or take the folder away")
     known = cast("dict[str, Any]", meta)
+    run_id, flow_id, date = identity(place, known)
     folder = Folder(
         place=place,
-        run_id=names.checked_id(known.get("id"), f"{path.name}: id"),
-        flow_id=_flow(known, place),
-        date=_id(known, "date", path) or _day(place.folder),
+        run_id=run_id,
+        flow_id=flow_id,
+        date=date,
         meta=known,
         meta_text=text,
         events=_own_lines(place, names.EVENTS),
@@ -126,6 +127,17 @@ def read(place: Place) -> Folder:
     )
     _add_files(folder)
     return folder
+
+
+def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str | None]:
+    """Return the id, the flow and the date of a run.
+
+    Raises:
+        Invalid: one of them could lead out of the folder.
+    """
+    path = place.own(names.META)
+    run_id = names.checked_id(meta.get("id"), f"{path.name}: id")
+    return run_id, _flow(meta, place), _id(meta, "date", path) or _day(place.folder)
 
 
 def _flow(meta: dict[str, Any], place: Place) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from store.models import AttemptedRollout, Rollout
 from store.models.enums import Frozen
 from store.run_folders.names import FileKind
 from store.semconv import PLAN_KEY
@@ -16,6 +17,9 @@ SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
 """The scope, name and media type of the record among a run's artifacts."""
 RUN_ID_KEY: Final = "run_id"
 """The key in a rollout's metadata for the id of the run in its folder."""
+CREATED_AT, COMPLETED_AT, ATTEMPTS = "created_at", "completed_at", "imported_attempts"
+"""The keys in a rollout's metadata for the times in its folder, in seconds since the epoch, and for the number of its
+attempts after the import."""
 ORPHANED: Final = "Run did not complete (server restarted)"
 """The error of a run whose status in its folder is queued or running."""
 
@@ -119,6 +123,21 @@ def imported_id(metadata: Mapping[str, Any]) -> str | None:
     run_id = metadata.get(RUN_ID_KEY)
     is_imported = isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{PLAN_PREFIX}{run_id}")
     return run_id if is_imported else None
+
+
+def times_of(rollout: Rollout) -> tuple[float, float | None]:
+    """Return when a run began and when it ended; for an imported run, the times in its folder.
+
+    If an imported run went on in the store, it ended when the store says.
+    """
+    metadata = rollout.metadata or {}
+    if imported_id(metadata) is None:
+        return rollout.start_time, rollout.end_time
+    created, completed, attempts = (metadata.get(name) for name in (CREATED_AT, COMPLETED_AT, ATTEMPTS))
+    start = float(created) if isinstance(created, int | float) else rollout.start_time
+    went_on = isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id != attempts
+    is_known = isinstance(completed, int | float) and not went_on
+    return start, float(completed) if is_known else rollout.end_time
 
 
 def sha256(data: bytes) -> str:

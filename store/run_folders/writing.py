@@ -146,7 +146,7 @@ def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
     plain = next((place for place in metas if place.suffix is None), None)
     if plain is None or metas[plain].get("id") == run.run_id:
         return None, False
-    if _moment(metas[plain].get("created_at")) > _moment(run.meta.get("created_at")):
+    if moment_of(metas[plain].get("created_at")) > moment_of(run.meta.get("created_at")):
         return run.run_id, False
     _demote(plain, names.checked_id(metas[plain].get("id"), "run_meta.json: id"))
     for stem in OWN:
@@ -177,7 +177,7 @@ def _sidecar(run_id: str, described: dict[str, SidecarFile]) -> bytes:
     return forms.dumps(sidecar.model_dump(mode="json"), "2+end").encode()
 
 
-def _moment(value: Any) -> float:
+def moment_of(value: Any) -> float:
     """Return a time of a folder in seconds; 0 if it is not a time."""
     if isinstance(value, int | float):
         return float(value)
@@ -193,10 +193,10 @@ def _moment(value: Any) -> float:
 
 def _update_day(day: Path, run: Written) -> None:
     """Update the pointer to the newest run of the day, and add a line to the day's digest for a run that has ended."""
-    at = _moment(run.meta.get("completed_at")) or _moment(run.meta.get("created_at"))
+    at = moment_of(run.meta.get("completed_at")) or moment_of(run.meta.get("created_at"))
     latest = day / names.LATEST
     updated_at = datetime.fromtimestamp(at, UTC).isoformat()
-    if at and at >= _moment((_read_json(latest) or {}).get("updated_at")):
+    if at and at >= moment_of((_read_json(latest) or {}).get("updated_at")):
         write_file(latest, forms.dumps({"run_id": run.run_id, "updated_at": updated_at}, "2+end").encode())
     if run.meta.get("status") not in {"queued", "running"}:
         _add_to_digest(day / names.DIGEST, run)

@@ -22,7 +22,7 @@ from store.training import Pipeline, PipelineRunner, Step
 from store.training.fallback import FallbackStore
 from tests.client.server_process import ServerProcess
 from tests.postgres import PostgresServer, with_partition
-from tests.training.test_pipeline_runner import ended, lineage, running, until
+from tests.training.test_pipeline_runner import ended, lineage, running
 
 GRAPH = PhaseGraph(
     name="outage",
@@ -152,7 +152,7 @@ async def test_a_run_outlives_a_postgres_that_is_stopped_in_its_middle(
         if (step.phase.name, step.scope) == ("research", "RIG"):
             await asyncio.to_thread(private_postgres.stop, "immediate")
         if step.phase.name == "decision":
-            await until_there(lambda: len(lines_of(tmp_path)) >= 8)
+            await until_there(lambda: len(lines_of(tmp_path)) >= 6)
             shown.append(lines_of(tmp_path))
             await asyncio.to_thread(private_postgres.restart)
 
@@ -160,6 +160,8 @@ async def test_a_run_outlives_a_postgres_that_is_stopped_in_its_middle(
         run = await posted(store)
         with caplog.at_level(logging.WARNING, "store.training.fallback"):
             async with running(store, runner(desk(act), tmp_path)):
+                # Until then the store cannot be read.
+                await until_there(lambda: any("available again" in each.getMessage() for each in caplog.records))
                 await ended(store, run, 1)
         await assert_whole(store, run)
         raw = await store.runs.query_events(run.rollout_id, view="raw", limit=-1)

@@ -18,6 +18,7 @@ from store.interface.store import Store
 from store.models import Artifact, ArtifactRef, Rollout
 from store.models.queries import RolloutQuery
 from store.planning.plan import COMPLETED
+from store.run_folders.records import times_of
 
 app = typer.Typer()
 
@@ -55,7 +56,7 @@ _RUNS: Final[tuple[Column[_Run], ...]] = (
     Column("attempts", lambda run: str(run.attempts), right=True),
     Column("head", lambda run: "" if run.head is None else str(run.head), right=True),
     Column("phases", lambda run: f"{run.done}/{run.begun}", lambda run, _: f"{run.done} of {run.begun}", right=True),
-    time_column("started", lambda run: run.rollout.start_time),
+    time_column("started", lambda run: times_of(run.rollout)[0]),
     Column("group", lambda run: str((run.rollout.metadata or {}).get(semconv.GROUP_KEY) or "")),
     Column("input", lambda run: compact(run.rollout.input), shrinks=True),
 )
@@ -106,7 +107,8 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
             found.extend(run for run in summed if run is not None)
             looked_at += len(page)
             if len(found) >= limit or not page or looked_at >= min(page.total, _LOOKED_AT):
-                return found[:limit], looked_at, page.total
+                shown = sorted(found[:limit], key=lambda run: times_of(run.rollout)[0], reverse=True)
+                return shown, looked_at, page.total
 
     found, looked_at, total = run_reading(db, read)
     if json:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, OrphanChoice, Orphans
+from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans
 from store.cli.server_settings import ServeSettings, announce, log_as_json
 from store.db.url import parse
 from store.errors import Invalid
@@ -76,6 +76,7 @@ def serve(
     ] = None,
     orphans: Orphans = OrphanChoice.RESUME,
     confirm_side_effects: ConfirmResumes = False,
+    fallback: Fallback = None,
     phase_graph: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +96,12 @@ def serve(
         *(db, host, port, cors_origin or (), log_level.value, max_body_bytes, scan_debounce, insecure, workers),
         certificate=None if tls_cert is None or tls_key is None else Certificate(tls_cert, tls_key),
         pipeline=pipeline,
-        pipeline_options={"orphans": orphans.value, "confirm_side_effects": confirm_side_effects},
+        pipeline_options={
+            "orphans": orphans.value,
+            "confirm_side_effects": confirm_side_effects,
+            "fallback_dir": fallback,
+        },
+        fallback=fallback,
         phase_graph=phase_graph,
         unresponsive_seconds=unresponsive_seconds,
     )

@@ -14,7 +14,7 @@ import typer
 
 from store.cli.errors import FAILED
 from store.cli.import_string import imported, named, pipeline_named
-from store.cli.options import ConfirmResumes, OrphanChoice, Orphans
+from store.cli.options import ConfirmResumes, Fallback, OrphanChoice, Orphans
 from store.cli.output.printing import line, note
 from store.errors import Invalid
 from store.training.agent import LitAgent
@@ -80,6 +80,7 @@ def runner(
     ] = None,
     orphans: Orphans = OrphanChoice.RESUME,
     confirm_side_effects: ConfirmResumes = False,
+    fallback: Fallback = None,
     count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
 ) -> None:
     """Run an agent on the tasks of a store, or a pipeline on its runs, until Ctrl+C or SIGTERM.
@@ -92,8 +93,14 @@ def runner(
 
     if (target is None) == (pipeline is None):
         raise Invalid("MODULE:AGENT", "give either an agent or --pipeline MODULE:PIPELINE")
+    if fallback is not None and pipeline is None:
+        raise Invalid("--fallback", "only runs of a pipeline continue in folders; give --pipeline, or omit it")
     if pipeline is not None:
-        options = {"orphans": orphans.value, "confirm_side_effects": confirm_side_effects}
+        options = {
+            "orphans": orphans.value,
+            "confirm_side_effects": confirm_side_effects,
+            "fallback_dir": fallback,
+        }
         side: RunnerSide = PipelineBundle(pipeline_named("--pipeline", pipeline), options)
     else:
         acting: LitAgent[Any] = named("MODULE:AGENT", target or "", LitAgent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,12 +12,13 @@ from urllib.parse import quote
 from store.dashboard.charts.run_graph import Drawing, draw, versions
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.db.reports.run_list import recorded_at, run_rows
+from store.db.reports.run_list import RunRow, recorded_at, run_rows
 from store.domain.rollout import ACTIVE
 from store.errors import NotFound
 from store.models import AttemptDiff, AttemptNode, PhaseGraph, Rollout, RunEventRow
 from store.models.runs import NodeDifference
 from store.planning.plan import of_fork
+from store.run_folders.records import imported_id, times_of
 
 pages = Pages()
 
@@ -35,8 +36,21 @@ async def runs(request: PageRequest) -> PageContent:
     limit = request.rows
     found = await request.store.core.look(partial(run_rows, before=request.one("before") or None, limit=limit + 1))
     shown = found[:limit]
-    values = {"runs": shown, "next_before": shown[-1].rollout_id if len(found) > limit else None}
+    next_before = shown[-1].rollout_id if len(found) > limit else None
+    values = {"runs": await _with_times(request, shown), "next_before": next_before}
     return PageContent("run_list.html", values, "Runs")
+
+
+async def _with_times(request: PageRequest, rows: Sequence[RunRow]) -> list[RunRow]:
+    """Return rows with the times of imported runs in their folders, newest first."""
+    rollouts = await request.store.query_rollouts(rollout_id_in=[row.rollout_id for row in rows]) if rows else []
+    times = {rollout.rollout_id: times_of(rollout) for rollout in rollouts if imported_id(rollout.metadata or {})}
+    timed = [_timed(row, *times[row.rollout_id]) if row.rollout_id in times else row for row in rows]
+    return sorted(timed, key=lambda row: row.start_at, reverse=True)
+
+
+def _timed(row: RunRow, start: float, end: float | None) -> RunRow:
+    return replace(row, start_at=round(start * 1e6), end_at=None if end is None else round(end * 1e6))
 
 
 # -- one run ---------------------------------------------------------------------------------------------------------

@@ -8,17 +8,21 @@ run.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Query
 
-from store.errors import Conflict, Invalid
+from store.errors import Conflict, Invalid, Unavailable
 from store.interface.phase_graphs import graph_of
 from store.interface.rerun_requests import request_rerun
 from store.models import AttemptedRollout, Fork, Rollout
 from store.planning.run_state import CUT_OFF
+from store.run_folders.listing import listed_runs, run_with_events
 from store.run_folders.names import checked_id
 from store.semconv import GROUP_KEY
 from store.server.call import Call
@@ -41,6 +45,8 @@ from store.wire.viewer_bodies import (
     RunRecord,
     RunsQuery,
 )
+
+logger = logging.getLogger("store.server")
 
 RUNS: Final = "/api/run/"
 RUN: Final = "/api/run/{run}"
@@ -164,16 +170,27 @@ def _check_scope(name: str, value: str | None) -> None:
 @needs("reader")
 async def list_runs(call: Call, query: Annotated[RunsQuery, Query()]) -> bytes:
     """Return the runs that belong to flows, newest first; without their events, unless `include=events`."""
-    store = viewed_store(call)
     if query.include not in {None, "", "events"}:
         raise Invalid("include", f"{query.include!r} is not events")
+    try:
+        return dumps(await _listed(viewed_store(call), query))
+    except Unavailable as error:
+        root = _folders(call, error)
+    shown = (await asyncio.to_thread(listed_runs, root))[query.offset :][: query.limit]
+    if query.include == "events":
+        shown = [await asyncio.to_thread(run_with_events, root, each["id"]) for each in shown]
+    return dumps(shown)
+
+
+async def _listed(store: SQLStore, query: RunsQuery) -> list[dict[str, Any]]:
     listed = await store.runs.list_flow_runs(query.limit, query.offset)
     found = {each.rollout_id: each for each in await store.query_rollouts(rollout_id_in=listed)}
     records = await _records(store, [found[rollout_id] for rollout_id in listed if rollout_id in found])
+    records.sort(key=lambda each: each["created_at"], reverse=True)
     if query.include == "events":
         for each in records:
             each["events"] = await _events(store, each["id"])
-    return dumps(records)
+    return records
 
 
 @runs.get(RUN, response_model=RunRecord)
@@ -181,10 +198,27 @@ async def list_runs(call: Call, query: Annotated[RunsQuery, Query()]) -> bytes:
 async def get_run(call: Call, run: Id) -> bytes:
     """Return the current state of a run, with its events."""
     store = viewed_store(call)
-    rollout_id = await store.runs.resolve(run)
-    rollout = cast("Rollout", await store.get_rollout_by_id(rollout_id))
-    (shown,) = await _records(store, [rollout])
-    return dumps(shown | {"events": await _events(store, rollout_id)})
+    try:
+        rollout_id = await store.runs.resolve(run)
+        rollout = cast("Rollout", await store.get_rollout_by_id(rollout_id))
+        (shown,) = await _records(store, [rollout])
+        return dumps(shown | {"events": await _events(store, rollout_id)})
+    except Unavailable as error:
+        root = _folders(call, error)
+    return dumps(await asyncio.to_thread(run_with_events, root, run))
+
+
+def _folders(call: Call, error: Unavailable) -> Path:
+    """Return the directory whose run folders are read while the database is unavailable.
+
+    Raises:
+        Unavailable: there is no such directory, or the request is for another partition than the default one.
+    """
+    root: Path | None = call.app.state.fallback
+    if root is None or not root.is_dir() or call.scope["rollbook.partition"] != DEFAULT_PARTITION:
+        raise error
+    logger.warning("the database is unavailable; runs are read from %s: %s", root, error)
+    return root
 
 
 async def _records(store: SQLStore, rollouts: list[Rollout]) -> list[dict[str, Any]]:

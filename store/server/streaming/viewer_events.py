@@ -12,6 +12,7 @@ from store.models import Rollout, RolloutStatus, RunEventRow, RunFrame
 from store.models.runs import PHASE_KINDS
 from store.planning.run_state import UNKNOWN
 from store.run_folders.lines import line_of
+from store.run_folders.records import times_of
 from store.semconv import GROUP_KEY
 
 COMPLETED: Final = {"type": "system", "message": "Run completed."}
@@ -80,14 +81,15 @@ def record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any
     metadata = rollout.metadata or {}
     params = _params(rollout)
     status = _STATUSES[rollout.status]
+    created_at, completed_at = times_of(rollout)
     return {
         "id": rollout.rollout_id,
         "flow_id": metadata.get(GROUP_KEY),
         "short_rid": rollout.rollout_id[-8:],
         "type": metadata.get("type") or params.get("type") or "auto",
         "status": status,
-        "created_at": rollout.start_time,
-        "completed_at": rollout.end_time if status in {"completed", "failed"} else None,
+        "created_at": created_at,
+        "completed_at": completed_at if status in {"completed", "failed"} else None,
         "user_id": metadata.get("user_id") or params.get("user_id") or "anonymous",
         "date": date_of(rollout),
         "params": params,
