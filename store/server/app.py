@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Final, cast
 
 import orjson
@@ -112,6 +113,7 @@ def build_app(
     is_read_only: bool = False,
     has_fast_path: bool = True,
     run_defaults: RunDefaults | None = None,
+    fallback: Path | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -127,11 +129,13 @@ def build_app(
         has_fast_path: whether hot calls are answered without the application's layers. The responses are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
         run_defaults: the defaults of posted runs; None for `RunDefaults()`.
+        fallback: the directory whose run folders web front ends are shown while the database is unavailable.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
     app.state.ring = ring
     app.state.run_defaults = run_defaults or RunDefaults()
+    app.state.fallback = fallback
     app.state.parked = Parked()
     app.state.metrics = Metrics()
     app.state.measured = Measured()

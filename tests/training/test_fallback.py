@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from store import HTTPStore, open_store
-from store.errors import Invalid, Unavailable
 from store.interface.store import Store
-from store.models import AttemptedRollout, Checkpoint, Phase, PhaseGraph, RunEvent, ScopeKind, any_of
+from store.models import AttemptedRollout, Checkpoint, Phase, PhaseGraph, ScopeKind, any_of
 from store.run_folders import import_runs
 from store.training import Pipeline, PipelineRunner, Step
-from store.training.fallback import FallbackStore
 from tests.client.server_process import ServerProcess
 from tests.postgres import PostgresServer, with_partition
 from tests.training.test_pipeline_runner import ended, lineage, running
@@ -245,7 +243,7 @@ async def test_the_next_runner_imports_the_folder_of_a_dead_one_and_repeats_noth
     try:
         async with HTTPStore(server.url) as store:
             run = await posted(store)
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: ASYNC220 - it only starts
                 [sys.executable, "-c", RUNNER, server.url, str(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

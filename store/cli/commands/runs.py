@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,10 +15,12 @@ from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import compact, is_terminal, json_document, note
 from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading
+from store.errors import Unavailable
 from store.interface.store import Store
 from store.models import Artifact, ArtifactRef, Rollout
 from store.models.queries import RolloutQuery
 from store.planning.plan import COMPLETED
+from store.run_folders.listing import listed_runs
 from store.run_folders.records import times_of
 
 app = typer.Typer()
@@ -61,6 +64,14 @@ _RUNS: Final[tuple[Column[_Run], ...]] = (
     Column("input", lambda run: compact(run.rollout.input), shrinks=True),
 )
 
+_FOLDERS: Final[tuple[Column[dict[str, Any]], ...]] = (
+    Column("run", lambda run: run["id"]),
+    Column("status", lambda run: run["status"], is_status=True),
+    time_column("started", lambda run: run["created_at"]),
+    Column("group", lambda run: run["flow_id"] or ""),
+    Column("input", lambda run: compact(run["params"]), shrinks=True),
+)
+
 _MADE: Final[tuple[Column[_Made], ...]] = (
     Column("run", lambda made: made.ref.rollout_id),
     Column("attempt", lambda made: str(made.ref.attempt), right=True),
@@ -82,6 +93,9 @@ def runs(
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="With --scope: only artifacts of this name.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N.")] = 20,
+    fallback: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="List the run folders below DIR if the store is unavailable.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """List the newest runs with their progress, or with --scope the artifacts saved for a scope."""
@@ -90,7 +104,20 @@ def runs(
     elif name is not None:
         raise typer.BadParameter("--name goes with --scope")
     else:
-        _print_runs(db, limit, json=json)
+        try:
+            _print_runs(db, limit, json=json)
+        except Unavailable as error:
+            if fallback is None:
+                raise
+            note(f"the store is unavailable, so these are the run folders below {fallback}: {error}")
+            _print_folders(listed_runs(fallback)[:limit], json=json)
+
+
+def _print_folders(found: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        json_document(found)
+    else:
+        print_table(_FOLDERS, found)
 
 
 def _print_runs(db: str, limit: int, *, json: bool) -> None:

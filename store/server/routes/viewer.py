@@ -212,10 +212,10 @@ def _folders(call: Call, error: Unavailable) -> Path:
     """Return the directory whose run folders are read while the database is unavailable.
 
     Raises:
-        Unavailable: there is no such directory, or the request is for another partition than the default one.
+        Unavailable: there is no such directory, or the request is for another partition than that of the server.
     """
     root: Path | None = call.app.state.fallback
-    if root is None or not root.is_dir() or call.scope["rollbook.partition"] != DEFAULT_PARTITION:
+    if root is None or not root.is_dir() or call.scope["rollbook.partition"] != call.app.state.partitions.root_name:
         raise error
     logger.warning("the database is unavailable; runs are read from %s: %s", root, error)
     return root

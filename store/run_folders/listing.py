@@ -1,0 +1,91 @@
+"""List and content of the runs of a directory with run folders, for readers whose database is unavailable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from store.errors import Invalid, NotFound
+from store.run_folders import reading
+from store.run_folders.lines import split
+from store.run_folders.names import EVENTS
+from store.run_folders.reading import Place
+from store.run_folders.writing import moment_of
+
+_STATUSES = {"queued": "queued", "running": "running", "completed": "completed", "historical": "completed"}
+
+
+def listed_runs(root: Path) -> list[dict[str, Any]]:
+    """Return the runs below a reports directory, newest first, in the form in which web front ends list runs.
+
+    If several folders hold the same run, the flow's folder comes before the legacy and the flat one. A folder whose
+    metadata cannot be read is left out.
+
+    Raises:
+        Invalid: the directory does not exist.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for _, shown in _runs(root):
+        found.setdefault(shown["id"], shown)
+    return sorted(found.values(), key=lambda each: each["created_at"], reverse=True)
+
+
+def run_with_events(root: Path, run: str) -> dict[str, Any]:
+    """Return a run with its events; `run` is its id, or the id of a flow that has no other run.
+
+    Raises:
+        NotFound: there is no such run.
+        Invalid: the directory does not exist.
+    """
+    of_flow: dict[str, tuple[Place, dict[str, Any]]] = {}
+    for place, shown in _runs(root):
+        if shown["id"] == run:
+            return shown | {"events": events_of(place)}
+        if shown["flow_id"] == run:
+            of_flow.setdefault(shown["id"], (place, shown))
+    if len(of_flow) != 1:
+        raise NotFound("run", run)
+    ((place, shown),) = of_flow.values()
+    return shown | {"events": events_of(place)}
+
+
+def events_of(place: Place) -> list[dict[str, Any]]:
+    """Return the events of a run in the order of its file; `seq` is the number of the event in the file."""
+    try:
+        lines, _ = split(place.own(EVENTS).read_bytes())
+    except FileNotFoundError:
+        return []
+    return [{**line.value, "rerun_seq": line.rerun_seq, "seq": number} for number, line in enumerate(lines, 1)]
+
+
+def _runs(root: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Yield the readable runs: those of flows first, then the legacy layout, then the flat one."""
+    for place in reading.find(root):
+        try:
+            meta = reading.meta_of(place)
+            if meta is not None:
+                yield place, _shown(place, meta)
+        except Invalid:
+            continue
+
+
+def _shown(place: Place, meta: dict[str, Any]) -> dict[str, Any]:
+    run_id, flow_id, date = reading.identity(place, meta)
+    status = _STATUSES.get(str(meta.get("status")), "failed")
+    given = meta.get("params")
+    rerun_seq, error = meta.get("rerun_seq"), meta.get("error")
+    return {
+        "id": run_id,
+        "flow_id": flow_id,
+        "short_rid": run_id[-8:],
+        "type": str(meta.get("type") or "auto"),
+        "status": status,
+        "created_at": moment_of(meta.get("created_at")),
+        "completed_at": moment_of(meta.get("completed_at")) or None,
+        "user_id": str(meta.get("user_id") or "anonymous"),
+        "date": date,
+        "params": cast("dict[str, Any]", given) if isinstance(given, dict) else {},
+        "rerun_seq": rerun_seq if isinstance(rerun_seq, int) else 0,
+        "error": None if status != "failed" else str(error or "unknown error"),
+    }
