@@ -133,11 +133,12 @@ def times_of(rollout: Rollout) -> tuple[float, float | None]:
     metadata = rollout.metadata or {}
     if imported_id(metadata) is None:
         return rollout.start_time, rollout.end_time
-    created, completed, attempts = (metadata.get(name) for name in (CREATED_AT, COMPLETED_AT, ATTEMPTS))
-    start = float(created) if isinstance(created, int | float) else rollout.start_time
-    went_on = isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id != attempts
-    is_known = isinstance(completed, int | float) and not went_on
-    return start, float(completed) if is_known else rollout.end_time
+    created, completed = metadata.get(CREATED_AT), metadata.get(COMPLETED_AT)
+    went_on = isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id != metadata.get(ATTEMPTS)
+    return (
+        float(created) if isinstance(created, int | float) else rollout.start_time,
+        float(completed) if isinstance(completed, int | float) and not went_on else rollout.end_time,
+    )
 
 
 def sha256(data: bytes) -> str:

@@ -174,10 +174,8 @@ async def test_a_run_outlives_a_postgres_that_is_stopped_in_its_middle(
 
 
 @pytest.mark.slow
-async def test_a_run_outlives_a_server_that_is_killed_and_ends_before_it_is_back(
-    durable_url: str, tmp_path: Path
-) -> None:
-    server = ServerProcess(durable_url)
+async def test_a_run_outlives_a_server_that_is_killed_and_ends_before_it_is_back(tmp_path: Path) -> None:
+    server = ServerProcess(f"sqlite:///{tmp_path}/rollbook.db")
     await asyncio.to_thread(server.start)
     folder = tmp_path / "reports"
 
@@ -231,11 +229,10 @@ asyncio.run(main(*sys.argv[1:], None))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_closed_first", [False, True])
 async def test_the_next_runner_imports_the_folder_of_a_dead_one_and_repeats_nothing_that_was_done(
-    durable_url: str, tmp_path: Path, *, is_closed_first: bool
+    tmp_path: Path,
 ) -> None:
-    server = ServerProcess(durable_url)
+    server = ServerProcess(f"sqlite:///{tmp_path}/rollbook.db")
     await asyncio.to_thread(server.start)
     folder = tmp_path / "reports"
     process: subprocess.Popen[str] | None = None
@@ -263,10 +260,6 @@ async def test_the_next_runner_imports_the_folder_of_a_dead_one_and_repeats_noth
             with journal.open("ab") as file:
                 file.write(b'{"method":"append_ev')  # the line that it was writing
             await asyncio.to_thread(server.start)
-            if is_closed_first:
-                found = await store.get_rollout_by_id(run.rollout_id)
-                assert isinstance(found, AttemptedRollout)
-                await store.update_attempt(run.rollout_id, found.attempt.attempt_id, status="unresponsive")
             async with running(store, runner(desk(calm, ran), folder)):
                 await ended(store, run, 2)
             assert ran == [("decision", "BOOK")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from store.errors import Invalid, Unavailable
 from store.interface.delegating import DelegatingRuns
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
+from store.runtime.process import started_at, this_process
 from store.training.fallback import FallbackStore
+from store.training.spool import process_name
 from tests.run_folders.given import everything
 from tests.training.test_fallback import GRAPH, journals, posted
 from tests.training.unreliable import Unreliable
@@ -98,6 +101,14 @@ async def say(store: Store, run: AttemptedRollout, *scopes: str) -> list[int]:
     return await store.runs.append_events(*where, [about(scope) for scope in scopes])
 
 
+def a_dead_process() -> str:
+    """Return the name of the directory of a process that has ended."""
+    process = subprocess.Popen(["sleep", "0.01"])
+    name = process_name(this_process() | {"pid": process.pid, "pid_started": started_at(process.pid)})
+    process.wait()
+    return name
+
+
 async def scopes(store: Store, run: AttemptedRollout, view: str = "head") -> list[str | None]:
     return [each.scope for each in await everything(store, run.rollout_id, view)]
 
@@ -175,6 +186,29 @@ async def test_a_run_that_the_watchdog_has_closed_meanwhile_goes_on(away: Away, 
     found = await away.target.get_rollout_by_id(run.rollout_id)
     assert found is not None
     assert (found.status, await scopes(away.target, run)) == ("succeeded", ["A", "B"])
+
+
+@pytest.mark.parametrize("is_closed_first", [False, True])
+async def test_an_attempt_of_a_dead_process_is_closed_after_its_calls_were_imported(
+    away: Away, tmp_path: Path, *, is_closed_first: bool
+) -> None:
+    run = await claimed(away.target)
+    died = FallbackStore(away, tmp_path, patience=0.5)
+    died.begin(run, GRAPH)
+    away.is_down = True
+    await say(died, run, "A")
+    (journal,) = journals(tmp_path)
+    gone = await asyncio.to_thread(a_dead_process)
+    journal.parent.rename(journal.parent.with_name(gone))
+    if is_closed_first:
+        await away.target.update_attempt(run.rollout_id, run.attempt.attempt_id, status="unresponsive")
+    away.is_down = False
+    async with FallbackStore(away, tmp_path).working():
+        found = await away.target.get_rollout_by_id(run.rollout_id)
+        assert isinstance(found, AttemptedRollout)
+        assert (found.status, found.attempt.status) == ("failed", "unresponsive")
+        assert await scopes(away.target, run) == ["A"]
+    assert journals(tmp_path) == []
 
 
 async def test_the_part_of_an_attempt_that_was_superseded_meanwhile_stays_in_its_own_view(

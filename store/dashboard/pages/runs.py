@@ -43,7 +43,7 @@ async def runs(request: PageRequest) -> PageContent:
 
 async def _with_times(request: PageRequest, rows: Sequence[RunRow]) -> list[RunRow]:
     """Return rows with the times of imported runs in their folders, newest first."""
-    rollouts = await request.store.query_rollouts(rollout_id_in=[row.rollout_id for row in rows]) if rows else []
+    rollouts = await request.store.query_rollouts(rollout_id_in=[row.rollout_id for row in rows])
     times = {rollout.rollout_id: times_of(rollout) for rollout in rollouts if imported_id(rollout.metadata or {})}
     timed = [_timed(row, *times[row.rollout_id]) if row.rollout_id in times else row for row in rows]
     return sorted(timed, key=lambda row: row.start_at, reverse=True)

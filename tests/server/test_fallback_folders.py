@@ -1,0 +1,106 @@
+"""Web front ends are shown run folders while the database is away, and the times of imported runs in lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from store import open_store
+from store.cli.app import app
+from store.errors import Invalid, NotFound
+from store.interface.store import Store
+from store.run_folders import export_run_folder, import_runs
+from store.run_folders.listing import listed_runs, run_with_events
+from store.sql.store import SQLStore
+from tests.postgres import PostgresServer, with_partition
+from tests.run_folders.given import DAY, EVENTS, FLOW, OTHER, RUN, Written, event, lines
+from tests.runs.given import auto_run
+from tests.server.stream_given import serving
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stopped(
+    private_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async with (
+        await open_store(with_partition(private_postgres.url)) as store,
+        serving(store) as client,
+    ):
+        run = await auto_run(store)
+        await export_run_folder(store, run.rollout_id, tmp_path)
+        status, listed = await client.get("/api/run/")
+        assert (status, len(listed)) == (200, 1)
+        status, shown = await client.get(f"/api/run/{run.rollout_id}")
+        private_postgres.stop()
+        assert (await client.get("/api/run/"))[0] == 503
+        client.app.state.fallback = tmp_path
+        assert await client.get("/api/run/") == (200, listed)
+        status, found = await client.get(f"/api/run/{run.rollout_id}")
+        assert status == 200
+        assert {name: found[name] for name in found if name != "events"} == listed[0]
+        fields = ("type", "node_id", "identifier", "message", "rerun_seq")
+        assert [[each.get(name) for name in fields] for each in found["events"]] == [
+            [each.get(name) for name in fields] for each in shown["events"]
+        ]
+        ((_, with_events),) = [await client.get("/api/run/", [("include", "events")])]
+        assert with_events[0]["events"] == found["events"]
+        assert (await client.get(f"/api/run/{listed[0]['flow_id']}"))[1]["id"] == run.rollout_id
+        assert (await client.get("/api/run/nothing"))[0] == 404
+
+
+def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_path: Path) -> None:
+    Written(events=lines([event(message="flow")])).write(tmp_path)
+    Written(layout="legacy", status="running", files={}, events=lines([event(message="legacy")])).write(tmp_path)
+    Written(run_id=OTHER, flow_id="", layout="legacy", created_at="2027-01-01T00:00:00Z", files={}).write(tmp_path)
+    Written(run_id="flat-one", flow_id="", layout="flat", created_at=1.0, status="failed", files={}).write(tmp_path)
+    listed = listed_runs(tmp_path)
+    assert [(each["id"], each["status"]) for each in listed] == [
+        (OTHER, "completed"),
+        (RUN, "completed"),
+        ("flat-one", "failed"),
+    ]
+    assert (listed[0]["created_at"], listed[2]["error"], listed[1]["date"]) == (1798761600.0, "unknown error", DAY)
+    assert [each["message"] for each in run_with_events(tmp_path, RUN)["events"]] == ["flow"]
+    assert run_with_events(tmp_path, FLOW)["id"] == RUN
+    assert len(run_with_events(tmp_path, OTHER)["events"]) == len(EVENTS)
+    with pytest.raises(NotFound, match="nothing"):
+        run_with_events(tmp_path, "nothing")
+    with pytest.raises(Invalid, match="no directory"):
+        listed_runs(tmp_path / "missing")
+
+
+def test_the_command_lists_the_folders_of_a_store_that_is_away(tmp_path: Path) -> None:
+    Written().write(tmp_path)
+    url = "postgresql://postgres@127.0.0.1:1/postgres"
+    found = CliRunner().invoke(app, ["runs", "--db", url, "--fallback", str(tmp_path), "--json"])
+    assert (found.exit_code, RUN in found.stdout) == (0, True)
+    assert "the store is unavailable" in found.stderr
+    missing = CliRunner().invoke(app, ["runs", "--db", url])
+    assert missing.exit_code != 0
+
+
+async def test_lists_show_the_times_of_an_imported_run_until_it_goes_on(store: Store, tmp_path: Path) -> None:
+    Written(run_id=OTHER, flow_id="0ther", created_at=1775000000.0).write(tmp_path / "a")
+    Written(status="running").write(tmp_path / "b")
+    for part in ("a", "b"):
+        assert [each.outcome async for each in import_runs(store, tmp_path / part)] == ["imported"]
+    assert isinstance(store, SQLStore)
+    async with serving(store) as client:
+        listed = (await client.get("/api/run/"))[1]
+        assert [(each["flow_id"], each["created_at"], each["completed_at"]) for each in listed] == [
+            ("0ther", 1775000000.0, 1774000100.5),
+            (FLOW, 1774000000.25, 1774000100.5),
+        ]
+        page = await client.get("/ui/runs.json")
+        (rollout,) = [each for each in await store.query_rollouts() if (each.metadata or {})["run_id"] == OTHER]
+        assert rollout.start_time > 1775000000.0, "the log records the import"
+        assert page[0] == 200
+        assert [each["start_at"] for each in page[1]["runs"]] == [1775000000000000, 1774000000250000]
+        attempt = await store.start_attempt(rollout.rollout_id)
+        await store.update_attempt(rollout.rollout_id, attempt.attempt.attempt_id, status="succeeded")
+        first = (await client.get("/api/run/"))[1][0]
+        assert first["created_at"] == 1775000000.0
+        assert first["completed_at"] != 1774000100.5
