@@ -105,6 +105,6 @@ Fallback = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="With --pipeline: continue runs in folders below DIR while the store is unavailable, and import them.",
+        help="Continue runs of --pipeline in folders below DIR while the store is unavailable, and import them.",
     ),
 ]

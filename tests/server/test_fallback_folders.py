@@ -11,12 +11,12 @@ from store import open_store
 from store.cli.app import app
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
+from store.models import RunEvent
 from store.run_folders import export_run_folder, import_runs
 from store.run_folders.listing import listed_runs, run_with_events
 from store.sql.store import SQLStore
 from tests.postgres import PostgresServer, with_partition
 from tests.run_folders.given import DAY, EVENTS, FLOW, OTHER, RUN, Written, event, lines
-from tests.runs.given import auto_run
 from tests.server.stream_given import serving
 
 
@@ -29,7 +29,10 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
         await open_store(with_partition(private_postgres.url)) as store,
         serving(store) as client,
     ):
-        run = await auto_run(store)
+        run = await store.start_rollout({"date": DAY}, metadata={"rollbook.group": FLOW})
+        events = [RunEvent(kind="result", node_id="Trader", scope=scope, response="hold") for scope in ("RIG", "TSDD")]
+        await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, events)
+        await store.update_attempt(run.rollout_id, "latest", status="succeeded")
         await export_run_folder(store, run.rollout_id, tmp_path)
         status, listed = await client.get("/api/run/")
         assert (status, len(listed)) == (200, 1)
@@ -52,8 +55,8 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
 
 
 def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_path: Path) -> None:
-    Written(events=lines([event(message="flow")])).write(tmp_path)
-    Written(layout="legacy", status="running", files={}, events=lines([event(message="legacy")])).write(tmp_path)
+    Written(events=lines([event("log", "n", "RIG", message="flow")])).write(tmp_path)
+    Written(layout="legacy", status="running", files={}, events=lines([event("log", "n", "RIG", message="legacy")])).write(tmp_path)
     Written(run_id=OTHER, flow_id="", layout="legacy", created_at="2027-01-01T00:00:00Z", files={}).write(tmp_path)
     Written(run_id="flat-one", flow_id="", layout="flat", created_at=1.0, status="failed", files={}).write(tmp_path)
     listed = listed_runs(tmp_path)
@@ -96,7 +99,7 @@ async def test_lists_show_the_times_of_an_imported_run_until_it_goes_on(store: S
         ]
         page = await client.get("/ui/runs.json")
         (rollout,) = [each for each in await store.query_rollouts() if (each.metadata or {})["run_id"] == OTHER]
-        assert rollout.start_time > 1775000000.0, "the log records the import"
+        assert rollout.start_time == 1750000000.0, "the log records the time of the import"
         assert page[0] == 200
         assert [each["start_at"] for each in page[1]["runs"]] == [1775000000000000, 1774000000250000]
         attempt = await store.start_attempt(rollout.rollout_id)
