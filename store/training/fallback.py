@@ -6,44 +6,32 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from copy import deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
-from uuid import uuid4
+from typing import Any, Final, TypeVar
 
 from store.errors import Closed, Invalid, StoreError, Unavailable
-from store.interface.delegating import DelegatingRuns, DelegatingStore
+from store.interface.delegating import DelegatingStore
 from store.interface.liveness import WORKER_GONE
 from store.interface.store import Store
 from store.models import (
     UNSET,
-    Artifact,
-    ArtifactRef,
     Attempt,
     AttemptedRollout,
     AttemptError,
-    AttemptNode,
-    CheckpointRef,
     LightningStoreCapabilities,
     PhaseGraph,
     ResourcesUpdate,
-    RunEvent,
-    RunEventPage,
-    RunGraph,
-    Snapshot,
     Span,
 )
-from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
-from store.planning import saving
 from store.planning.run_state import CUT_OFF
 from store.run_folders.exporting import export_run_folder
-from store.run_folders.recorded import Method, RecordedCall, RecordedRun, pending_id
-from store.sql.commands import runs as run_commands
+from store.run_folders.recorded import Method, RecordedCall, RecordedRun
 from store.training.agent import AgentRunner, LitAgent
 from store.training.fallback_journal import Journal, JournalDirectory, JournalHead
+from store.training.fallback_replay import Replay
+from store.training.fallback_runs import UNKNOWN, Execution, FallbackRuns, Unknown
 from store.training.hooks import Hook
 from store.training.recorder import Numbering, record
 from store.training.scope import current_scope
@@ -64,39 +52,6 @@ LEAVE_SECONDS: Final = 5.0
 
 _AT_WORK: Final = ("preparing", "running")
 _ENDED: Final = frozenset({"succeeded", "failed", "timeout", "unresponsive"})
-
-
-@dataclass(eq=False, slots=True)
-class _Execution:
-    """An attempt that this process executes, and what it has saved."""
-
-    rollout: AttemptedRollout
-    graph: PhaseGraph | None
-    rerun_seq: int = 0
-    checkpoints: dict[tuple[str, str], Snapshot] = field(default_factory=dict[tuple[str, str], Snapshot])
-    artifacts: list[Artifact] = field(default_factory=list[Artifact])
-    is_warned: bool = False
-
-    @property
-    def sequence_id(self) -> int:
-        """The number of the attempt."""
-        return self.rollout.attempt.sequence_id
-
-    def knows(self, view: str, *, as_at: object = None, at: object = None) -> bool:
-        """Return whether a view contains everything that this attempt has saved."""
-        views = {"head", f"attempt:{self.sequence_id}", f"own:{self.sequence_id}"}
-        return as_at is None and at is None and view in views
-
-    def is_whole(self, view: str) -> bool:
-        """Return whether a view contains nothing else, because the attempt builds on no other."""
-        return self.sequence_id == 1 or view.startswith("own:")
-
-
-class _Unknown:
-    """Result of a read that only the store can answer."""
-
-
-_UNKNOWN: Final = _Unknown()
 
 
 class FallbackStore(DelegatingStore):
@@ -126,8 +81,8 @@ class FallbackStore(DelegatingStore):
         self._patience = patience
         self._root = Path(directory)
         self._directory = JournalDirectory(self._root)
-        self._runs = _FallbackRuns(self)
-        self._executions: dict[str, _Execution] = {}
+        self._runs = FallbackRuns(self)
+        self._executions: dict[str, Execution] = {}
         self._journals: dict[str, Journal] = {}
         self._folders: dict[str, RecordedRun] = {}
         self._changed: set[str] = set()
@@ -147,7 +102,7 @@ class FallbackStore(DelegatingStore):
         return self._target.capabilities
 
     @property
-    def runs(self) -> _FallbackRuns:
+    def runs(self) -> FallbackRuns:
         return self._runs
 
     @property
@@ -177,18 +132,18 @@ class FallbackStore(DelegatingStore):
 
     def begin(self, rollout: AttemptedRollout, graph: PhaseGraph | None = None) -> None:
         """Record the calls of an attempt from now on whenever the store is unavailable."""
-        self._executions[rollout.attempt.attempt_id] = _Execution(rollout, graph)
+        self._executions[rollout.attempt.attempt_id] = Execution(rollout, graph)
 
     def end(self, attempt_id: str) -> None:
         """Forget what an attempt has saved. Its recorded calls are still imported."""
         self._executions.pop(attempt_id, None)
 
-    def execution_of(self, rollout_id: str) -> _Execution | None:
+    def execution_of(self, rollout_id: str) -> Execution | None:
         """Return the execution of a run; None if this process does not execute it."""
         found = [each for each in list(self._executions.values()) if each.rollout.rollout_id == rollout_id]
         return found[-1] if found else None
 
-    def execution(self, attempt_id: str) -> _Execution | None:
+    def execution(self, attempt_id: str) -> Execution | None:
         """Return the execution of an attempt; None if this process does not execute it."""
         return self._executions.get(attempt_id)
 
@@ -230,7 +185,7 @@ class FallbackStore(DelegatingStore):
                 logger.exception("a call of attempt %s cannot be recorded in %s", attempt_id, self._root)
                 raise Unavailable(f"the store is unavailable, and {self._root} cannot be written: {error}") from error
 
-    def _record(self, execution: _Execution, call: RecordedCall, cause: Exception | None) -> bool:
+    def _record(self, execution: Execution, call: RecordedCall, cause: Exception | None) -> bool:
         """Append a call to the journal of its attempt; return False if the journal was closed meanwhile."""
         attempt_id = execution.rollout.attempt.attempt_id
         with self._lock:
@@ -245,7 +200,7 @@ class FallbackStore(DelegatingStore):
         self._wake()
         return True
 
-    def _open(self, execution: _Execution, cause: Exception) -> Journal:
+    def _open(self, execution: Execution, cause: Exception) -> Journal:
         rollout = execution.rollout
         attempt_id = rollout.attempt.attempt_id
         head = JournalHead(rollout=rollout, rerun_seq=execution.rerun_seq)
@@ -349,7 +304,7 @@ class FallbackStore(DelegatingStore):
         while True:
             while (call := journal.first()) is not None:
                 try:
-                    await _Replay(self._target, rollout).make(call)
+                    await Replay(self._target, rollout).make(call)
                 except StoreError as error:
                     if error.retryable or isinstance(error, Closed):
                         raise
@@ -427,7 +382,7 @@ class FallbackStore(DelegatingStore):
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     async def read(
-        self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[_Execution], T | _Unknown] | None
+        self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
         """Return the result of a read; during a fallback, of what the execution has saved, or wait for the store.
 
@@ -443,12 +398,12 @@ class FallbackStore(DelegatingStore):
                     return await read()
                 except Unavailable:
                     pass
-            answer = _UNKNOWN if known is None else known(execution)
-            if not isinstance(answer, _Unknown):
+            answer = UNKNOWN if known is None else known(execution)
+            if not isinstance(answer, Unknown):
                 return answer
             await self._pause(execution)
 
-    async def _pause(self, execution: _Execution) -> None:
+    async def _pause(self, execution: Execution) -> None:
         if not execution.is_warned:
             execution.is_warned = True
             logger.warning("run %s waits until the store can be read again", execution.rollout.rollout_id)
@@ -546,273 +501,3 @@ class EndedAttempts(Hook):
 
 def _json(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, AttemptError) else value
-
-
-@dataclass(frozen=True, slots=True)
-class _Replay:
-    """Repetition of the recorded calls of an attempt."""
-
-    store: Store
-    rollout: AttemptedRollout
-
-    async def make(self, call: RecordedCall) -> Any:
-        """Make a call, unless the store has executed it before."""
-        runs, given = self.store.runs, dict(call.arguments)
-        ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
-        match call.method:
-            case "append_events":
-                events = [RunEvent.model_validate(each) for each in given["events"]]
-                return await runs.append_events(*ids, events, key=given["key"])
-            case "save_checkpoint":
-                graph = given.pop("graph")
-                given["graph"] = None if graph is None else PhaseGraph.model_validate(graph)
-                return await runs.save_checkpoint(*ids, **given)
-            case "save_artifact":
-                return await runs.save_artifact(*ids, **given)
-            case "retract_artifact":
-                return await self._retract(given)
-            case "record_spans":
-                spans = [Span.model_validate(each) for each in given["spans"]]
-                return await (record(self.store, spans) if given["number"] else self.store.add_many_spans(spans))
-            case "update_attempt":
-                return await self._report(given)
-
-    async def _retract(self, given: dict[str, Any]) -> ArtifactRef:
-        """Retract an artifact. If it was saved during the fallback, its call is repeated, which returns its id."""
-        saved = given.pop("saved")
-        if saved is not None:
-            ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
-            given["artifact_id"] = (await self.store.runs.save_artifact(*ids, **saved)).artifact_id
-        return await self.store.runs.retract_artifact(self.rollout.rollout_id, **given)
-
-    async def _report(self, given: dict[str, Any]) -> None:
-        rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id
-        # A status has no idempotency key. This heartbeat follows a report that is still on its way to the database, so
-        # its answer shows whether that report arrived.
-        attempt = await self.store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=time.time())
-        if attempt.status != given["status"]:
-            error = given.pop("error", None)
-            more: dict[str, Any] = {} if error is None else {"error": AttemptError.model_validate(error)}
-            await self.store.update_attempt(rollout_id, attempt_id, **given, **more)
-
-
-class _FallbackRuns(DelegatingRuns):
-    """Runs of a `FallbackStore`."""
-
-    def __init__(self, store: FallbackStore) -> None:
-        super().__init__(store.target.runs)
-        self._store = store
-
-    # -- writes --------------------------------------------------------------------------------------------------------
-
-    async def append_events(
-        self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
-    ) -> list[int]:
-        given, used = list(events), key or _new_key()
-        if not given or self._store.execution(attempt_id) is None:
-            return await self.target.append_events(rollout_id, attempt_id, given, key=key)
-
-        def arguments() -> dict[str, Any]:
-            run_commands.append(rollout_id, attempt_id, given, used)  # refuses what the store would refuse
-            return {"events": [each.model_dump(mode="json", exclude_none=True) for each in given], "key": used}
-
-        made, versions = await self._store.perform(
-            attempt_id,
-            "append_events",
-            arguments,
-            lambda: self.target.append_events(rollout_id, attempt_id, given, key=used),
-        )
-        return versions or [] if made else [0] * len(given)
-
-    async def save_checkpoint(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        state: Mapping[str, Any] | None = None,
-        after_phase: str | None = None,
-        external: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        graph: PhaseGraph | None = None,
-    ) -> CheckpointRef | None:
-        named: dict[str, Any] = {"scope": scope, "name": name, "after_phase": after_phase}
-        execution = self._store.execution(attempt_id)
-        if execution is None:
-            return await self.target.save_checkpoint(
-                rollout_id, attempt_id, **named, state=state, external=external, key=key, graph=graph
-            )
-        used = key or _new_key()
-        used_graph = graph or execution.graph
-        taken = saving.taken(used_graph, scope=scope, name=name, state=state, after_phase=after_phase)
-        # The pipeline changes its state later.
-        kept = deepcopy(taken.state)
-
-        def arguments() -> dict[str, Any]:
-            run_commands.checkpoint(
-                rollout_id, attempt_id, name=name, taken=taken, parent_id=None, external=external, key=used
-            )
-            whole = None if state is None else dict(state)
-            dumped = None if used_graph is None else used_graph.model_dump(mode="json")
-            return named | {"state": whole, "external": external, "key": used, "graph": dumped}
-
-        made, saved = await self._store.perform(
-            attempt_id,
-            "save_checkpoint",
-            arguments,
-            lambda: self.target.save_checkpoint(
-                rollout_id, attempt_id, **named, state=state, external=external, key=used, graph=graph
-            ),
-        )
-        if not made and taken.rejection is None:
-            saved = CheckpointRef(
-                checkpoint_id=pending_id(used),
-                rollout_id=rollout_id,
-                version=0,
-                position=0,
-                at=time.time(),
-                attempt=execution.sequence_id,
-                scope=taken.scope,
-                name=name,
-                after_phase=taken.after_phase,
-                graph=taken.graph,
-                external=None if external is None else dict(external),
-            )
-        if saved is not None:
-            execution.checkpoints[saved.scope, name] = Snapshot(**saved.model_dump(), state=kept)
-        return saved
-
-    async def save_artifact(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        *,
-        scope: str,
-        name: str,
-        content: Any,
-        phase: str | None = None,
-        media_type: str | None = None,
-        key: str | None = None,
-    ) -> ArtifactRef:
-        given: dict[str, Any] = {
-            "scope": scope,
-            "name": name,
-            "content": content,
-            "phase": phase,
-            "media_type": media_type,
-        }
-        execution = self._store.execution(attempt_id)
-        if execution is None:
-            return await self.target.save_artifact(rollout_id, attempt_id, **given, key=key)
-        used = key or _new_key()
-
-        def arguments() -> dict[str, Any]:
-            run_commands.artifact(rollout_id, attempt_id, **given, key=used)
-            return given | {"key": used}
-
-        made, saved = await self._store.perform(
-            attempt_id,
-            "save_artifact",
-            arguments,
-            lambda: self.target.save_artifact(rollout_id, attempt_id, **given, key=used),
-        )
-        if not made or saved is None:
-            saved = ArtifactRef(
-                artifact_id=pending_id(used),
-                rollout_id=rollout_id,
-                group_id=None,
-                version=0,
-                position=0,
-                at=time.time(),
-                attempt=execution.sequence_id,
-                scope=scope,
-                name=name,
-                phase=phase,
-                media_type=media_type,
-            )
-        execution.artifacts.append(Artifact(**saved.model_dump(), content=deepcopy(content)))
-        return saved
-
-    async def retract_artifact(
-        self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
-    ) -> ArtifactRef:
-        execution = self._store.execution_of(rollout_id)
-        own = [each for each in ([] if execution is None else execution.artifacts) if each.artifact_id == artifact_id]
-        if execution is None or not own:
-            return await self.target.retract_artifact(rollout_id, artifact_id, reason=reason, key=key)
-        used, (artifact,) = key or _new_key(), own
-        saved: dict[str, Any] | None = None
-        if artifact_id.startswith(pending_id("")):
-            fields = {"scope", "name", "content", "phase", "media_type"}
-            saved = artifact.model_dump(include=fields) | {"key": artifact_id.removeprefix(pending_id(""))}
-        given = {"artifact_id": artifact_id, "reason": reason, "key": used}
-        recorded = RecordedCall(method="retract_artifact", at=time.time(), arguments=given | {"saved": saved})
-
-        async def call() -> ArtifactRef:
-            return cast("ArtifactRef", await _Replay(self._store.target, execution.rollout).make(recorded))
-
-        made, retracted = await self._store.perform(
-            execution.rollout.attempt.attempt_id, "retract_artifact", lambda: recorded.arguments, call
-        )
-        execution.artifacts.remove(artifact)
-        if made and retracted is not None:
-            return retracted
-        return ArtifactRef(**artifact.model_dump(exclude={"content", "retracted"}), retracted=True)
-
-    # -- reads ---------------------------------------------------------------------------------------------------------
-
-    async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
-        return await self._store.read(rollout_id, lambda: self.target.find_events(rollout_id, query), None)
-
-    async def get_graph(self, rollout_id: str, **given: Any) -> RunGraph:
-        return await self._store.read(rollout_id, lambda: self.target.get_graph(rollout_id, **given), None)
-
-    async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
-        found = await self._store.read(rollout_id, lambda: self.target.list_lineage(rollout_id), None)
-        for node in found:
-            if (execution := self._store.execution(node.attempt_id)) is not None:
-                execution.rerun_seq = node.rerun_seq
-        return found
-
-    async def get_checkpoint(self, rollout_id: str, *, scope: str, name: str, **given: Any) -> Snapshot | None:
-        def known(execution: _Execution) -> Snapshot | _Unknown | None:
-            view: str = given.get("view", "head")
-            if not execution.knows(view, as_at=given.get("as_at"), at=given.get("at")):
-                return _UNKNOWN
-            saved = execution.checkpoints.get((scope, name))
-            is_all = execution.is_whole(view) and given.get("search", "rollout") == "rollout"
-            return deepcopy(saved) if saved is not None or is_all else _UNKNOWN
-
-        return await self._store.read(
-            rollout_id, lambda: self.target.get_checkpoint(rollout_id, scope=scope, name=name, **given), known
-        )
-
-    async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
-        def known(execution: _Execution) -> Snapshot | _Unknown:
-            saved = [each for each in execution.checkpoints.values() if each.checkpoint_id == checkpoint_id]
-            return deepcopy(saved[0]) if saved else _UNKNOWN
-
-        return await self._store.read(
-            rollout_id, lambda: self.target.get_checkpoint_by_id(rollout_id, checkpoint_id), known
-        )
-
-    async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
-        return await self._store.read(rollout_id, lambda: self.target.find_checkpoints(rollout_id, query), None)
-
-    async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
-        def known(execution: _Execution) -> list[Artifact] | _Unknown:
-            if not (execution.knows(query.view, as_at=query.as_at, at=query.at) and execution.is_whole(query.view)):
-                return _UNKNOWN
-            found = [
-                deepcopy(each)
-                for each in execution.artifacts
-                if query.scope in {None, each.scope} and query.name in {None, each.name}
-            ]
-            return found if query.limit < 0 else found[max(0, len(found) - query.limit) :]
-
-        return await self._store.read(rollout_id, lambda: self.target.find_artifacts(rollout_id, query), known)
-
-
-def _new_key() -> str:
-    return f"fallback:{uuid4().hex}"

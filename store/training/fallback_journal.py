@@ -116,6 +116,11 @@ class Journal:
         with self._lock:
             self._calls.popleft()
 
+    def stop(self) -> None:
+        """Accept no further calls. The file stays."""
+        with self._lock:
+            self._is_open = False
+
     def close(self) -> bool:
         """Close the journal and remove its file, unless it has more calls to import; return whether it is closed.
 
@@ -175,6 +180,7 @@ class JournalDirectory:
             journal: the journal; this process does not use it any more.
             for_others: this process does not take it over again, because its run is not in the store.
         """
+        journal.stop()
         left = self._all / _LEFT
         left.mkdir(exist_ok=True)
         if for_others:
