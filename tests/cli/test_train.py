@@ -96,6 +96,10 @@ def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
         (("train", "mine:echo"), "MODULE:TRAINER: 'mine:echo' is not a Trainer"),
         (("runner", "mine:trainer", "--store", "sqlite:///x.db"), "MODULE:AGENT: 'mine:trainer' is not a LitAgent"),
         (
+            ("runner", "mine:echo", "--store", "sqlite:///x.db", "--fallback", "x"),
+            "--fallback: only runs of a pipeline",
+        ),
+        (
             ("train", "mine:trainer", "--agent", "mine:echo", "--train", "broken.jsonl"),
             "--train: line 2 of broken.jsonl is not JSON",
         ),
@@ -104,7 +108,7 @@ def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
             "--val: empty.jsonl contains no tasks",
         ),
     ],
-    ids=["agent", "form", "import", "name", "kind", "no-agent", "json", "empty"],
+    ids=["agent", "form", "import", "name", "kind", "no-agent", "fallback", "json", "empty"],
 )
 def test_what_leads_nowhere_is_a_usage_error_by_name(place: Path, arguments: tuple[str, ...], said: str) -> None:
     done = rollbook(place, *arguments)

@@ -56,7 +56,9 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
 
 def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_path: Path) -> None:
     Written(events=lines([event("log", "n", "RIG", message="flow")])).write(tmp_path)
-    Written(layout="legacy", status="running", files={}, events=lines([event("log", "n", "RIG", message="legacy")])).write(tmp_path)
+    Written(
+        layout="legacy", status="running", files={}, events=lines([event("log", "n", "RIG", message="legacy")])
+    ).write(tmp_path)
     Written(run_id=OTHER, flow_id="", layout="legacy", created_at="2027-01-01T00:00:00Z", files={}).write(tmp_path)
     Written(run_id="flat-one", flow_id="", layout="flat", created_at=1.0, status="failed", files={}).write(tmp_path)
     listed = listed_runs(tmp_path)
