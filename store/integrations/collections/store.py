@@ -159,7 +159,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
     async def dequeue_many_rollouts(
         self, limit: int = 1, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> list[AttemptedRollout]:
-        if arguments.whole(limit, "limit", "how many rollouts to claim") <= 0:
+        if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
             return []
         arguments.wait_seconds(wait_seconds)
         most = min(limit, MAX_CALL_ITEMS)
