@@ -107,7 +107,7 @@ async def _verify(
     of_tables = await _tables(proof)
     walked = await walking or await log_scan.walk(dialect, session, bounds)
     differences.join(walked.differences, walked.difference_count)
-    await _sequences(dialect, session, bounds, differences)
+    await _sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
     if seal is not None:
         await _seal(dialect, session, store_id, seal, differences)
     differences.join(of_tables.first, of_tables.count)
@@ -133,13 +133,15 @@ async def _guards(dialect: Dialect, session: ReadSession, differences: Differenc
         differences.add("guards", sentence, None, "in place", None)
 
 
-async def _sequences(dialect: Dialect, session: ReadSession, bounds: log_scan.Bounds, differences: Differences) -> None:
+async def _sequences(
+    dialect: Dialect, session: ReadSession, commit_id: int, position: int, differences: Differences
+) -> None:
     """Report sequences whose last number is below that of the log, so that they would return a number twice."""
     statement = dialect.last_numbers()
-    if statement is None or not bounds.commit_id:
+    if statement is None or not commit_id:
         return
     (found,) = await session.fetch(statement, {})
-    for name, last, number in zip(("commits", "events"), (bounds.commit_id, bounds.position), found, strict=True):
+    for name, last, number in zip(("commits", "events"), (commit_id, position), found, strict=True):
         if number is None or number < last:
             differences.add("sequences", name, "last_number", last, number)
 

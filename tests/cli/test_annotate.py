@@ -50,7 +50,11 @@ def test_the_history_tells_what_was_said(rollbook: Rollbook, filled: Filled) -> 
 
 @pytest.mark.parametrize(
     "arguments, code, said",
-    [((), 2, "give --note TEXT"), (("-l", " x"), 2, "spaces"), (("-l", "x", "--remove-label", "x"), 2, "decide")],
+    [
+        ((), 2, "give --note TEXT"),
+        (("-l", " x"), 2, "spaces"),
+        (("-l", "x", "--remove-label", "x"), 2, "remove it from one of the lists"),
+    ],
     ids=["nothing", "untrimmed", "both"],
 )
 def test_what_cannot_be_said_is_refused(

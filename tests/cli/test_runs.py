@@ -149,7 +149,7 @@ def test_runs_are_listed_newest_first_without_what_is_no_run(looking: Rollbook, 
 
 
 def test_what_was_decided_about_a_scope_is_listed_across_runs(looking: Rollbook, shared: Runs) -> None:
-    rows = looking("runs", "--scope", "RIG").table
+    rows = looking("runs", "--scope", "RIG", "--name", "final_trade_decision").table
     assert [(row["run"], row["attempt"], row["name"], row["phase"], row["content"]) for row in rows] == [
         (shared.rerun, "2", "final_trade_decision", "risk", '{"action":"SELL","shares":20}'),
         (shared.rerun, "1", "final_trade_decision", "risk", '{"action":"BUY","shares":50}'),
@@ -160,9 +160,13 @@ def test_what_was_decided_about_a_scope_is_listed_across_runs(looking: Rollbook,
 
 
 def test_what_was_taken_back_is_listed_as_such(rollbook: Rollbook, kept: Runs) -> None:
-    (found,) = ask(kept.url, lambda store: store.runs.query_artifacts(kept.rerun, scope="RIG", view="attempt:1"))
+    wanted = {"scope": "RIG", "name": "final_trade_decision", "view": "attempt:1"}
+    (found,) = ask(kept.url, lambda store: store.runs.query_artifacts(kept.rerun, **wanted))
     ask(kept.url, lambda store: store.runs.retract_artifact(kept.rerun, found.artifact_id))
-    assert [row["retracted"] for row in rollbook("runs", "--scope", "RIG").table] == ["", "retracted"]
+    assert [row["retracted"] for row in rollbook("runs", "--scope", "RIG", "--name", "final_trade_decision").table] == [
+        "",
+        "retracted",
+    ]
 
 
 def test_a_scope_that_nobody_spells_so_is_told(looking: Rollbook) -> None:
@@ -255,7 +259,7 @@ def test_a_rerun_with_a_pipeline_is_run_to_its_end(rollbook: Rollbook, kept: Run
     printed = rollbook("rerun", kept.rerun, *RIG, "--confirm-side-effects", "--with", PIPELINE, "--base", "1")
     assert printed.code == 0, printed.err
     assert printed.out.splitlines()[-1] == "attempt 3 succeeded"
-    rows = rollbook("runs", "--scope", "RIG").table
+    rows = rollbook("runs", "--scope", "RIG", "--name", "final_trade_decision").table
     assert rows[0]["content"] == '{"action":"BUY","shares":50}'
     assert rollbook("runs", "--limit", "2").table[1]["head"] == "3"
 
@@ -345,7 +349,7 @@ def test_a_pipeline_is_not_begun_while_it_is_unknown_what_it_is_about(
 def test_behind_a_server_it_is_all_the_same(served: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     rollbook = runner(served.url, monkeypatch)
     assert [row["phases"] for row in rollbook("runs").table] == ["1/2", "8/8"]
-    assert len(rollbook("runs", "--scope", "RIG").table) == 2
+    assert len(rollbook("runs", "--scope", "RIG", "--name", "final_trade_decision").table) == 2
     assert "30 kept, 17 replaced" in rollbook("compare", served.rerun, "1", "2").err
     before = view(served)
     for options, code, text in REFUSED:

@@ -76,7 +76,8 @@ async def test_whoever_waits_through_a_restart_hears_of_what_comes_after(private
         rollout = await store.start_rollout("task")
         ended = asyncio.create_task(store.wait_for_rollouts([rollout.rollout_id], timeout=40))
         claimed = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=40))
-        await asyncio.sleep(0.3)
+        # Both calls first read the database; only after that do they wait. Two busy cores need their time for it.
+        await asyncio.sleep(1.5)
         await asyncio.to_thread(private_postgres.stop, "immediate")
         await asyncio.to_thread(private_postgres.restart)
         await elsewhere.update_rollout(rollout.rollout_id, status="succeeded")

@@ -140,7 +140,7 @@ class AnnotationsContract:
             await store.annotations.annotate(rollout.rollout_id)
         with pytest.raises(Invalid, match="empty"):
             await store.annotations.annotate(rollout.rollout_id, "  \n")
-        with pytest.raises(Invalid, match="decide"):
+        with pytest.raises(Invalid, match="remove it from one"):
             await store.annotations.annotate(rollout.rollout_id, add_labels=["good"], remove_labels=["good"])
         with pytest.raises(Invalid, match="list"):
             await store.annotations.annotate(rollout.rollout_id, add_labels="good")
