@@ -87,6 +87,8 @@ class FallbackStore(DelegatingStore):
         self._folders: dict[str, RecordedRun] = {}
         self._changed: set[str] = set()
         self._abandoned: set[str] = set()
+        # Attempts of this process whose folder was written after an import, and that had not ended by then.
+        self._exported: set[str] = set()
         self._lock = threading.Lock()
         self._importing = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -312,12 +314,17 @@ class FallbackStore(DelegatingStore):
                     journal.refused.append(str(error))
                 journal.drop_first()
             await self._reopen(rollout, found, is_abandoned=attempt_id in self._abandoned)
+            # The journal is closed last. If this process stops before, the next import also writes the folder.
+            self._exported.add(attempt_id)
+            await self._write_anew(rollout)
             with self._lock:
                 if not journal.close():
                     continue
                 self._forget_locked(attempt_id)
             break
-        await self._export(journal)
+        logger.warning(
+            "the store is available again; %d calls of run %s were imported", journal.count, rollout.rollout_id
+        )
 
     async def _reopen(self, rollout: AttemptedRollout, before: Any, *, is_abandoned: bool) -> None:
         """Bring the status of an attempt up to date after its calls were made.
@@ -349,12 +356,8 @@ class FallbackStore(DelegatingStore):
             self._forget_locked(attempt_id)
             self._folders.pop(attempt_id, None)
 
-    async def _export(self, journal: Journal) -> None:
-        """Write the folder of a run from the store, after all its calls were made."""
-        rollout = journal.head.rollout
-        logger.warning(
-            "the store is available again; %d calls of run %s were imported", journal.count, rollout.rollout_id
-        )
+    async def _write_anew(self, rollout: AttemptedRollout) -> None:
+        """Write the folder of a run from the store."""
         async with self._writing:
             folder = self._folders.pop(rollout.attempt.attempt_id, None)
             try:
@@ -436,6 +439,10 @@ class FallbackStore(DelegatingStore):
             lambda: {name: _json(value) for name, value in given.items() if value is not UNSET},
             lambda: self._target.update_attempt(rollout_id, attempt_id, **given),
         )
+        if made and status in _ENDED and attempt_id in self._exported:
+            # The run has gone on in the store since its folder was written.
+            self._exported.discard(attempt_id)
+            await self._write_anew(execution.rollout)
         if made and attempt is not None:
             return attempt
         ended = {"end_time": time.time()} if status in _ENDED else {}
