@@ -100,6 +100,9 @@ async def test_the_run_is_what_its_folder_says(store: Store, tmp_path: Path) -> 
         "type": "auto",
         "user_id": "anonymous",
         "date": DAY,
+        "created_at": 1774000000.25,
+        "completed_at": 1774000100.5,
+        "imported_attempts": 1,
     }
     ended = [each for each in await store.log.history(report.rollout_id) if each.type == "attempt.status_changed"]
     assert ended[-1].data["error"]["message"] == "no key"
