@@ -16,10 +16,18 @@ ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "docs" / "training.md").read_text().partition("## Agents and runners\n")[2].partition("\n## ")[0]
 
 
+EXAMPLES = list(
+    zip(
+        re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL),
+        re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL),
+        strict=True,
+    )
+)
+
+
 @pytest.mark.slow
-def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
-    (shown,) = re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize(("example", "shown"), EXAMPLES, ids=["agent", "LangChain"])
+def test_the_example_prints_what_the_page_shows(tmp_path: Path, example: str, shown: str) -> None:
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
