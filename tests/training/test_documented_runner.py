@@ -26,7 +26,7 @@ EXAMPLES = list(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("example", "shown"), EXAMPLES, ids=["agent", "LangChain"])
+@pytest.mark.parametrize("example, shown", EXAMPLES, ids=["agent", "LangChain"])
 def test_the_example_prints_what_the_page_shows(tmp_path: Path, example: str, shown: str) -> None:
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
