@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -160,7 +160,7 @@ def test_what_was_decided_about_a_scope_is_listed_across_runs(looking: Rollbook,
 
 
 def test_what_was_taken_back_is_listed_as_such(rollbook: Rollbook, kept: Runs) -> None:
-    wanted = {"scope": "RIG", "name": "final_trade_decision", "view": "attempt:1"}
+    wanted: dict[str, Any] = {"scope": "RIG", "name": "final_trade_decision", "view": "attempt:1"}
     (found,) = ask(kept.url, lambda store: store.runs.query_artifacts(kept.rerun, **wanted))
     ask(kept.url, lambda store: store.runs.retract_artifact(kept.rerun, found.artifact_id))
     assert [row["retracted"] for row in rollbook("runs", "--scope", "RIG", "--name", "final_trade_decision").table] == [
