@@ -1,4 +1,4 @@
-"""Agents as classes or functions, and the decorators that make agents of functions."""
+"""Base class of agents, and the decorators that turn functions into agents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 
 
 class UnsupportedSignature(Invalid, NotImplementedError):
-    """A function that a decorator of agents received declares parameters that no agent is called with."""
+    """The parameters of a decorated function do not fit an agent. The message contains the reason."""
 
 
 class AgentRunner(Protocol):
@@ -71,25 +71,26 @@ class LitAgent(Generic[T]):
     """Base class of agents, which do a task and return a reward, spans or nothing. Override `rollout` or
     `rollout_async`.
 
-    `training_rollout` and `validation_rollout` (each also `…_async`) may be overridden to behave differently in
-    training (mode "train") and in any other mode; they call `rollout`.
+    The runner calls `training_rollout` for rollouts with mode "train", and `validation_rollout` for all others. By
+    default, both call `rollout`; override them if the agent behaves differently in training. For an async agent, the
+    runner calls the methods with the suffix `_async`.
 
-    An agent may return None; a number, or a dict of numbers with a key "primary", which is recorded as the reward; or a
-    list of spans, as OpenTelemetry's spans, the store's spans or `SpanCoreFields`.
+    An agent may return None; a number or a dict of numbers with a key "primary", which is recorded as the reward; or a
+    list of spans to record: OpenTelemetry's spans, the store's spans or `SpanCoreFields`.
     """
 
     def __init__(self, *, trained_agents: str | None = None) -> None:
         self.trained_agents = trained_agents
-        """The agents of a trace whose calls are trained on; a hint to adapters."""
+        """The agents of a trace whose calls are used for training. Only custom adapters read this attribute."""
         self._runner: weakref.ref[Any] | None = None
         self._trainer: weakref.ref[Any] | None = None
 
     def is_async(self) -> bool:
-        """Return whether the async methods are to be called, that is, whether one of them is overridden."""
+        """Return whether the runner calls the async methods, that is, whether the class overrides one of them."""
         return any(getattr(type(self), name) is not getattr(LitAgent, name) for name in _ASYNC_METHODS)
 
     def set_runner(self, runner: AgentRunner) -> None:
-        """Set the runner. Outside of an attempt, `runner` is the one that was set last."""
+        """Set the runner that the property `runner` returns outside of an attempt."""
         self._runner = weakref.ref(runner)
 
     def set_trainer(self, trainer: Any) -> None:
@@ -98,7 +99,7 @@ class LitAgent(Generic[T]):
 
     @property
     def runner(self) -> AgentRunner:
-        """The runner of the attempt that the calling code belongs to, or else the runner that was set last.
+        """The runner of the current attempt; outside of an attempt, the runner that was set last.
 
         Raises:
             ValueError: there is no runner.
@@ -115,7 +116,7 @@ class LitAgent(Generic[T]):
         """The trainer.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no trainer.
         """
         found = self._trainer() if self._trainer is not None else None
         if found is None:
@@ -158,31 +159,31 @@ class LitAgent(Generic[T]):
         raise NotImplementedError(f"{type(self).__name__} overrides neither rollout nor rollout_async")
 
     def training_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task in mode "train"."""
+        """Do a task of a rollout with mode "train"."""
         return self.rollout(task, resources=resources, rollout=rollout)
 
     def validation_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task in any other mode, or none."""
+        """Do a task of a rollout with another mode, or without a mode."""
         return self.rollout(task, resources=resources, rollout=rollout)
 
     async def training_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task in mode "train"."""
+        """Do a task of a rollout with mode "train"."""
         return await self.rollout_async(task, resources=resources, rollout=rollout)
 
     async def validation_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task in any other mode, or none."""
+        """Do a task of a rollout with another mode, or without a mode."""
         return await self.rollout_async(task, resources=resources, rollout=rollout)
 
 
 class FunctionalLitAgent(LitAgent[Any]):
     """Agent that calls a function. Calling the agent calls the function directly.
 
-    The function receives the arguments that it declares, by name: `task`; `llm`, the first language model among the
-    resources; `prompt_template`, the first prompt; `resources`, all of them; `rollout`.
+    The function receives `task`, and those of these arguments that it declares: `llm`, the first language model among
+    the resources; `prompt_template`, the first prompt template among them; `resources`, all resources; `rollout`.
 
     Args:
-        function: sync or async.
-        strip_proxy: give a proxy's model as a plain one, whose endpoint records for this attempt.
+        function: a sync or async function.
+        strip_proxy: pass a `ProxyLLM` as an `LLM`, whose endpoint is the proxy's address for this attempt.
     """
 
     def __init__(self, function: Callable[..., Any], *, strip_proxy: bool = True) -> None:
@@ -202,22 +203,22 @@ class FunctionalLitAgent(LitAgent[Any]):
         return self._is_async
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-        """Call the function with what it declares.
+        """Call the function with the arguments that it declares.
 
         Raises:
-            RuntimeError: it is async.
-            ValueError: a resource that it declares does not exist.
+            RuntimeError: the function is async.
+            ValueError: the function declares a resource that does not exist, or the rollout has no attempt for a proxy.
         """
         if self._is_async:
             raise RuntimeError(f"{self._name} is async; call rollout_async")
         return self._function(task, **self._injected(resources, rollout))
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-        """Call the function with what it declares.
+        """Call the function with the arguments that it declares.
 
         Raises:
-            RuntimeError: it is not async.
-            ValueError: a resource that it declares does not exist.
+            RuntimeError: the function is not async.
+            ValueError: the function declares a resource that does not exist, or the rollout has no attempt for a proxy.
         """
         if not self._is_async:
             raise RuntimeError(f"{self._name} is not async; call rollout")
@@ -275,14 +276,14 @@ def llm_rollout(
     func: None = None, *, strip_proxy: bool = True
 ) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
 def llm_rollout(func: Callable[..., Any] | None = None, *, strip_proxy: bool = True) -> Any:
-    """Make an agent of a function `(task, llm)`, which may declare further arguments as for `rollout`.
+    """Return an agent that calls a function `(task, llm)`, which may declare further parameters as for `rollout`.
 
     Args:
         func: the function.
-        strip_proxy: give a proxy's model as a plain one, whose endpoint records for this attempt.
+        strip_proxy: pass a `ProxyLLM` as an `LLM`, whose endpoint is the proxy's address for this attempt.
 
     Raises:
-        UnsupportedSignature: as `rollout`; or no parameter is `llm`.
+        UnsupportedSignature: as for `rollout`; or the function has no parameter `llm`.
     """
 
     def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
@@ -297,10 +298,12 @@ def prompt_rollout(func: Callable[..., Any]) -> FunctionalLitAgent: ...
 @overload
 def prompt_rollout(func: None = None) -> Callable[[Callable[..., Any]], FunctionalLitAgent]: ...
 def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
-    """Make an agent of a function `(task, prompt_template)`, which may declare further arguments as for `rollout`.
+    """Return an agent that calls a function `(task, prompt_template)`, which may declare further parameters.
+
+    The further parameters are those of `rollout`.
 
     Raises:
-        UnsupportedSignature: as `rollout`; or no parameter is `prompt_template`.
+        UnsupportedSignature: as for `rollout`; or the function has no parameter `prompt_template`.
     """
 
     def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
@@ -311,13 +314,14 @@ def prompt_rollout(func: Callable[..., Any] | None = None) -> Any:
 
 
 def rollout(func: Callable[..., Any]) -> FunctionalLitAgent:
-    """Make an agent of a sync or async function whose first parameter is `task`.
+    """Return an agent that calls a sync or async function whose first parameter is `task`.
 
-    It may declare any of `llm`, `prompt_template`, `resources` and `rollout`, in any order, and further parameters with
-    a default; see `FunctionalLitAgent`.
+    The function may declare any of `llm`, `prompt_template`, `resources` and `rollout`, in any order, and further
+    parameters with a default; see `FunctionalLitAgent`.
 
     Raises:
-        UnsupportedSignature: the first parameter is not `task`, or nothing can be given for another one.
+        UnsupportedSignature: the first parameter is not `task`; another parameter has neither one of these names nor a
+            default; or a parameter with one of these names cannot be passed by name.
     """
     _check(func)
     return FunctionalLitAgent(func)
@@ -336,7 +340,7 @@ def _check(function: Callable[..., Any], needed: str | None = None) -> None:
 
 
 def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | None:
-    """Return why a function with these parameters is no agent, or None."""
+    """Return the reason why a function with these parameters cannot be an agent; None if it can."""
     if not parameters or parameters[0].name != "task" or parameters[0].kind not in _POSITIONAL:
         return "its first parameter is not task"
     if needed is not None and needed not in {each.name for each in parameters}:

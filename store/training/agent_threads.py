@@ -14,7 +14,7 @@ _Work = Callable[[], None]
 
 
 class AgentThreads:
-    """Pool of any number of daemon threads. An agent that never returns blocks only its own thread.
+    """Pool of daemon threads without a maximum size. An agent that never returns blocks only its own thread.
 
     Args:
         idle_seconds: the time after which an idle thread ends, in seconds.
@@ -43,7 +43,7 @@ class AgentThreads:
     def _live(self, inbox: SimpleQueue[_Work]) -> None:
         while (work := self._next(inbox)) is not None:
             work()
-            # Objects of the agent must not live as long as the thread.
+            # An idle thread must not keep the objects of the agent alive.
             del work
             with self._lock:
                 self._idle.append(inbox)
@@ -56,5 +56,5 @@ class AgentThreads:
                 if inbox in self._idle:
                     self._idle.remove(inbox)
                     return None
-        # `run` took this inbox just before the timeout, so work is on its way.
+        # `run` removed this inbox from the idle list just before the timeout, so it puts work into the inbox now.
         return inbox.get()

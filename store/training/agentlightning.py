@@ -25,7 +25,7 @@ class TracerTraceToTriplet(triplets.TracerTraceToTriplet, TraceAdapter):
 
     def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
         """Return the result of `store.training.TracerTraceToTriplet.adapt` as triplets of Agent-lightning."""
-        return _theirs(super().adapt(source))
+        return _converted(super().adapt(source))
 
 
 class LlmProxyTraceToTriplet(triplets.LlmProxyTraceToTriplet, TraceAdapter):
@@ -33,12 +33,12 @@ class LlmProxyTraceToTriplet(triplets.LlmProxyTraceToTriplet, TraceAdapter):
 
     def adapt(self, source: Iterable[Any], /) -> list[Triplet]:
         """Return the result of `store.training.LlmProxyTraceToTriplet.adapt` as triplets of Agent-lightning."""
-        return _theirs(super().adapt(source))
+        return _converted(super().adapt(source))
 
 
 class TraceToMessages(messages.TraceToMessages, TraceAdapter):
     """`store.training.TraceToMessages` as a subclass of `TraceAdapter` of Agent-lightning."""
 
 
-def _theirs(made: list[triplets.Triplet]) -> list[Triplet]:
+def _converted(made: list[triplets.Triplet]) -> list[Triplet]:
     return [Triplet.model_validate(each.model_dump()) for each in made]

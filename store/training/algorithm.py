@@ -32,7 +32,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Dataset(Protocol[T_co]):
-    """Tasks: any object with a length and items, such as a list or a dataset of torch. Each item is a JSON value."""
+    """Tasks: any object with a length and items, such as a list or a PyTorch dataset. Each item is a JSON value."""
 
     def __getitem__(self, index: int, /) -> T_co:
         """Return a task."""
@@ -45,7 +45,7 @@ class Dataset(Protocol[T_co]):
 
 @runtime_checkable
 class SpanAdapter(Protocol):
-    """Any object with the method of a `TraceAdapter`."""
+    """Any object that converts spans to training data with a method `adapt`."""
 
     def adapt(self, source: Sequence[Span], /) -> Any:
         """Return the training data of the spans."""
@@ -150,7 +150,7 @@ class Algorithm:
         """Return the proxy, or None if there is none.
 
         Raises:
-            ValueError: there was one, and it was garbage collected.
+            ValueError: a proxy was set, but it was garbage collected.
         """
         return None if self._llm_proxy is None else _alive(self._llm_proxy, "llm_proxy")
 
@@ -190,7 +190,7 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __reduce__(self) -> str:
-        # The qualified name refers to this object and not to the undecorated function.
+        # Pickle looks up this name in the module, where `algo` has replaced the function with this object.
         return self._function.__qualname__
 
     def is_async(self) -> bool:
@@ -204,7 +204,7 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> Awaitable[None] | None:
-        """Call the function with the components that have the names of its parameters.
+        """Call the function with those components and datasets that it has parameters for.
 
         Raises:
             TypeError: a dataset was given, but the function has no parameter for it.
@@ -228,8 +228,8 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
 def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
     """Return an algorithm that calls a function. The function may be plain or async.
 
-    It receives those of `store`, `adapter`, `llm_proxy`, `initial_resources`, `train_dataset` and `val_dataset` that it
-    has as parameters.
+    The function receives those of `store`, `adapter`, `llm_proxy`, `initial_resources`, `train_dataset` and
+    `val_dataset` that it declares as parameters.
     """
     return FunctionAlgorithm(function)
 
@@ -237,7 +237,7 @@ def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:
 def with_store(
     method: Callable[Concatenate[A, Store, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[A, P], Coroutine[Any, Any, R]]:
-    """Pass the store to a method of an algorithm as its first argument."""
+    """Decorate an async method of an algorithm, so that it receives the store as its first argument."""
 
     @functools.wraps(method)
     async def call(self: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -253,11 +253,11 @@ def with_llm_proxy(
     [Callable[Concatenate[A, LLMProxy | None, P], Coroutine[Any, Any, R]]],
     Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ]:
-    """Pass the running proxy to a method of an algorithm as its first argument.
+    """Decorate an async method of an algorithm, so that it receives the LLM proxy, or None, as its first argument.
 
     Args:
         required: raise ValueError if there is no proxy, instead of passing None.
-        auto_start: start the proxy if it is not running, and stop it afterwards; a running proxy is left running.
+        auto_start: start a proxy that is not running before the call, and stop it afterwards.
     """
 
     def decorate(

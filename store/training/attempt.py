@@ -36,7 +36,7 @@ FindResources = Callable[[str | None], Awaitable[ResourcesUpdate | None]]
 
 
 class Stopped(Exception):
-    """The agent was stopped from outside."""
+    """The runner stopped the agent: its time limit was reached, or the rollout was cancelled or decided elsewhere."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -169,7 +169,7 @@ class AttemptRun:
                 {work, self._stop_reason}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
             )
         except BaseException:
-            # The caller ends the runner on purpose, so a message about an agent that does not stop is no warning.
+            # The runner is ended on purpose, so an agent that does not stop is logged at level INFO.
             await self._stop(work, logging.INFO)
             raise
         if work.done():
@@ -185,7 +185,7 @@ class AttemptRun:
         return None if limit is None else max(self._began + limit - self._loop.time(), 0.0)
 
     async def _stop(self, work: asyncio.Future[Any], level: int = logging.WARNING) -> None:
-        """Cancel an async agent and wait briefly. A thread cannot be stopped; its result is ignored."""
+        """Cancel an async agent and wait `grace_seconds`. A sync agent in a thread continues; its result is ignored."""
         if isinstance(work, asyncio.Task):
             work.cancel()
             await asyncio.wait({work}, timeout=self._runner.grace_seconds)
@@ -199,16 +199,16 @@ class AttemptRun:
         outcome = self.outcome
         lost = 0
         if outcome.reason == "superseded":
-            # The last spans may revive an attempt that the watchdog has ended. Then that status is reported again.
-            outcome.status = await self._given_up_as() or outcome.status
+            # Storing the last spans may revive an attempt that the watchdog has ended. This status ends it again.
+            outcome.status = await self._status_in_store() or outcome.status
         if self._scope is not None:
             wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
             recorded = await self._runner.tracer.close_scope(self._scope, wait)
             outcome.spans, lost = recorded.spans, recorded.lost
             if recorded.left:
                 outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
-        if outcome.reason is None and self._stop_reason.done() and not await self._is_awake_again():
-            # The rollout was cancelled or superseded while the last spans of the agent were being stored.
+        if outcome.reason is None and self._stop_reason.done() and not await self._was_revived():
+            # The rollout was cancelled or decided elsewhere while the last spans of the agent were being stored.
             outcome.fail(self._stop_reason.result())
         if outcome.error is not None:
             outcome.error_span_id = _span_of(outcome.error, outcome.spans) or outcome.error_span_id
@@ -231,7 +231,7 @@ class AttemptRun:
         deadline = self._loop.time() + REPORT_SECONDS
         while True:
             try:
-                if outcome.reason != "superseded" or await self._decided() is None:
+                if outcome.reason != "superseded" or await self._ended_status() is None:
                     await self._store.update_attempt(self._rollout.rollout_id, attempt.attempt_id, **fields)
             except StoreError as error:
                 if error.retryable and self._loop.time() < deadline:
@@ -242,21 +242,24 @@ class AttemptRun:
                 )
             return
 
-    async def _given_up_as(self) -> AttemptStatus | None:
-        """Return the status with which the watchdog ended this attempt; None if it did not, or if the store fails."""
+    async def _status_in_store(self) -> AttemptStatus | None:
+        """Return the status with which the store ended this attempt; None if it did not end it, or if the store fails.
+
+        An attempt that late spans have revived was "unresponsive" before.
+        """
         with suppress(StoreError):
-            return await self._decided() or ("unresponsive" if await self._is_awake_again() else None)
+            return await self._ended_status() or ("unresponsive" if await self._was_revived() else None)
         return None
 
-    async def _decided(self) -> AttemptStatus | None:
-        """Return the status that the watchdog or a user has set for the attempt; None while it is active."""
+    async def _ended_status(self) -> AttemptStatus | None:
+        """Return the status with which the watchdog or a user ended the attempt; None while the attempt is active."""
         for each in await self._store.query_attempts(self._rollout.rollout_id):
             if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
                 return each.status
         return None
 
-    async def _is_awake_again(self) -> bool:
-        """Return whether the rollout waits for this attempt again, because late spans revived it after its end."""
+    async def _was_revived(self) -> bool:
+        """Return whether late spans revived this attempt after its end, so that it is the active attempt again."""
         if self._stop_reason.result() != "superseded":
             return False
         with suppress(StoreError):
@@ -288,14 +291,14 @@ class AttemptRun:
 
 
 class Exit:
-    """Wrapper of an exception that ends the process. Tasks return it, because raising it would end the event loop."""
+    """Wrapper of KeyboardInterrupt or SystemExit. Tasks return it, because raising these would end the event loop."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 async def returning_exits(work: Awaitable[Any]) -> Any:
-    """Return the result of some work, or `Exit` in place of an exception that ends the process."""
+    """Return the result of an awaitable, or `Exit` if it raises an exception that ends the process."""
     try:
         return await work
     except (KeyboardInterrupt, SystemExit) as error:
@@ -312,7 +315,10 @@ def _result(work: asyncio.Future[Any]) -> Any:
 
 
 def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """Run a function in another thread with a copy of this context. It blocks no other work if it never returns."""
+    """Run a function in its own thread with a copy of the current context, and return a future of its result.
+
+    A function that never returns blocks no other work.
+    """
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 

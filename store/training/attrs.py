@@ -22,8 +22,8 @@ def flatten_attributes(nested_data: Any, *, expand_leaf_lists: bool = False) -> 
     """Return nested dicts and lists as one dict with dotted keys; empty dicts and lists are dropped.
 
     Lists of dicts or lists get numeric key segments. A list of scalars of one type stays a list, unless
-    `expand_leaf_lists` is true. A list of several types is split into items, with a warning. A top-level scalar gets
-    the key "".
+    `expand_leaf_lists` is true. A list of scalars of several types is split into items, and a warning is logged. A
+    top-level scalar gets the key "".
 
     Raises:
         ValueError: a dict has a key that is not a string.
@@ -57,14 +57,14 @@ def _stays_whole(items: Sequence[Any], path: str, *, expand: bool) -> bool:
     if len(kinds) == 1 and kinds <= set(_SCALARS):
         return True
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    logger.warning("%s is a list of %s; its items become attributes of their own", path or "the value", names)
+    logger.warning("%s is a list of %s; each of its items becomes a separate attribute", path or "the value", names)
     return False
 
 
 def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
     """Return dotted keys as nested dicts, or as lists where the keys of a level are exactly 0, 1, … n-1.
 
-    If a key is both a value and a prefix of others, the nested data wins.
+    If a key has a value and is also a prefix of other keys, its value is dropped.
     """
     root: dict[str, Any] = {}
     # Shorter keys come first, so that a longer key replaces a value that is its prefix.
@@ -97,15 +97,15 @@ def _listed(node: dict[str, Any]) -> dict[str, Any] | list[Any]:
 
 
 def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the attributes named `prefix` or below it."""
+    """Return the attributes whose name is `prefix` or begins with `prefix` and a dot."""
     return {key: value for key, value in attributes.items() if key == prefix or key.startswith(f"{prefix}.")}
 
 
 def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any] | list[Any]:
-    """Return the attributes below a prefix as nested data.
+    """Return the attributes whose names begin with `prefix` and a dot as nested data, without the prefix.
 
     Raises:
-        ValueError: the prefix itself is an attribute, so it has a value instead of nested data.
+        ValueError: an attribute has the prefix as its whole name, so there is no place for its value.
     """
     below = filter_attributes(attributes, prefix)
     if prefix in below:
@@ -221,7 +221,7 @@ def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
 
 
 def extract_links_from_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the links of a span; incomplete links are skipped."""
+    """Return the links of a span, as `make_link_attributes` receives them; incomplete links are skipped."""
     links: dict[str, str] = {}
     for each in _indexed(attributes, LINK):
         if isinstance(each, dict):

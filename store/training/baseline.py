@@ -1,4 +1,4 @@
-"""Algorithm that learns nothing. It runs every task and logs the results, as a check of the other components."""
+"""Algorithm that learns nothing. It runs every task and logs the results, to check the other components."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Baseline(FastAlgorithm):
             for epoch in range(self.n_epochs):
                 for mode, dataset in parts:
                     for index in range(len(dataset)):
-                        await self._room(store)
+                        await self._wait_for_room(store)
                         rollout = await store.enqueue_rollout(dataset[index], mode=mode, config=STEADY)
                         logger.info("epoch %d, %s task %d is rollout %s", epoch, mode, index, rollout.rollout_id)
                         watchers.create_task(self._watch(store, rollout))
 
-    async def _room(self, store: Store) -> None:
+    async def _wait_for_room(self, store: Store) -> None:
         """Wait until no more than `max_queue_length` rollouts are queued."""
         while True:
             waiting = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
@@ -96,11 +96,11 @@ class Baseline(FastAlgorithm):
     async def _watch(self, store: Store, rollout: Rollout) -> None:
         """Wait until a rollout has ended, and log its results."""
         (ended,) = await store.wait_for_rollouts([rollout.rollout_id])
-        logger.info("rollout %s ended %s", rollout.rollout_id, ended.status)
+        logger.info("rollout %s ended with status %s", rollout.rollout_id, ended.status)
         for attempt in await store.query_attempts(rollout.rollout_id):
-            self._tell(attempt, list(await store.query_spans(rollout.rollout_id, attempt.attempt_id)))
+            self._log_results(attempt, list(await store.query_spans(rollout.rollout_id, attempt.attempt_id)))
 
-    def _tell(self, attempt: Attempt, spans: list[Span]) -> None:
+    def _log_results(self, attempt: Attempt, spans: list[Span]) -> None:
         name = f"rollout {attempt.rollout_id}, attempt {attempt.sequence_id}"
         logger.info("%s by %s: %s, %d spans", name, attempt.worker_id, attempt.status, len(spans))
         for span in spans if self.span_verbosity != "none" else ():

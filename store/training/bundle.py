@@ -42,7 +42,7 @@ _EVENT_SECONDS = 0.1
 
 @dataclass
 class RunnerBundle:
-    """Runners' side of a training. Each call is one worker with its own runner.
+    """Runners' side of a training. Each call runs one worker, which has its own runner.
 
     Attributes:
         agent: the agent to run.
@@ -50,8 +50,8 @@ class RunnerBundle:
         tracer: specification of the tracer; None for a `Tracer`.
         hooks: the hooks that are called for the attempts.
         max_rollouts: the maximum number of attempts per worker; None for no limit.
-        seed: seed of Python's `random` in processes of runners.
-        trainer: the agent's trainer; in the process of a runner, a copy with its settings. None if there is none.
+        seed: seed of Python's `random` in child processes, combined with the worker's id; the main process ignores it.
+        trainer: the agent's trainer, or None. Another process receives a copy with the settings of the trainer.
     """
 
     agent: LitAgent[Any]
@@ -73,7 +73,7 @@ class RunnerBundle:
         if self.seed is not None and multiprocessing.parent_process() is not None:
             random.seed(f"{self.seed}/{worker_id}")
         if self.trainer is not None:
-            # The agent holds only a weak reference, which was not sent with it.
+            # The agent's reference to its trainer is weak, so it is not sent to another process.
             self.agent.set_trainer(self.trainer)
             if self._was_sent:
                 self.trainer.use_store(store)
@@ -97,14 +97,14 @@ class AlgorithmBundle:
 
     Attributes:
         algorithm: the algorithm; if None, the call only waits until the event is set.
-        adapter: converts spans to training data; in another process it is built again.
+        adapter: converts spans to training data; None in another process, which builds it from `adapter_spec`.
         adapter_spec: specification of the adapter; None for `TracerTraceToTriplet`.
         llm_proxy: the proxy through which agents call models, or None.
         initial_resources: the resources that the training starts from.
         train_dataset: tasks to train on.
         val_dataset: tasks for validation.
         seed: seed of Python's `random`.
-        trainer: the trainer; None in another process.
+        trainer: a weak reference to the trainer; None in another process.
     """
 
     algorithm: Algorithm | None
