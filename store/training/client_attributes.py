@@ -1,4 +1,4 @@
-"""Span attributes of calls in all protocols that the LLM proxy records, under the names that the proxy writes."""
+"""Conversion of model calls to span attributes, for all protocols and under the names that the LLM proxy records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_LIMIT: Final = sys.maxsize
 
 
 def request_attributes(endpoint: Endpoint) -> Callable[[Mapping[str, Any]], Json]:
-    """Return a function from a call's arguments to attributes."""
+    """Return a function that converts a call's arguments to span attributes."""
 
     def of_request(request: Mapping[str, Any]) -> Json:
         into = Attributes((), _NO_LIMIT)
@@ -31,7 +31,7 @@ def request_attributes(endpoint: Endpoint) -> Callable[[Mapping[str, Any]], Json
 
 
 def response_attributes(endpoint: Endpoint) -> Callable[[Mapping[str, Any]], Json]:
-    """Return a function from a response to attributes."""
+    """Return a function that converts a response to span attributes."""
 
     def of_answer(answer: Mapping[str, Any]) -> Json:
         into = Attributes((), _NO_LIMIT)
@@ -42,7 +42,7 @@ def response_attributes(endpoint: Endpoint) -> Callable[[Mapping[str, Any]], Jso
 
 
 def stream_assembly(endpoint: Endpoint) -> Callable[[Sequence[Any]], Json]:
-    """Return a function from the events of a stream to the response that they add up to."""
+    """Return a function that combines the events of a stream into one response."""
 
     def assembled(events: Sequence[Any]) -> Json:
         assembly = ASSEMBLIES[endpoint](_NO_LIMIT)

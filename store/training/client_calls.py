@@ -1,6 +1,6 @@
-"""Recording of the calls of client packages as spans of the current attempt.
+"""Recording of the calls that client packages, such as `openai`, make to models, as spans of the current attempt.
 
-A span contains prompt, response, token ids and logprobs, but no headers. Calls outside of attempts are unchanged.
+A span contains prompt, response, token ids and logprobs, but no headers. Calls outside of attempts are not recorded.
 """
 
 from __future__ import annotations
@@ -24,41 +24,45 @@ from store.training.scope import current_scope
 logger = logging.getLogger("store.training.openai_spans")
 
 CALL_SPAN: Final = "openai.chat.completion"
-"""The name of the span of a generation, which adapters look for. The protocol of the call does not matter."""
+"""The name of the span of a call that generates text, in any protocol. Adapters find these spans by this name."""
 EMBEDDINGS_SPAN: Final = "openai.embeddings"
 
-# The clients mark requests for a raw response with this header. The body of a streaming one is the caller's to read.
+# The clients set this header on requests for a raw response. If its value is `stream`, the caller reads the body.
 _RAW_HEADER: Final = "X-Stainless-Raw-Response"
 _STREAMING: Final = "stream"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedApi:
-    """One API of a client, and the conversion of its calls to attributes."""
+    """One API of a client, and the conversion of its calls to span attributes."""
 
     span: str
     """The name of the span."""
     of_request: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """Function from the arguments of a call to span attributes."""
     of_answer: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """Function from a response to span attributes."""
     assembled: Callable[[Sequence[Any]], dict[str, Any]]
-    """Function from the events of a stream to the response that they add up to."""
+    """Function that combines the events of a stream into one response."""
     answer_field: str
-    """A field that every response has, and no stream."""
+    """A field that every response object has and no stream object has."""
 
 
 class ModelRun:
-    """A call to a model that a framework reports. It is not recorded again if a client records it."""
+    """A call to a model that a framework, such as LangChain, reports. If a client records it, the framework's
+    instrumentation does not record it again.
+    """
 
     def __init__(self, context: Context, around: ModelRun | None) -> None:
         self.context = context
-        """The context with the parent of the call's span."""
+        """The OpenTelemetry context with the parent of the call's span."""
         self.is_recorded = False
         self.is_over = False
-        # A framework may report several calls before it makes the first one.
+        # A framework may report several calls before it makes the first one, so a client's call belongs to all of them.
         self._around = None if around is None or around.is_over else around
 
     def mark_recorded(self) -> None:
-        """Note that a client records the call."""
+        """Set `is_recorded` for this call, and for the earlier calls that were open when the framework reported it."""
         self.is_recorded = True
         if self._around is not None:
             self._around.mark_recorded()
@@ -100,7 +104,7 @@ def recording_method(api: RecordedApi) -> Callable[[Callable[..., Any], bool], C
 
 
 def recording_manager(api: RecordedApi) -> Callable[[Callable[..., Any], bool], Callable[..., Any]]:
-    """Return a function that wraps a method that returns a context manager of a stream."""
+    """Return a function that wraps a method that returns a context manager of a stream, so that it is recorded."""
 
     def wrap(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
         manager = _AsyncManager if is_async else _Manager
@@ -115,7 +119,10 @@ def recording_manager(api: RecordedApi) -> Callable[[Callable[..., Any], bool], 
 
 
 def _parsed(answer: Any, request: Mapping[str, Any]) -> Any:
-    """Return the response in a raw response, which reads its body once and caches it; otherwise the answer itself."""
+    """Return the parsed body of a raw response, None for a raw response that streams, and any other answer itself.
+
+    The client caches the parsed body, so the caller can parse the response again.
+    """
     if not (hasattr(answer, "parse") and hasattr(answer, "http_response")):
         return answer
     headers: Mapping[str, str] = request.get("extra_headers") or {}
@@ -128,7 +135,7 @@ async def _parsed_later(answer: Any, request: Mapping[str, Any]) -> Any:
 
 
 class ClientCall:
-    """One call, from its request to the end of its response."""
+    """Recording of one call, from its request to the end of its response."""
 
     def __init__(self, api: RecordedApi, span: trace.Span) -> None:
         self._api = api
@@ -149,7 +156,7 @@ class ClientCall:
         return cls(api, scope.tracer.start_span(api.span, context, attributes=safely(api.of_request, request)))
 
     def open(self) -> _Open:
-        """Return a context manager for the time until the response. Spans that begin in it are children of the
+        """Return a context manager for the time until the response. Spans that begin in this time are children of the
         call's span.
         """
         return _Open(self, self._span)
@@ -163,7 +170,7 @@ class ClientCall:
         return answer
 
     def tee(self, stream: Any) -> Any:
-        """Return a stream that records what is read from it."""
+        """Return a wrapper of a stream that records the chunks that the caller reads."""
         self._is_streaming = True
         return _AsyncTee(stream, self) if hasattr(stream, "__anext__") else _Tee(stream, self)
 
@@ -231,7 +238,7 @@ class _Teeing:
             self._call.failed(error)
 
     def __del__(self) -> None:
-        # This records a stream that was not read to its end.
+        # The caller may drop a stream before its end; the chunks that were read are recorded.
         self._end()
 
 
@@ -306,7 +313,7 @@ class _Managing:
     def _tee(stream: Any, call: ClientCall) -> Any:
         raw = getattr(stream, "_raw_stream", None)
         if raw is not None:
-            stream._raw_stream = call.tee(raw)  # noqa: SLF001 - the helper's events are those of this stream
+            stream._raw_stream = call.tee(raw)  # noqa: SLF001 - the helper reads its events from this stream
         return stream
 
 
@@ -335,9 +342,9 @@ class _AsyncManager(_Managing):
 
 
 def safely(function: Callable[[Any], dict[str, Any]], value: Any) -> dict[str, Any]:
-    """Return the function's result for a payload, or an empty dict if the payload cannot be read."""
+    """Return the function's result for a payload, or an empty dict if the function raises an exception."""
     try:
         return function(value)
     except Exception:
-        logger.exception("a call of a model's client could not be recorded completely")
+        logger.exception("a call to a model could not be recorded completely")
         return {}

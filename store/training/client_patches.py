@@ -1,6 +1,7 @@
 """Replacement of methods of client packages. A package that is not imported yet is patched when it is imported.
 
-Importing a client takes a second, and most processes with a tracer use one client or none.
+Importing a client takes a second, and most processes with a tracer use one client or none. Therefore a client is not
+imported only to be patched.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ClientMethods:
     classes: tuple[str, ...]
     methods: tuple[str, ...]
     wrap: Callable[[Wrapped, bool], Wrapped]
-    """Function that returns the replacement of a method; its second argument is whether the class is async."""
+    """Function from a method, and whether its class is async, to the replacement of the method."""
 
 
 def patch_client(package: str, targets: Sequence[ClientMethods]) -> bool:
@@ -87,7 +88,7 @@ class _Finder(MetaPathFinder):
         del path, target
         if fullname not in self.waiting or fullname in self._searched:
             return None
-        # The other finders know where the module is.
+        # The nested search skips this finder, so another finder finds the module.
         self._searched.add(fullname)
         try:
             spec = find_spec(fullname)
@@ -106,7 +107,7 @@ _finder: Final = _Finder()
 
 
 class _PatchingLoader(Loader):
-    """Loader of a module that calls a function after the module has run."""
+    """Loader that executes a module with the module's own loader, and then calls a function."""
 
     def __init__(self, loader: Loader, after: Callable[[ModuleType], None]) -> None:
         self._loader = loader
@@ -116,7 +117,7 @@ class _PatchingLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module keeps its own loader, which can also read its source and its data.
+        # The module keeps its own loader, because only that loader can read the module's source and data.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

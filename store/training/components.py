@@ -22,7 +22,7 @@ class Components(Generic[T]):
         kind: the type of the component: a class, a runtime-checkable protocol, or its dotted path, which is imported
             when a component is checked.
         registry: dotted paths by short name.
-        default_type: the class for a dict without `type` and `name`.
+        default_type: the class, function or dotted path for a dict without `type` and `name`.
     """
 
     def __init__(
@@ -47,16 +47,19 @@ class Components(Generic[T]):
     ) -> T | None:
         """Return the component that a specification describes.
 
-        - None: what `default` returns.
-        - a string: a short name, or a dotted path (`package.module.Class` or `package.module:Class`).
-        - a dict: its key `type` is a class or a dotted path, or its key `name` a short name; other keys are arguments.
-        - an instance of the kind: itself.
-        - a class: a new instance; another callable: its result.
+        - None: the result of `default`.
+        - a string: the object with this short name or dotted path (`package.module.Class` or `package.module:Class`) is
+          the specification.
+        - a dict: the key `type` (a class, a function or a dotted path) or the key `name` (a short name) selects what
+          creates the component; the other keys are its arguments.
+        - an instance of the kind: the instance itself.
+        - a class: a new instance.
+        - another callable: its result.
 
         Args:
             spec: the specification.
             default: creates the component if there is no specification.
-            fill: further arguments of a class; those without a parameter of the same name are ignored.
+            fill: further arguments for a class or a dict; those without a parameter of the same name are ignored.
 
         Raises:
             Invalid: there is no specification and no default, or the name cannot be resolved.

@@ -43,7 +43,7 @@ async def follow(
     min_rollouts: int = 1,
     timeout: float | None = None,  # noqa: ASYNC109 - it limits a batch, not the call
 ) -> AsyncIterator[Finished]:
-    """Yield all rollouts of the store as they end, for algorithms that learn while agents work. This never returns.
+    """Yield all rollouts of the store as they end, for algorithms that learn while agents work. This never ends.
 
     Save the cursor together with the results of the batch, in one transaction or one file. A restart from this cursor
     misses no rollout and repeats none. A rollout that was reopened and ends again is yielded again.
@@ -62,7 +62,7 @@ async def follow(
     if min_rollouts < 1:
         raise Invalid("min_rollouts", f"{min_rollouts} is below 1")
     if timeout is not None and not timeout > 0:
-        raise Invalid("timeout", f"{timeout} is not above 0; leave it out to wait for ever")
+        raise Invalid("timeout", f"{timeout} is not above 0; leave it out to wait without a limit")
     async with aclosing(_endings(store, after)) as endings:
         cursor, upcoming = after, None
         try:
@@ -79,7 +79,7 @@ async def follow(
                     seen[rollout_id] = None
                 yield Finished(await _ended(store, seen), cursor)
         finally:
-            await _let_go(upcoming)
+            await _stop_waiting(upcoming)
 
 
 async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | None) -> bool:
@@ -90,14 +90,14 @@ async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | No
 
 
 async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
-    """Yield each of these rollouts with its latest attempt when it has ended. First come those that ended before.
+    """Yield each of these rollouts, with its latest attempt, when it has ended. Those that ended before come first.
 
     Args:
         store: the store of the rollouts; it must have a log.
         rollouts: the rollouts to wait for, as `enqueue` returned them; duplicates are yielded once.
 
     Raises:
-        NotFound: the rollouts belong to another store.
+        NotFound: the log does not contain the rollouts, for example because they belong to another store.
         Unsupported: the store has no log.
     """
     pending = {rollout.rollout_id: rollout for rollout in rollouts}
@@ -108,7 +108,7 @@ async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[R
     for rollout in await _ended(store, pending):
         del pending[rollout.rollout_id]
         yield rollout
-    async with aclosing(_endings(store, cursor)) as endings, aclosing(_together(endings)) as batches:
+    async with aclosing(_endings(store, cursor)) as endings, aclosing(_batched(endings)) as batches:
         while pending:
             for rollout in await _ended(store, [each for each in await anext(batches) if each in pending]):
                 del pending[rollout.rollout_id]
@@ -132,9 +132,9 @@ async def left_the_queue(store: Store, rollout: Rollout) -> None:
 
 
 async def newest_cursor(store: Store) -> str | None:
-    """Return a cursor near the end of the log, or None if no such cursor is known.
+    """Return a cursor near the end of the log, or None if the store has no rollouts or no log.
 
-    A reader that starts there receives all future events, and possibly some past ones.
+    A reader that starts at the cursor receives all future events, and possibly some past ones.
     """
     newest = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=1)
     cursor = None
@@ -146,7 +146,7 @@ async def newest_cursor(store: Store) -> str | None:
 
 
 async def _endings(store: Store, after: str | None) -> AsyncGenerator[tuple[str, str]]:
-    """Yield the id of each rollout that ends, with the cursor after that event."""
+    """Yield the id of each rollout that ends, with the cursor after the event of its end."""
     async with aclosing(_tail(store, after, [_CHANGED], None)) as events:
         async for event in events:
             # A change from one end status to another is not a new end.
@@ -154,7 +154,7 @@ async def _endings(store: Store, after: str | None) -> AsyncGenerator[tuple[str,
                 yield event.stream.removeprefix(_STREAM), event.cursor
 
 
-async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[list[str]]:
+async def _batched(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[list[str]]:
     """Yield the ids of ended rollouts in lists. Ids that are available at the same time are in one list, without
     duplicates.
     """
@@ -172,10 +172,10 @@ async def _together(endings: AsyncGenerator[tuple[str, str]]) -> AsyncGenerator[
                 seen[upcoming.result()[0]] = None
             yield list(seen)
     finally:
-        await _let_go(upcoming)
+        await _stop_waiting(upcoming)
 
 
-async def _let_go(upcoming: asyncio.Future[tuple[str, str]] | None) -> None:
+async def _stop_waiting(upcoming: asyncio.Future[tuple[str, str]] | None) -> None:
     """Stop waiting for the next end, so that its generator can be closed."""
     if upcoming is not None:
         upcoming.cancel()
@@ -193,7 +193,7 @@ async def _cursor_at_creation(store: Store, rollout: Rollout) -> str:
 def _tail(
     store: Store, after: str | None, types: Sequence[str], rollout_id: str | None, *, follow: bool = True
 ) -> AsyncGenerator[LoggedEvent]:
-    # `tail` returns a generator. The caller must close it if it stops before the end.
+    # `tail` returns a generator. A caller that does not read it to its end must close it.
     tail = cast("AsyncGenerator[LoggedEvent]", store.log.tail(after, follow=follow, types=types, rollout_id=rollout_id))
     return store.checked_tail(tail) if follow and isinstance(store, AlgorithmStore) else tail
 

@@ -46,7 +46,7 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        ValueError: a value is None or an object.
+        ValueError: a value is neither a string, bool, int or float nor a dict or list of these.
         RuntimeError: there is no current attempt.
     """
     fields = _emit(ANNOTATION_SPAN, _annotation(annotation), propagate=propagate)
@@ -73,8 +73,8 @@ def emit_reward(
 ) -> SpanCoreFields:
     """Record a reward in the current attempt, and return once it is stored.
 
-    The sequence id of its span is greater than those of the spans of all ended calls, and smaller than those of the
-    spans of all later calls.
+    Sequence ids order the spans of an attempt. The reward's span comes after the spans of all calls that have ended,
+    and before the spans of all later calls.
 
     Args:
         reward: one number, or several numbers by name.
@@ -84,7 +84,8 @@ def emit_reward(
 
     Raises:
         TypeError: the reward is not a number.
-        ValueError: a number is not finite, a value of the dict is not a number, or `primary_key` is not a key of it.
+        ValueError: a number is not finite, a value of the dict is not a number, or `primary_key` is not a key of the
+            dict.
         RuntimeError: there is no current attempt.
     """
     fields = _emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=propagate)
@@ -99,7 +100,8 @@ async def emit_reward_async(
 ) -> SpanCoreFields:
     """Record like `emit_reward`, without blocking the event loop.
 
-    The sequence id of its span is between those of the calls before and after it in the same task.
+    By sequence id, the reward's span comes after the spans of earlier calls of the same task, and before the spans of
+    later ones.
     """
     return await _flushed(_emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=True))
 
@@ -130,7 +132,7 @@ def finite(value: float, what: str) -> float:
     """Return a number as a float.
 
     Raises:
-        ValueError: it is NaN or infinite, which databases do not preserve.
+        ValueError: the number is NaN or infinite, which databases do not preserve.
     """
     number = float(value)
     if not math.isfinite(number):
@@ -160,7 +162,7 @@ def emit_object(
     attributes: Mapping[str, Any] | None = None,
     propagate: bool = True,  # noqa: FBT001, FBT002 - signature of the contract
 ) -> SpanCoreFields:
-    """Record a value in the current attempt, to be read back with `get_object_value`.
+    """Record a value in the current attempt. `get_object_value` returns the value of such a span.
 
     Args:
         object: a string, number, bool, bytes, or any JSON value.
@@ -168,7 +170,7 @@ def emit_object(
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        RuntimeError: the value is not JSON, or there is no current attempt.
+        RuntimeError: JSON does not support the value, or there is no current attempt.
     """
     return _emit(OBJECT_SPAN, _described(object) | sanitize_attributes(attributes or {}), propagate=propagate)
 
@@ -217,7 +219,7 @@ def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool) -> SpanC
         end_time=now,
     )
     if propagate:
-        # The import is here, because building a span must not import the SDK.
+        # The import is here, because building a span must not import the SDK of OpenTelemetry.
         from store.training.tracer import record_fields
 
         record_fields(require_scope(name), fields)

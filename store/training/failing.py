@@ -33,10 +33,11 @@ class AgentFails(RuntimeError):
 
 
 async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
-    """Return once `PATIENCE` attempts have failed and none has succeeded; otherwise wait until cancelled.
+    """Return an error once `PATIENCE` attempts have failed and none has succeeded.
 
-    Only attempts that began in this training count, because attempts of a killed training are closed when the next one
-    begins.
+    If an attempt succeeds first, or the log cannot be read, the call waits until it is cancelled. Only attempts that
+    began after the cursor count. Attempts that a killed training left open may also fail after the cursor, because the
+    next training closes them when it begins.
 
     Args:
         store: the store of the attempts.
