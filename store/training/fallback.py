@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 4.0
-"""Seconds for which a call waits for the store, with the retries of its client, before it is recorded.
+"""Seconds for which a call waits for the store, with the retries of its client, before it is recorded in a journal.
 
 A recorder of spans waits for 5 s, so this limit must be lower.
 """
 PAUSE_SECONDS: Final = 1.0
 """Seconds between two checks whether the store is available again."""
 LEAVE_SECONDS: Final = 5.0
-"""Seconds for which a runner that ends waits for the import of what it has recorded."""
+"""Seconds for which a runner that ends waits for the import of its recorded calls."""
 
 _AT_WORK: Final = ("preparing", "running")
 _ENDED: Final = frozenset({"succeeded", "failed", "timeout", "unresponsive"})
@@ -57,17 +57,18 @@ _ENDED: Final = frozenset({"succeeded", "failed", "timeout", "unresponsive"})
 class FallbackStore(DelegatingStore):
     """Store of a runner that continues its executions in run folders while the store behind it is unavailable.
 
-    If a writing call of an execution gets no answer within `patience` seconds, it is recorded in a journal below the
-    directory with its idempotency key, and so are the later calls of the attempt. The run's folder shows them. Once the
-    store is available again, the calls are made in their order, and the folder is exported anew. A call that the store
-    had already executed has no second effect.
+    An execution is an attempt of a run that this process executes. If a writing call of an execution gets no answer
+    within `patience` seconds, the call is recorded in a journal below the directory with its idempotency key, and so
+    are the later calls of the attempt. The run's folder shows the recorded calls. Once the store is available again,
+    the calls are made in their order, and the folder is exported again. A call that the store had already executed has
+    no second effect.
 
-    Ids and versions that a recorded call returns are provisional. Checkpoints and artifacts that the execution has
-    saved can be read meanwhile; other reads of its run wait for the store.
+    Ids and versions that a recorded call returns are provisional. During the outage, checkpoints and artifacts that the
+    execution has saved can be read; other reads of its run wait for the store.
 
     Args:
         target: the store.
-        directory: the reports directory; it may be that of a mirror.
+        directory: the reports directory, which contains the run folders; a mirror may write to the same directory.
         patience: seconds for which a call waits for the store before it is recorded.
 
     Raises:
@@ -87,7 +88,7 @@ class FallbackStore(DelegatingStore):
         self._folders: dict[str, RecordedRun] = {}
         self._changed: set[str] = set()
         self._abandoned: set[str] = set()
-        # Attempts of this process whose folder was written after an import, and that had not ended by then.
+        # Attempts of this process whose folder was written after an import. It is written again when the attempt ends.
         self._exported: set[str] = set()
         self._lock = threading.Lock()
         self._importing = asyncio.Lock()
@@ -109,7 +110,7 @@ class FallbackStore(DelegatingStore):
 
     @property
     def has_recorded(self) -> bool:
-        """Whether calls wait for the store."""
+        """Whether recorded calls wait for the store."""
         return bool(self._journals)
 
     async def close(self) -> None:
@@ -117,7 +118,7 @@ class FallbackStore(DelegatingStore):
 
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[FallbackStore]:
-        """Write folders and import recorded calls during the block, first those of dead processes."""
+        """Write run folders and import recorded calls during the block, beginning with the calls of dead processes."""
         self._loop = asyncio.get_running_loop()
         self._root.mkdir(parents=True, exist_ok=True)
         await self.settle()
@@ -137,7 +138,7 @@ class FallbackStore(DelegatingStore):
         self._executions[rollout.attempt.attempt_id] = Execution(rollout, graph)
 
     def end(self, attempt_id: str) -> None:
-        """Forget what an attempt has saved. Its recorded calls are still imported."""
+        """Forget the checkpoints and artifacts that an attempt has saved. Its recorded calls are still imported."""
         self._executions.pop(attempt_id, None)
 
     def execution_of(self, rollout_id: str) -> Execution | None:
@@ -156,7 +157,7 @@ class FallbackStore(DelegatingStore):
         arguments: Callable[[], dict[str, Any]],
         call: Callable[[], Awaitable[T]],
     ) -> tuple[bool, T | None]:
-        """Make a call, or record it; return whether it was made, and its result.
+        """Make a call, or record it if the store is unavailable; return whether it was made, and its result.
 
         Args:
             attempt_id: the attempt of the call.
@@ -166,7 +167,7 @@ class FallbackStore(DelegatingStore):
 
         Raises:
             StoreError: the store refuses the call.
-            Unavailable: the store is unavailable, and the call cannot be recorded, or belongs to no execution.
+            Unavailable: the store is unavailable, and the call cannot be recorded or does not belong to an execution.
         """
         execution = self._executions.get(attempt_id)
         if execution is None:
@@ -188,7 +189,7 @@ class FallbackStore(DelegatingStore):
                 raise Unavailable(f"the store is unavailable, and {self._root} cannot be written: {error}") from error
 
     def _record(self, execution: Execution, call: RecordedCall, cause: Exception | None) -> bool:
-        """Append a call to the journal of its attempt; return False if the journal was closed meanwhile."""
+        """Append a call to the journal of its attempt; return False if an import has closed the journal meanwhile."""
         attempt_id = execution.rollout.attempt.attempt_id
         with self._lock:
             journal = self._journals.get(attempt_id)
@@ -267,7 +268,7 @@ class FallbackStore(DelegatingStore):
                 await self.settle()
 
     async def settle(self) -> bool:
-        """Make the recorded calls, also those of dead processes; return False if the store is still unavailable."""
+        """Make the recorded calls, including those of dead processes; return False if some could not be made."""
         async with self._importing:
             try:
                 for journal in await asyncio.to_thread(self._directory.take_over):
@@ -285,7 +286,7 @@ class FallbackStore(DelegatingStore):
             return True
 
     def _find_folder(self, journal: Journal) -> None:
-        """Find the files that a dead process has written from its journal."""
+        """Determine from a journal which files a dead process has written to the folder of the run."""
         head = journal.head
         with self._no_folder(head):
             folder = RecordedRun(self._root, head.rollout, head.rerun_seq, is_written=True)
@@ -314,7 +315,7 @@ class FallbackStore(DelegatingStore):
                     journal.refused.append(str(error))
                 journal.drop_first()
             await self._reopen(rollout, found, is_abandoned=attempt_id in self._abandoned)
-            # The journal is closed last. If this process stops before, the next import also writes the folder.
+            # The journal is closed last. If this process dies before, the next process also writes the folder.
             self._exported.add(attempt_id)
             await self._write_anew(rollout)
             with self._lock:
@@ -329,8 +330,8 @@ class FallbackStore(DelegatingStore):
     async def _reopen(self, rollout: AttemptedRollout, before: Any, *, is_abandoned: bool) -> None:
         """Bring the status of an attempt up to date after its calls were made.
 
-        The first call revives an attempt that the watchdog has closed. If its process is dead, it is closed again, so
-        that the run can be resumed. Else the run goes on.
+        The first imported call revives an attempt that the watchdog has ended. If the process of the attempt is dead,
+        the attempt is ended again, so that the run can be resumed. Otherwise the run continues.
         """
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
         attempts = {each.attempt_id: each.status for each in await self._target.query_attempts(rollout_id)}
@@ -368,12 +369,12 @@ class FallbackStore(DelegatingStore):
                 logger.warning("the folder of run %s is not up to date: %s", rollout.rollout_id, error)
 
     async def _leave(self) -> None:
-        """Import what was recorded within a limit, or leave it to the next runner."""
+        """Import the recorded calls within `LEAVE_SECONDS`, and leave the others to the next runner."""
         if not self._journals:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
-                while not await self.settle():  # noqa: ASYNC110 - the database tells no event
+                while not await self.settle():  # noqa: ASYNC110 - no event reports that the database is available
                     await asyncio.sleep(PAUSE_SECONDS)
         await self._write_folders()
         for attempt_id, journal in list(self._journals.items()):
@@ -387,7 +388,12 @@ class FallbackStore(DelegatingStore):
     async def read(
         self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
-        """Return the result of a read; during a fallback, of what the execution has saved, or wait for the store.
+        """Return the result of a read; during an outage, from what the execution has saved, or after the outage.
+
+        Args:
+            rollout_id: the run.
+            read: reads from the store.
+            known: returns the result from what the execution has saved, or `UNKNOWN`; None if only the store knows it.
 
         Raises:
             Unavailable: the store is unavailable, and this process does not execute the run.
@@ -417,7 +423,7 @@ class FallbackStore(DelegatingStore):
             try:
                 return await self._target.get_resources_by_id(*args, **kwargs)
             except Unavailable:
-                # Only an execution waits. A runner that claims rollouts tries again by itself.
+                # Only code of an attempt waits. A runner that claims rollouts handles the error and tries again.
                 if current_scope() is None:
                     raise
             await asyncio.sleep(min(PAUSE_SECONDS, self._patience))
@@ -429,7 +435,7 @@ class FallbackStore(DelegatingStore):
         execution = self._executions.get(attempt_id)
         status = given.get("status", UNSET)
         if execution is not None and status is UNSET and attempt_id in self._journals:
-            # A heartbeat would be late at the import, and recorded calls are signs of life themselves.
+            # Heartbeats are not recorded: at the import they would be late, and the imported calls show activity, too.
             return execution.rollout.attempt
         if execution is None or status is UNSET:
             return await self._target.update_attempt(rollout_id, attempt_id, **given)
@@ -440,7 +446,7 @@ class FallbackStore(DelegatingStore):
             lambda: self._target.update_attempt(rollout_id, attempt_id, **given),
         )
         if made and status in _ENDED and attempt_id in self._exported:
-            # The run has gone on in the store since its folder was written.
+            # The folder was written at the import, so it lacks the later part of the run.
             self._exported.discard(attempt_id)
             await self._write_anew(execution.rollout)
         if made and attempt is not None:
@@ -449,7 +455,9 @@ class FallbackStore(DelegatingStore):
         return execution.rollout.attempt.model_copy(update={"status": status, **ended})
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Record spans, and return the index in `spans` and the sequence id of each new span; 0 during a fallback.
+        """Record spans, and return the index in `spans` and the sequence id of each new span.
+
+        If the call is recorded in a journal, all spans count as new and keep their sequence ids.
 
         Raises:
             StoreError: as `add_many_spans`.
@@ -471,7 +479,10 @@ class FallbackStore(DelegatingStore):
 
 
 class _WithoutFolder:
-    """Block whose failure leaves a run without a folder. Its calls are recorded in the journal all the same."""
+    """Context manager that ignores an error of a run's folder, and gives up the folder.
+
+    The journal still records the calls of the run.
+    """
 
     def __init__(self, folders: dict[str, RecordedRun], head: JournalHead) -> None:
         self._folders = folders
@@ -490,7 +501,7 @@ class _WithoutFolder:
 
 
 class EndedAttempts(Hook):
-    """Hook that ends the executions of a `FallbackStore`.
+    """Hook that calls `FallbackStore.end` when an attempt has ended.
 
     Args:
         store: the store.

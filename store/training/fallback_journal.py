@@ -1,7 +1,7 @@
 """Journals of calls that were recorded while a store was unavailable: one file per attempt, in a directory per process.
 
-The first line of a file is the run with its attempt, each further line a call. A line is on the disk before its call
-returns.
+The first line of a file contains the run with its attempt, and each further line contains a call. A line is synced to
+the disk before its call returns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from store.runtime.process import is_gone, this_process
 from store.training.spool import process_name, process_named
 
 _LEFT: Final = "left"
-"""The directory of files whose process runs but has stopped to import them."""
+"""Name of the directory of journals that their process no longer imports, so that another process may do so."""
 
 
 class JournalHead(Frozen):
@@ -47,10 +47,10 @@ class Journal:
         self.path = path
         self.head = head
         self.refused: list[str] = []
-        """The reasons why the store refused calls."""
+        """The messages of the errors with which the store refused calls."""
         self._calls = deque(calls)
         self.count = len(self._calls)
-        """The number of calls that were recorded."""
+        """The number of recorded calls, including those that were imported."""
         self._is_open = True
         self._lock = threading.Lock()
 
@@ -72,7 +72,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal | None:
-        """Return the journal of a file; None if its process died before the first line was complete."""
+        """Return the journal of a file; None if the writing process died before the first line was complete."""
         first, *lines = path.read_bytes().split(b"\n")[:-1] or [b""]
         try:
             head = JournalHead.model_validate_json(first)
@@ -117,12 +117,12 @@ class Journal:
             self._calls.popleft()
 
     def stop(self) -> None:
-        """Accept no further calls. The file stays."""
+        """Refuse further calls, and keep the file."""
         with self._lock:
             self._is_open = False
 
     def close(self) -> bool:
-        """Close the journal and remove its file, unless it has more calls to import; return whether it is closed.
+        """Close the journal and remove its file, unless calls remain to be imported; return whether it is closed.
 
         If the store refused calls, the file is kept under the name `….refused`.
         """
@@ -146,7 +146,7 @@ class JournalDirectory:
 
     def __init__(self, root: Path) -> None:
         self._all = root / ".fallback"
-        self._seen: set[str] = set()
+        self._ignored: set[str] = set()
 
     @property
     def own(self) -> Path:
@@ -158,7 +158,7 @@ class JournalDirectory:
         found: list[Journal] = []
         for path in sorted(self._all.glob("*/*.jsonl")):
             holder = path.parent
-            if path.name in self._seen or (holder.name != _LEFT and not is_gone(process_named(holder.name))):
+            if path.name in self._ignored or (holder.name != _LEFT and not is_gone(process_named(holder.name))):
                 continue
             self.own.mkdir(parents=True, exist_ok=True)
             # If several processes start at once, only one of them can move the file.
@@ -174,17 +174,17 @@ class JournalDirectory:
         return found
 
     def leave(self, journal: Journal, *, for_others: bool = False) -> Path:
-        """Put a journal where the next runner finds it, and return its path.
+        """Move a journal to the directory where the next runner finds it, and return its new path.
 
         Args:
-            journal: the journal; this process does not use it any more.
-            for_others: this process does not take it over again, because its run is not in the store.
+            journal: the journal, which this process no longer uses.
+            for_others: exclude the journal from `take_over` of this process, because its run is not in the store.
         """
         journal.stop()
         left = self._all / _LEFT
         left.mkdir(exist_ok=True)
         if for_others:
-            self._seen.add(journal.path.name)
+            self._ignored.add(journal.path.name)
         return journal.path.rename(left / journal.path.name)
 
 
@@ -195,7 +195,7 @@ def _append(path: Path, line: str) -> None:
             file.write(line.encode() + b"\n")
             os.fsync(file.fileno())
         except OSError:
-            # A part of the line would make the next line unreadable.
+            # An incomplete line would make the next line unreadable.
             with suppress(OSError):
                 file.truncate(end)
             raise

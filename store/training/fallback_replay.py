@@ -1,4 +1,4 @@
-"""Repetition of recorded calls on a store that is available again."""
+"""Replay of calls that were recorded during an outage, on the store that is available again."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from store.training.recorder import record
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Repetition of the recorded calls of an attempt."""
+    """Replay of the recorded calls of an attempt."""
 
     store: Store
     rollout: AttemptedRollout
 
     async def make(self, call: RecordedCall) -> Any:
-        """Make a call, unless the store has executed it before."""
+        """Make a call. If the store has executed it before, it has no second effect."""
         runs, given = self.store.runs, dict(call.arguments)
         ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
         match call.method:
@@ -49,7 +49,7 @@ class Replay:
                 return await self._report(given)
 
     async def _retract(self, given: dict[str, Any]) -> ArtifactRef:
-        """Retract an artifact. If it was saved during the fallback, its call is repeated, which returns its id."""
+        """Retract an artifact. If it was saved during the outage, the saving call is repeated to get its real id."""
         saved = given.pop("saved")
         if saved is not None:
             ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
@@ -58,8 +58,8 @@ class Replay:
 
     async def _report(self, given: dict[str, Any]) -> None:
         rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id
-        # A status has no idempotency key. This heartbeat follows a report that is still on its way to the database, so
-        # its answer shows whether that report arrived.
+        # A status update has no idempotency key, and an earlier update may still be on its way to the database. This
+        # heartbeat is executed after it, so the answer shows whether the earlier update arrived.
         attempt = await self.store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=time.time())
         if attempt.status != given["status"]:
             error = given.pop("error", None)

@@ -1,4 +1,4 @@
-"""Runs of a store whose executions continue in folders, and what these executions have saved."""
+"""Attribute `runs` of a `FallbackStore`, and the checkpoints and artifacts that executions have saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """An attempt that this process executes, and what it has saved."""
+    """An attempt that this process executes, with the checkpoints and artifacts that it has saved."""
 
     rollout: AttemptedRollout
     graph: PhaseGraph | None
@@ -54,7 +54,7 @@ class Execution:
         return as_at is None and at is None and view in views
 
     def is_whole(self, view: str) -> bool:
-        """Return whether a view contains nothing else, because the attempt builds on no other."""
+        """Return whether a view contains only what this attempt has saved, and nothing from the attempts before it."""
         return self.sequence_id == 1 or view.startswith("own:")
 
 
@@ -70,7 +70,7 @@ class CallRecorder(Protocol):
 
     @property
     def target(self) -> Store:
-        """The store behind it."""
+        """The store that executes the calls."""
         ...
 
     def execution(self, attempt_id: str) -> Execution | None:
@@ -88,13 +88,13 @@ class CallRecorder(Protocol):
         arguments: Callable[[], dict[str, Any]],
         call: Callable[[], Awaitable[T]],
     ) -> tuple[bool, T | None]:
-        """Make a call, or record it; return whether it was made, and its result."""
+        """Make a call, or record it if the store is unavailable; return whether it was made, and its result."""
         ...
 
     async def read(
         self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
-        """Return the result of a read, or what the execution knows of it, or wait for the store."""
+        """Return the result of a read; during an outage, from what the execution has saved, or after the outage."""
         ...
 
 
@@ -115,7 +115,7 @@ class FallbackRuns(DelegatingRuns):
             return await self.target.append_events(rollout_id, attempt_id, given, key=key)
 
         def arguments() -> dict[str, Any]:
-            run_commands.append(rollout_id, attempt_id, given, used)  # refuses what the store would refuse
+            run_commands.append(rollout_id, attempt_id, given, used)  # raises the errors that the store would raise
             return {"events": [each.model_dump(mode="json", exclude_none=True) for each in given], "key": used}
 
         made, versions = await self._store.perform(
@@ -148,7 +148,7 @@ class FallbackRuns(DelegatingRuns):
         used = key or _new_key()
         used_graph = graph or execution.graph
         taken = saving.taken(used_graph, scope=scope, name=name, state=state, after_phase=after_phase)
-        # The pipeline changes its state later.
+        # The pipeline may change its state later, so a copy is kept.
         kept = deepcopy(taken.state)
 
         def arguments() -> dict[str, Any]:

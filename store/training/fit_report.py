@@ -30,7 +30,7 @@ _NO_REWARD: Final = "no reward"
 
 
 class Version(NamedTuple):
-    """The version of the resources that a rollout was run with."""
+    """The id and the version of the resources that a rollout was run with."""
 
     resources_id: str | None
     version: int | None
@@ -68,7 +68,7 @@ class FitReport:
     attempts: int = 0
     """The number of attempts of these rollouts."""
     drops: dict[str, int] = field(default_factory=dict[str, int])
-    """Numbers of rollouts without training data, by reason: the type of error, the status, or `no reward`."""
+    """Numbers of rollouts without training data, by reason: the type of the error, the status, or `no reward`."""
     best: Version | None = None
     """The version with the greatest mean reward, in validation if there was any, otherwise in training."""
     seconds: float = 0.0
@@ -93,7 +93,7 @@ class _RolloutProgress:
     resources_id: str | None = None
     version: int | None = None
     is_known: bool = False
-    """Whether the log was read from the rollout's creation on."""
+    """Whether the event of the rollout's creation was read, so that no earlier event is missing."""
     status: str = ""
     attempts: int = 0
     latest: str = ""
@@ -103,7 +103,7 @@ class _RolloutProgress:
     """Sequence id and value of the latest attempt's final reward."""
 
     def apply(self, event: LoggedEvent) -> None:
-        """Apply the next event."""
+        """Update the state with the next event of the rollout."""
         data = event.data
         match event.type:
             case "rollout.enqueued" | "rollout.started":
@@ -135,7 +135,7 @@ class _RolloutProgress:
 
 
 async def read_report(store: Store, after: str | None, seconds: float, execution: ExecutionReport) -> FitReport:
-    """Return the report of the rollouts that ended after a cursor.
+    """Return the report of the rollouts that ended after a cursor. Without a log, the report counts no rollouts.
 
     Args:
         store: the store of the training.
@@ -154,7 +154,7 @@ async def read_report(store: Store, after: str | None, seconds: float, execution
                 ended.setdefault(rollout_id, progress)
     except (Unsupported, Incompatible):
         return FitReport(seconds=seconds, execution=execution)
-    # Rollouts that were reopened have not ended.
+    # A rollout that was reopened, and has not ended again, does not count.
     ended = {rollout_id: progress for rollout_id, progress in ended.items() if progress.status in ENDED}
     await _complete(store, {rollout_id: progress for rollout_id, progress in ended.items() if not progress.is_known})
     rewards = _rewards(ended.values())
@@ -171,7 +171,7 @@ async def read_report(store: Store, after: str | None, seconds: float, execution
 
 
 async def _complete(store: Store, rollouts: dict[str, _RolloutProgress]) -> None:
-    """Read all events of the rollouts that the training resumed, because they began before it."""
+    """Read all events of rollouts that were created before the training began."""
     for rollout_id, progress in rollouts.items():
         so_far = _RolloutProgress()
         async for event in store.log.tail(rollout_id=rollout_id, types=_TYPES):
