@@ -81,7 +81,7 @@ class LitAgent(Generic[T]):
 
     def __init__(self, *, trained_agents: str | None = None) -> None:
         self.trained_agents = trained_agents
-        """The agents of a trace whose calls are used for training. Only custom adapters read this attribute."""
+        """The agents of a trace whose calls are used for training. The adapters of this package do not read it."""
         self._runner: weakref.ref[Any] | None = None
         self._trainer: weakref.ref[Any] | None = None
 
@@ -207,7 +207,8 @@ class FunctionalLitAgent(LitAgent[Any]):
 
         Raises:
             RuntimeError: the function is async.
-            ValueError: the function declares a resource that does not exist, or the rollout has no attempt for a proxy.
+            ValueError: the function declares a resource that does not exist, or its model is a `ProxyLLM` to convert
+                and the rollout has no attempt.
         """
         if self._is_async:
             raise RuntimeError(f"{self._name} is async; call rollout_async")
@@ -218,7 +219,8 @@ class FunctionalLitAgent(LitAgent[Any]):
 
         Raises:
             RuntimeError: the function is not async.
-            ValueError: the function declares a resource that does not exist, or the rollout has no attempt for a proxy.
+            ValueError: the function declares a resource that does not exist, or its model is a `ProxyLLM` to convert
+                and the rollout has no attempt.
         """
         if not self._is_async:
             raise RuntimeError(f"{self._name} is not async; call rollout")

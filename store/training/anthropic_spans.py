@@ -1,4 +1,4 @@
-"""Instrumentation of the `anthropic` client, which records messages as spans of the current attempt."""
+"""Instrumentation of the `anthropic` client, which records Messages API calls as spans of the current attempt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TARGETS: Final = tuple(
 
 
 def instrument_anthropic() -> bool:
-    """Record the messages of the `anthropic` client; return False if it is not installed. Idempotent."""
+    """Record the Messages API calls of the `anthropic` client; return False if it is not installed. Idempotent."""
     return patch_client("anthropic", _TARGETS)
 
 

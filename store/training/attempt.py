@@ -199,7 +199,8 @@ class AttemptRun:
         outcome = self.outcome
         lost = 0
         if outcome.reason == "superseded":
-            # Storing the last spans may revive an attempt that the watchdog has ended. This status ends it again.
+            # Storing the last spans may revive an attempt that the watchdog of the store has ended. This status ends it
+            # again.
             outcome.status = await self._status_in_store() or outcome.status
         if self._scope is not None:
             wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
@@ -252,7 +253,7 @@ class AttemptRun:
         return None
 
     async def _ended_status(self) -> AttemptStatus | None:
-        """Return the status with which the watchdog or a user ended the attempt; None while the attempt is active."""
+        """Return the status with which the store or a user ended the attempt; None while the attempt is active."""
         for each in await self._store.query_attempts(self._rollout.rollout_id):
             if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
                 return each.status

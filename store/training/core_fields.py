@@ -57,6 +57,6 @@ def exception_attributes(exception: BaseException) -> dict[str, str | bool]:
 
 
 def type_name(value: Any) -> str:
-    """Return the qualified name of a value's type. The name of a builtin type has no module."""
+    """Return the qualified name of a value's type, with its module unless the type is builtin."""
     kind: type[Any] = value.__class__
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

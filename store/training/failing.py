@@ -46,7 +46,7 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     begun: set[str] = set()
     failures: list[LoggedEvent] = []
     try:
-        async with aclosing(_news(store, after)) as events:
+        async with aclosing(_attempt_events(store, after)) as events:
             async for event in events:
                 if event.type == _BEGUN:
                     begun.add(event.data["attempt_id"])
@@ -67,7 +67,7 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     raise AssertionError
 
 
-def _news(store: Store, after: str | None) -> Any:
+def _attempt_events(store: Store, after: str | None) -> Any:
     return store.log.tail(after, follow=True, types=[_BEGUN, _ENDED])
 
 

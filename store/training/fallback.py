@@ -68,7 +68,7 @@ class FallbackStore(DelegatingStore):
 
     Args:
         target: the store.
-        directory: the reports directory, which contains the run folders; a mirror may write to the same directory.
+        directory: the reports directory, which contains the run folders; a `Mirror` may use the same directory.
         patience: seconds for which a call waits for the store before it is recorded.
 
     Raises:
@@ -315,7 +315,7 @@ class FallbackStore(DelegatingStore):
                     journal.refused.append(str(error))
                 journal.drop_first()
             await self._reopen(rollout, found, is_abandoned=attempt_id in self._abandoned)
-            # The journal is closed last. If this process dies before, the next process also writes the folder.
+            # The journal is closed last. If this process dies before that, the next process also writes the folder.
             self._exported.add(attempt_id)
             await self._write_anew(rollout)
             with self._lock:
@@ -330,8 +330,8 @@ class FallbackStore(DelegatingStore):
     async def _reopen(self, rollout: AttemptedRollout, before: Any, *, is_abandoned: bool) -> None:
         """Bring the status of an attempt up to date after its calls were made.
 
-        The first imported call revives an attempt that the watchdog has ended. If the process of the attempt is dead,
-        the attempt is ended again, so that the run can be resumed. Otherwise the run continues.
+        The first imported call revives an attempt that the watchdog of the store has ended. If the process of the
+        attempt is dead, the attempt is ended again, so that the run can be resumed. Otherwise the run continues.
         """
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
         attempts = {each.attempt_id: each.status for each in await self._target.query_attempts(rollout_id)}
@@ -388,7 +388,9 @@ class FallbackStore(DelegatingStore):
     async def read(
         self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
-        """Return the result of a read; during an outage, from what the execution has saved, or after the outage.
+        """Return the result of a read.
+
+        During an outage, the result comes from what the execution has saved. If that is not enough, the read waits.
 
         Args:
             rollout_id: the run.
@@ -446,7 +448,7 @@ class FallbackStore(DelegatingStore):
             lambda: self._target.update_attempt(rollout_id, attempt_id, **given),
         )
         if made and status in _ENDED and attempt_id in self._exported:
-            # The folder was written at the import, so it lacks the later part of the run.
+            # The folder was written at an import, so it lacks the later part of the run.
             self._exported.discard(attempt_id)
             await self._write_anew(execution.rollout)
         if made and attempt is not None:
@@ -479,7 +481,7 @@ class FallbackStore(DelegatingStore):
 
 
 class _WithoutFolder:
-    """Context manager that ignores an error of a run's folder, and gives up the folder.
+    """Context manager for work on a run's folder. After an error, the folder is no longer written.
 
     The journal still records the calls of the run.
     """

@@ -94,7 +94,10 @@ class CallRecorder(Protocol):
     async def read(
         self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
-        """Return the result of a read; during an outage, from what the execution has saved, or after the outage."""
+        """Return the result of a read.
+
+        During an outage, the result comes from what the execution has saved. If that is not enough, the read waits.
+        """
         ...
 
 
