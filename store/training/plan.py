@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from store.training.algorithm import Dataset
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])
-"""Default config of planned rollouts: an attempt without a heartbeat for 30 s is retried, up to three attempts."""
+"""Default config of planned rollouts: up to three attempts, if 30 s pass without a heartbeat, span or event."""
 
 _ENQUEUED_AT_ONCE: Final = 200
 # Reasons of failures that the agent did not cause: the training ended, or the store was unreachable.

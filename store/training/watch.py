@@ -78,7 +78,7 @@ class Watch:
                 async for event in _with_pauses(self._store.log.tail(cursor, follow=True, types=_TYPES)):
                     cursor = self._see(event)
             except (Unsupported, Incompatible) as error:
-                logger.info("cancelled rollouts are detected only by heartbeats, because of: %s", error)
+                logger.info("the log cannot be followed; only heartbeats detect cancelled rollouts: %s", error)
                 return
             except Closed:
                 return
