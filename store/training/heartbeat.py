@@ -35,25 +35,26 @@ class Beating:
 
     rollout: AttemptedRollout
     stop: Callable[[Reason], None]
-    """Function that any thread calls when the store reports that the attempt has ended."""
+    """Function that stops the attempt. Any thread calls it when the store reports that the attempt has ended."""
     claimed_at: float = field(default_factory=time.monotonic)
+    """The time of the claim on this machine's monotonic clock."""
 
     @property
     def now(self) -> float:
-        """The current time of the store's clock, derived from the attempt's start time."""
+        """The current time of the store's clock: the attempt's start time plus the seconds since the claim."""
         return self.rollout.attempt.start_time + time.monotonic() - self.claimed_at
 
 
 class Heartbeat:
-    """Sender of the heartbeats of one worker.
+    """Sender of the heartbeats of one worker and of its attempts.
 
     Args:
-        store: the store that receives them.
+        store: the store that receives the heartbeats.
         label: the name of the worker.
         interval: seconds between two heartbeats; 0 or less for none.
         jitter: seconds by which each interval may vary.
-        mode: "thread" sends in a thread that agents cannot block, "asyncio" in this event loop.
-        include_gpu: add the output of `nvidia-smi`.
+        mode: "thread" sends heartbeats in a thread that agents cannot block, "asyncio" in the current event loop.
+        include_gpu: whether the worker's heartbeats contain the output of `nvidia-smi`.
         about: further fields of the worker's heartbeats.
     """
 
@@ -102,7 +103,7 @@ class Heartbeat:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             if ended.running():
-                # The heartbeat in progress must not arrive after a later update of the worker.
+                # Wait for the heartbeat in progress, because it must not arrive after a later update of the worker.
                 await asyncio.wrap_future(ended)
 
     async def introduce(self) -> None:
@@ -112,7 +113,7 @@ class Heartbeat:
             await self._beat()
 
     async def _beats(self, ended: Future[None]) -> None:
-        """Send heartbeats until cancelled; `ended` is running meanwhile, and done after the last one."""
+        """Send heartbeats until cancelled. `ended` is running from the start, and done after the last heartbeat."""
         ended.set_running_or_notify_cancel()
         try:
             while True:
@@ -154,8 +155,8 @@ class Heartbeat:
     async def _close_orphans(self) -> None:
         """Report as unresponsive the attempts that this worker's previous process was running when it died.
 
-        The watchdog would do the same later. The attempts are retried if the rollout's config retries unresponsive
-        ones.
+        The store's watchdog would do the same later. An attempt is retried if the config of its rollout retries
+        unresponsive attempts.
         """
         worker = await self._store.get_worker_by_id(self._label)
         left = (worker.heartbeat_stats if worker is not None else None) or {}

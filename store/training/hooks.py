@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 class Hook:
     """Base class of hooks, called when an attempt and its trace start and end. Exceptions are logged and ignored.
 
-    A hook need not derive from it. It may define any of the four methods, async or not, and each method may declare any
-    of its arguments, by keyword or by position. `on_rollout_end` may also declare `outcome`, the result of the attempt,
-    and `error`, the exception that ended it or None.
+    A hook need not derive from this class. It may define any of the four methods, async or not. A method may declare
+    any of the arguments below, by keyword or by position. `on_rollout_end` may also declare `outcome`, the result of
+    the attempt, and `error`, the exception that ended the attempt or None.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout) -> None:
-        """Handle the start of an attempt, after its claim. Nothing can be emitted yet."""
+        """Handle the start of an attempt, after its claim. No trace is open yet, so no span can be emitted."""
 
     async def on_trace_start(
         self, *, agent: LitAgent[Any], runner: AgentRunner, tracer: Tracer, rollout: AttemptedRollout
@@ -35,8 +35,9 @@ class Hook:
     async def on_trace_end(
         self, *, agent: LitAgent[Any], runner: AgentRunner, tracer: Tracer, rollout: AttemptedRollout
     ) -> None:
-        """Handle the return of the agent, with its reward recorded and the trace still open. Not called after an
-        error.
+        """Handle the return of the agent. Its reward is recorded, and the trace is still open.
+
+        The method is not called after an error.
         """
 
     async def on_rollout_end(
@@ -49,9 +50,9 @@ async def call_hooks(hooks: Sequence[Any], name: str, /, optional: dict[str, Any
     """Call a method of each hook in turn; exceptions are logged.
 
     Args:
-        hooks: the hooks in the order of the calls; one without the method is skipped.
+        hooks: the hooks in the order of the calls; a hook without the method is skipped.
         name: the name of the method.
-        optional: arguments only for methods that name them.
+        optional: further arguments, passed only to methods that declare them by name; `**kwargs` does not receive them.
         about: arguments of the method; each method gets those that it declares.
     """
     for hook in hooks:
@@ -70,7 +71,7 @@ async def call_hooks(hooks: Sequence[Any], name: str, /, optional: dict[str, Any
 def _declared(
     method: Callable[..., Any], about: dict[str, Any], optional: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments that a method declares: those of its positional-only parameters, and the others by name."""
+    """Return the arguments that a method declares: a list for its positional-only parameters, a dict for the others."""
     given = {**about, **optional}
     parameters = inspect.signature(method).parameters.values()
     first = [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY and each.name in given]

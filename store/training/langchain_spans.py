@@ -1,4 +1,4 @@
-"""Callback handler for LangChain, which records runs as spans of the attempt in which they begin."""
+"""Callback handler that records LangChain's runs (chains, tools, calls to models) as spans of the current attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from store.training.client_attributes import Json, request_attributes, response_
 from store.training.client_calls import CALL_SPAN, ModelRun, current_model_run, safely
 from store.training.scope import AttemptScope, current_scope, entered
 
-# LangChain makes ids of its own for messages whose model gave none.
+# LangChain generates ids with these prefixes for messages without an id from the model.
 _OWN_IDS: Final = ("lc_", "run-")
 
 
@@ -29,7 +29,7 @@ class _OpenRun:
 
     scope: AttemptScope
     span: trace.Span | None
-    """The span; None for a model, whose span is recorded at its end."""
+    """The span; None for a call to a model, because its span is created when the call ends."""
     model: ModelRun | None = None
     endpoint: Endpoint = Endpoint.CHAT
     attributes: Json | None = None
@@ -39,13 +39,15 @@ class _OpenRun:
 class LangChainHandler(BaseCallbackHandler):
     """Callback handler that records chains, tools and calls to models. One handler serves any number of attempts.
 
-    A call to a model that an instrumented client makes is recorded by the client, which sees the token ids.
+    If an instrumented client, such as `openai`, makes a call to a model, only the client records the call, because the
+    client receives the token ids. A run belongs to the attempt in which it begins.
 
     Args:
         tags: tags of every recorded span.
     """
 
-    # Without it, async runs would call the handler in other threads, where the context of the run is only a copy.
+    # Without this flag, LangChain would call the handler of an async run in another thread with a copy of the context.
+    # A context variable that the handler sets there would not reach the run.
     run_inline = True
 
     def __init__(self, tags: Sequence[str] | None = None) -> None:
@@ -64,7 +66,7 @@ class LangChainHandler(BaseCallbackHandler):
         metadata: Json | None = None,
         **details: Any,
     ) -> None:
-        """Begin the span of a chain. The outermost chain and the nodes of LangGraph name an agent."""
+        """Begin the span of a chain. For the outermost chain and for nodes of LangGraph, `lc_name` names the agent."""
         del inputs
         name = _name(serialized, details)
         is_agent = parent_run_id is None or (metadata or {}).get("langgraph_node") == name
@@ -90,7 +92,7 @@ class LangChainHandler(BaseCallbackHandler):
         **details: Any,
     ) -> None:
         """Begin the span of a tool."""
-        # The name of the run may be that of a chain around the tool.
+        # The name in `serialized` comes first, because the name of the run may be that of a chain around the tool.
         name = _name(serialized, {}) if serialized else _name(None, details)
         attributes = {"tool.name": name, "tool.parameters": input_str if inputs is None else inputs}
         if details.get("tool_call_id"):
@@ -137,7 +139,7 @@ class LangChainHandler(BaseCallbackHandler):
         metadata: Json | None = None,
         **details: Any,
     ) -> None:
-        """Begin a call to a model that completes texts."""
+        """Begin a call to a completion model."""
         del serialized
         parameters: Json = details.get("invocation_params") or {}
         given = {**parameters, "prompt": prompts}
@@ -190,8 +192,8 @@ class LangChainHandler(BaseCallbackHandler):
         for name, key in (("gen_ai.system", "ls_provider"), ("gen_ai.request.model", "ls_model_name")):
             if isinstance(metadata.get(key), str):
                 attributes[name] = metadata[key]
-        # Callbacks of one call may run in different contexts, so the variable is never reset. A run that is over has no
-        # effect on later calls.
+        # Callbacks of one call may run in different contexts, so the variable is never reset. A `ModelRun` whose
+        # call has ended has no effect on later calls.
         model = ModelRun(self._context(parent_run_id), current_model_run.get())
         current_model_run.set(model)
         self._runs[run_id] = _OpenRun(scope, None, model, endpoint, attributes, time.time_ns())
@@ -216,14 +218,14 @@ class LangChainHandler(BaseCallbackHandler):
         span.end()
 
     def _context(self, parent_run_id: UUID | None) -> Any:
-        """Return the context of a run: below the span of its parent, or else below the current span."""
+        """Return the context for a run's span, whose parent is the span of the parent run, or else the current span."""
         parent = self._runs.get(parent_run_id) if parent_run_id is not None else None
         return trace.set_span_in_context(
             trace.get_current_span() if parent is None or parent.span is None else parent.span
         )
 
     def _forget_closed(self, parent_run_id: UUID | None) -> None:
-        """Forget runs that never ended, when an outermost run begins."""
+        """If an outermost run begins, forget the unfinished runs of attempts that are closed."""
         if parent_run_id is None:
             for run_id, run in list(self._runs.items()):
                 if not run.scope.is_open:
@@ -236,7 +238,7 @@ def _name(serialized: Mapping[str, Any] | None, details: Mapping[str, Any]) -> s
 
 
 def _answer(result: LLMResult) -> Json:
-    """Return a result as the response of a chat completion or a completion."""
+    """Return a result in the format of OpenAI's response to a chat completion or a completion."""
     whole: Json = dict(result.llm_output or {})
     choices: list[Json] = []
     for generation in (each for several in result.generations for each in several):

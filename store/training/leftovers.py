@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 async def replay(store: Store, spool: SpanSpool) -> None:
     """Store the spans that dead processes of this machine left in a spool, and remove their files.
 
-    A file stays if the attempt is unknown or unresponsive in the store, because a span would revive the attempt.
+    A file stays if its attempt does not exist in the store, or if the attempt is unresponsive: a new span would set an
+    unresponsive attempt to running.
     """
     for path in spool.left_behind():
         try:
@@ -58,6 +59,6 @@ def _spans(path: Path) -> Sequence[Span]:
         try:
             spans.append(Span.model_validate_json(line))
         except ValidationError:
-            # The process died while it wrote this line, so the file ends here.
+            # The process died while it wrote this line, so this line is the last one.
             break
     return spans

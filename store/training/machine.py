@@ -27,11 +27,11 @@ _GPU_QUERY: Final = {
 def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
     """Return the state of this machine and the identity of this process, with the field names of Agent-lightning 0.3.
 
-    Memory and disk are in GB, traffic in MB since boot, shares in percent. Values from psutil are left out if it is not
-    installed.
+    Memory and disk are in GB (2**30 bytes), network traffic since boot is in MB (2**20 bytes). Fields whose names end
+    in `_pct` are in percent. Values from psutil are left out if psutil is not installed.
 
     Args:
-        include_gpu: add the values of `nvidia-smi` for each GPU.
+        include_gpu: whether to add the values of `nvidia-smi` for each GPU.
     """
     disk = shutil.disk_usage("/")
     state: dict[str, Any] = {

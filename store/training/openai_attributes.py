@@ -31,7 +31,7 @@ _TEXTS: Final = ("content", "refusal", "reasoning_content")
 
 
 def dumped(value: Any) -> Any:
-    """Return the client's objects as plain data."""
+    """Return a value with the client's objects in it converted to dicts."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", warnings=False, exclude_none=True)
     if isinstance(value, Mapping):
@@ -58,7 +58,7 @@ def _is_given(value: Any) -> bool:
 
 
 def of_request(request: Mapping[str, Any]) -> Json:
-    """Return the attributes of a call's arguments, without headers."""
+    """Return the attributes for the arguments of a call; headers are left out."""
     attributes: Json = {"gen_ai.system": "openai", "gen_ai.request.type": "chat"}
     attributes["gen_ai.request.streaming"] = request.get("stream") is True
     for name in _SETTINGS:
@@ -94,7 +94,7 @@ def _of_message(prefix: str, message: Json) -> Json:
 
 
 def of_answer(answer: Mapping[str, Any]) -> Json:
-    """Return the attributes of a response, including token ids and logprobs of the first choice."""
+    """Return the attributes of a response, including the token ids and logprobs of its first choice."""
     names = ("id", "model", "system_fingerprint")
     attributes: Json = {f"gen_ai.response.{name}": answer[name] for name in names if answer.get(name) is not None}
     attributes |= {

@@ -1,6 +1,6 @@
-"""Instrumentation of the `openai` client, which records calls as spans of the current attempt.
+"""Instrumentation of the `openai` client. It records the client's calls as spans of the current attempt.
 
-Recorded are chat completions, the Responses API and embeddings. Only public classes of the client are patched.
+It records chat completions, calls of the Responses API, and embeddings. It patches only public classes of the client.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TARGETS: Final = (
 
 
 def instrument_openai() -> bool:
-    """Record the calls of the `openai` client; return False if it is not installed. Idempotent."""
+    """Record the calls of the `openai` client; return False if the client is not installed. Idempotent."""
     return patch_client("openai", _TARGETS)
 
 

@@ -41,13 +41,13 @@ def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> A
     function runs without being recorded.
 
     Args:
-        fn: the function.
-        propagate: whether to record the span, or only to build it.
+        fn: the function; None for a block, or for a decorator with arguments.
+        propagate: whether to record the span; False only builds it, for `OperationContext.span`.
         attributes: further attributes; `name` is the operation's name, by default the name of the function.
 
     Raises:
         ValueError: `fn` is not a function, or the name was given twice.
-        RuntimeError: a block was entered without a current attempt.
+        RuntimeError: a block was entered without a current attempt, although `propagate` is true.
     """
     if "name" in attributes:
         if OPERATION_NAME in attributes:
@@ -109,23 +109,23 @@ class OperationContext:
         return self._entered.__exit__(kind, error, trace)
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
-        """Record the input."""
+        """Record the input: keyword arguments by name, positional arguments as the list `args`."""
         given: dict[str, Any] = ({"args": list(args)} if args else {}) | kwargs
-        self._now().record_attributes(_flat(OPERATION_INPUT, given))
+        self._begun_recording().record_attributes(_flat(OPERATION_INPUT, given))
 
     def set_output(self, output: Any) -> None:
         """Record the output."""
-        self._now().record_attributes(_flat(OPERATION_OUTPUT, output))
+        self._begun_recording().record_attributes(_flat(OPERATION_OUTPUT, output))
 
     def span(self) -> SpanCoreFields:
-        """Return the recorded span.
+        """Return the span of the block.
 
         Raises:
             RuntimeError: the block was not entered, or has not ended yet.
         """
-        return self._now().get_recorded_span()
+        return self._begun_recording().get_recorded_span()
 
-    def _now(self) -> SpanRecordingContext:
+    def _begun_recording(self) -> SpanRecordingContext:
         if self._recording is None:
             raise RuntimeError("the operation has not begun; use it in a with block")
         return self._recording
@@ -160,7 +160,7 @@ class UnrecordedOperation:
         self._end_time = time.time()
 
     def get_recorded_span(self) -> SpanCoreFields:
-        """Return the recorded span.
+        """Return the span that was built.
 
         Raises:
             RuntimeError: the span has not ended yet.
@@ -205,7 +205,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by parameter name, with defaults; if they do not match the signature, return them unchanged."""
+    """Return arguments by parameter name, with defaults; as `args` and `kwargs` if they do not match the signature."""
     unbound = {"args": list(args), "kwargs": kwargs}
     if signature is None:
         return unbound
@@ -218,7 +218,10 @@ def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: d
 
 
 def _flat(prefix: str, value: Any) -> dict[str, Any]:
-    """Return a value as attributes below a prefix, or as one JSON text if it has keys that are not strings."""
+    """Return a value as attributes whose names begin with a prefix.
+
+    If a dict in the value has a key that is not a string, return one attribute with the whole value as JSON text.
+    """
     try:
         flat = flatten_attributes(value)
     except ValueError:

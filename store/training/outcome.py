@@ -30,21 +30,21 @@ class Outcome:
     - `superseded`: another attempt or a user decided the result of the rollout.
     """
     error: BaseException | None = None
-    """The exception."""
+    """The exception that caused the failure or interruption, if there is one."""
     error_span_id: str | None = None
-    """The id of the span in which the exception was raised."""
+    """The id of the span in which the exception was raised; None if no span was open."""
     spans: list[Span] = field(default_factory=list[Span])
     """All stored spans of the attempt."""
 
     @property
     def kind(self) -> Literal["ok", "error", "interrupted"]:
-        """The kind of end; `interrupted` if the agent did not cause it."""
+        """`ok` after success, `interrupted` for the reasons in `INTERRUPTED`, and otherwise `error`."""
         if self.reason is None:
             return "ok"
         return "interrupted" if self.reason in INTERRUPTED else "error"
 
     def fail(self, reason: Reason, error: BaseException | None = None) -> None:
-        """Set the reason of a failure, unless one was set before."""
+        """Set the status, the reason and the exception of a failure, unless a reason was set before."""
         if self.reason is None:
             self.status = "timeout" if reason == "timeout" else "failed"
             self.reason, self.error = reason, error

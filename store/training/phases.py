@@ -1,4 +1,7 @@
-"""Pipelines of async functions whose phases can be repeated and resumed from the events of a run."""
+"""Pipelines: a phase graph with an async function per phase.
+
+The events of a run show which phases are completed, so a run can be resumed, and a part of it can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +30,26 @@ _HEARTBEAT_SECONDS = 10.0
 
 @dataclass(slots=True)
 class NodeCall:
-    """One execution of a node. Its fields are recorded when the node ends; None means the default."""
+    """One execution of a node: a step of a phase, such as a prompt of a model or a call of a tool.
+
+    The fields are recorded when the node ends; None means the default.
+    """
 
     response: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
     """Numbers, and `model`; the latency is added unless it is set here."""
     prompt: str | None = None
-    """The prompt of the node, as it was given at its beginning."""
+    """The prompt of the node; initially the argument of `Step.node`."""
     message: str | None = None
     """A line for people; by default an excerpt of the response or the error."""
     status: str | None = None
     """By default `success`, or `error` if the node raises an exception."""
     service: str | None = None
-    """The service that a tool has called, as it was given at the beginning of the node."""
+    """The service that a tool has called; initially the argument of `Step.node`."""
     agent: str | None = None
-    """The name of the agent, as it was given at the beginning of the node; by default the node in capital letters."""
+    """The name of the agent; initially the argument of `Step.node`, by default the node's name in capital letters."""
     node_exec: str | None = None
-    """The name of this execution, if the node runs several times, as it was given at its beginning."""
+    """The name of this execution, if the node runs several times; initially the argument of `Step.node`."""
     error: str | None = None
     """By default the exception that the node raises."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -52,16 +58,19 @@ class NodeCall:
 
 @dataclass(slots=True)
 class Step:
-    """One phase of one scope while it runs."""
+    """One phase of one scope while the phase runs. A scope is the subject of a phase, for example one ticker."""
 
     store: Store
     rollout: AttemptedRollout
     phase: Phase
     scope: str
     state: dict[str, Any]
-    """The state that the phases of the scope share; the function changes it."""
+    """The state that the phases of the scope share; the function of the phase changes it in place."""
     states: Mapping[str, Mapping[str, Any]]
-    """The states of all scopes that began earlier; for a completed scope, the content of its checkpoints."""
+    """The states by scope, for all scopes that have begun.
+
+    The state of a scope that was already completed is the content of its checkpoints.
+    """
 
     async def append(self, *events: RunEvent) -> list[int]:
         """Append events for this phase and scope, and return their versions."""
@@ -82,10 +91,11 @@ class Step:
         message: str | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[NodeCall]:
-        """Record the beginning and the end of a node, with its latency, and the error if there is one.
+        """Record an event at the beginning and an event at the end of a node.
 
-        Both events have a message and an agent, and those of a tool a status. The block may set every field of the
-        event at the end.
+        Both events have a message and an agent, and the first event of a tool has the status `running`. The second
+        event also has the latency, the final status, and the error if there is one. The block may change the fields of
+        the yielded `NodeCall`, which become fields of the second event.
 
         Args:
             name: the name of the node.
@@ -128,7 +138,7 @@ class Step:
             failure = error
             raise
         finally:
-            # A cancellation is not recorded, because its caller knows about it.
+            # A cancellation is not recorded, because the code that cancels knows about it.
             if not isinstance(failure, asyncio.CancelledError):
                 latency = round((time.perf_counter() - began) * 1000, 3)
                 await self.append(_ended(name, under, call, latency, failure))
@@ -166,14 +176,16 @@ ScopesOf = Callable[[Rollout], Scopes]
 class Pipeline:
     """Phases of a graph with their functions.
 
-    `run` runs the phases that are not completed in the attempt's view. It is therefore the same call for a first
-    attempt, for a re-run that `runs.fork` started, for one that `runs.resume` started after a crash, and for a retry of
-    any of them. `execute` does the same with the scopes that the run itself names, as a `PipelineRunner` does.
+    `run` runs the phases that are not completed in the attempt's view, which includes the events that the attempt takes
+    over from earlier attempts. Therefore the same call serves a first attempt, a re-run that `runs.fork` started, an
+    attempt that `runs.resume` started after a crash, and a retry. `execute` calls `run` with the scopes that the run's
+    input or events name. A `PipelineRunner` calls `execute`.
 
     Args:
         graph: the phase graph.
-        scopes: returns the scopes of a run from its rollout. None: the input names the scopes of a kind `ticker` under
-            `ticker`, `tickers`, `ticker_id` or `ticker_ids`. A kind with an empty list does not run.
+        scopes: function that returns the scopes of a run from its rollout. A kind with an empty list does not run.
+            None: the rollout's input is a dict that contains the scopes. For example, scopes of the kind `ticker` are
+            under the key `ticker`, `tickers`, `ticker_id` or `ticker_ids`.
     """
 
     def __init__(self, graph: PhaseGraph, *, scopes: ScopesOf | None = None) -> None:
@@ -200,12 +212,12 @@ class Pipeline:
         """Call `run` with the scopes of a run, as `scopes_of` returns them.
 
         Raises:
-            Invalid: the run is of another phase graph, or names no scopes of some kind.
+            Invalid: the run belongs to another phase graph, or some kind of scope has no scopes.
             CheckpointMissing, ExceptionGroup: as `run`.
         """
         own = await graph_of(store, rollout)
         if own is None or (own.name != self.graph.name and is_default(rollout.resources_id)):
-            # Then no program has chosen the graph of the run, and the pipeline that executes it does.
+            # No program has chosen a graph for the run, so the run gets the graph of the pipeline that executes it.
             resources_id = await publish_default(store, self.graph)
             await store.update_rollout(rollout.rollout_id, resources_id=resources_id)
         elif own.name != self.graph.name:
@@ -214,7 +226,7 @@ class Pipeline:
         return await self.run(store, rollout, scopes)
 
     async def scopes_of(self, store: Store, rollout: Rollout, view: str) -> dict[str, list[str]]:
-        """Return the scopes of each kind of a run: those that its rollout names, else those of its events.
+        """Return the scopes of each kind of a run: those that its rollout names, or else those that its events name.
 
         Args:
             store: the store of the run.
@@ -247,11 +259,13 @@ class Pipeline:
         *,
         state: Mapping[str, Any] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """Run and record the open phases, save the checkpoints of each at its end, and return the scopes' states.
+        """Run the open phases, record their events and checkpoints, and return the state of each scope.
 
-        Kinds of scopes run one after the other, in the order of their phases; the scopes of one kind run concurrently.
-        The caller reports the end of the attempt. Until then the attempt has heartbeats, and a run without a limit of
-        silence gets one of 60 s, so that it fails if this process dies.
+        Open phases are those that are not completed. Kinds of scopes run one after the other, in the order of their
+        phases; the scopes of one kind run concurrently. The caller reports the end of the attempt.
+
+        Outside of a runner, this method sends the heartbeats of the attempt while it runs. If the run has no
+        `unresponsive_seconds`, the method sets it to 60 s, so that the run fails if this process dies.
 
         Args:
             store: the store of the run.
@@ -262,20 +276,20 @@ class Pipeline:
         Raises:
             Invalid: a kind of scope has no scopes, or a phase has no function.
             CheckpointMissing: a scope continues at a phase whose required checkpoint does not exist.
-            ExceptionGroup: functions raised exceptions; the work until then is kept.
+            ExceptionGroup: functions of phases raised exceptions; what was recorded before is kept.
         """
         missing = [name for name in self.graph.by_name if name not in self._functions]
         if missing:
             raise Invalid("phase", f"no function runs {', '.join(missing)}; decorate one with @pipeline.phase(…)")
         kinds = dict.fromkeys(phase.scope_kind for phase in self.graph.phases)
         named = {kind: self._scopes_of(kind, scopes) for kind in kinds}
-        going = await _Going.of(self, store, rollout, dict(state or {}))
-        async with _kept_alive(store, rollout):
+        execution = await _Execution.of(self, store, rollout, dict(state or {}))
+        async with _heartbeats(store, rollout):
             for kind, of_kind in named.items():
                 async with asyncio.TaskGroup() as tasks:
                     for scope in of_kind:
-                        tasks.create_task(going.scope(kind, scope))
-        return going.states
+                        tasks.create_task(execution.scope(kind, scope))
+        return execution.states
 
     def _scopes_of(self, kind: str, scopes: Mapping[str, Sequence[str]]) -> list[str]:
         declared = self.graph.scope_kinds[kind]
@@ -291,7 +305,7 @@ class Pipeline:
 
 
 @dataclass(slots=True)
-class _Going:
+class _Execution:
     """Execution of a pipeline for one attempt."""
 
     pipeline: Pipeline
@@ -301,12 +315,15 @@ class _Going:
     done: set[tuple[str, str]]
     """The pairs (scope, phase) that are completed in the attempt's view."""
     cascade: frozenset[str]
+    """The phases that run again because the attempt re-runs another scope."""
     patches: list[Fork]
     """The forks with a `state_patch`, oldest first."""
     states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @classmethod
-    async def of(cls, pipeline: Pipeline, store: Store, rollout: AttemptedRollout, initial: dict[str, Any]) -> _Going:
+    async def of(
+        cls, pipeline: Pipeline, store: Store, rollout: AttemptedRollout, initial: dict[str, Any]
+    ) -> _Execution:
         lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
         own = lineage[rollout.attempt.sequence_id]
         page = await store.runs.query_events(
@@ -378,10 +395,13 @@ def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]
 
 
 @asynccontextmanager
-async def _kept_alive(store: Store, rollout: AttemptedRollout) -> AsyncGenerator[None]:
-    """Send heartbeats of an attempt inside the block, in a thread that its phases cannot block."""
+async def _heartbeats(store: Store, rollout: AttemptedRollout) -> AsyncGenerator[None]:
+    """Send heartbeats of an attempt during the block, in a thread that its phases cannot block.
+
+    Do nothing if a runner executes the attempt.
+    """
     if current_scope() is not None:
-        # Its runner sends them.
+        # The runner of the attempt sends its heartbeats.
         yield
         return
     await limit_silence(store, rollout)
@@ -406,7 +426,7 @@ async def _kept_alive(store: Store, rollout: AttemptedRollout) -> AsyncGenerator
 
 
 def _scopes_in_input(graph: PhaseGraph, given: Any) -> dict[str, list[str]]:
-    """Return the scopes that an input names under the name of their kind."""
+    """Return the scopes that an input contains under a key derived from the name of their kind."""
     named = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
     found: dict[str, list[str]] = {}
     for kind, declared in graph.scope_kinds.items():

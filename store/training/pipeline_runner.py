@@ -1,4 +1,4 @@
-"""Runner of a pipeline: it claims posted runs and requested re-runs, and resumes runs whose process died."""
+"""Runner of a pipeline. It claims queued runs and requested re-runs, and resumes runs whose process died."""
 
 from __future__ import annotations
 
@@ -49,24 +49,23 @@ _LEAST_SILENCE_SECONDS: Final = 1.0
 
 
 class PipelineRunner(Runner[Any]):
-    """Runner that executes the runs of one pipeline: posted runs of the queue, requested re-runs, and orphaned runs.
+    """Runner that executes the runs of one pipeline: runs of the queue, requested re-runs, and orphaned runs.
 
     A run is orphaned if the runner that executed it died or was stopped. Its attempt is then unresponsive, or failed
-    with the reason `interrupted`. Any number of these runners may work on one store; a run is executed by
-    only one of them.
+    with the reason `interrupted`. Any number of these runners may work on one store; only one of them executes a run.
 
     Args:
         pipeline: the phases and their functions.
         orphans: "resume" continues orphaned runs in a new attempt, "fail" leaves them failed.
         confirm_side_effects: whether to resume runs that stopped in a phase with unsafe side effects. These effects may
             then happen twice.
-        resumes: the number of times that a run is resumed; after that it stays failed.
+        resumes: the maximum number of times that a run is resumed; after that it stays failed.
         concurrency: the number of runs that are executed at once.
         heartbeat_interval: seconds between two heartbeats of the runner and its attempts. An attempt without a limit in
             the config of its run is unresponsive after six intervals without a heartbeat.
         fallback_dir: a directory with run folders. If the store becomes unavailable during a run, the run continues in
-            its folder there, which is imported once the store is available again. None: the run fails.
-        fallback_patience: seconds for which a call of a run waits for the store before the run continues in its folder.
+            its own folder there. The folder is imported once the store is available again. None: the run fails.
+        fallback_patience: seconds for which a call to the store waits before the run continues in its folder.
         others: the other arguments of `Runner`.
     """
 
@@ -92,7 +91,7 @@ class PipelineRunner(Runner[Any]):
         self._resumes = resumes
         self._silence = max(_LEAST_SILENCE_SECONDS, _SILENT_BEATS * heartbeat_interval)
         self._requests: _OpenRequests | None = None
-        self._orphans_looked_at = float("-inf")
+        self._orphans_checked_at = float("-inf")
         self._left_failed: set[str] = set()
         self._fallback_dir = fallback_dir
         self._fallback_patience = fallback_patience
@@ -131,7 +130,7 @@ class PipelineRunner(Runner[Any]):
 
     @contextlib.asynccontextmanager
     async def _with_fallback(self, store: Store, worker_id: int) -> AsyncGenerator[None]:
-        """Set up the runner on a store, with a fallback for it if there is a directory."""
+        """Set up the runner on a store. If there is a fallback directory, runs continue there without the store."""
         agent = PipelineAgent(self.pipeline)
         if self._fallback_dir is None:
             with self.run_context(agent=agent, store=store, worker_id=worker_id):
@@ -148,7 +147,7 @@ class PipelineRunner(Runner[Any]):
                 self._fallback = None
 
     def _begin(self, rollouts: Sequence[AttemptedRollout]) -> None:
-        """Let these attempts continue in run folders while the store is unavailable."""
+        """Register attempts with the fallback, so that they continue in run folders while the store is unavailable."""
         if self._fallback is not None:
             for rollout in rollouts:
                 self._fallback.begin(rollout, self.pipeline.graph)
@@ -186,7 +185,7 @@ class PipelineRunner(Runner[Any]):
             except Unavailable as error:
                 if self._fallback is None:
                     raise
-                logger.warning("a run begins when its resources can be read: %s", error)
+                logger.warning("the resources of a run cannot be read, retrying: %s", error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _claim(
@@ -230,7 +229,7 @@ class PipelineRunner(Runner[Any]):
         return taken
 
     async def _fork(self, rollout_id: str) -> AttemptedRollout | None:
-        """Process the open re-run requests of a run; return the attempt that was started, or None."""
+        """Process the open re-run requests of a run; return the attempt that was started, if there is one."""
         found: AttemptedRollout | None = None
         graph = self.pipeline.graph
         try:
@@ -250,11 +249,11 @@ class PipelineRunner(Runner[Any]):
     # -- orphans -----------------------------------------------------------------------------------------------------
 
     async def _orphaned(self, limit: int) -> list[AttemptedRollout]:
-        """Close the attempts of dead processes, and, if the policy is "resume", start attempts that resume them."""
+        """Close the attempts of dead processes. If the policy is "resume", start attempts that resume their runs."""
         now = asyncio.get_running_loop().time()
-        if now - self._orphans_looked_at < min(self._silence, max(self._heartbeat_interval, _PAUSE_SECONDS)):
+        if now - self._orphans_checked_at < min(self._silence, max(self._heartbeat_interval, _PAUSE_SECONDS)):
             return []
-        self._orphans_looked_at = now
+        self._orphans_checked_at = now
         await close_orphans(self.store)
         if self._policy == "fail":
             return []
@@ -267,8 +266,8 @@ class PipelineRunner(Runner[Any]):
                 started = await self._resume(rollout)
                 resumed += [] if started is None else [started]
         if len(resumed) == limit:
-            # There may be more orphaned runs, so the next call searches again.
-            self._orphans_looked_at = float("-inf")
+            # There may be more orphaned runs, so the next call searches again without a pause.
+            self._orphans_checked_at = float("-inf")
         return resumed
 
     async def _is_ours(self, rollout: AttemptedRollout) -> bool:
@@ -285,7 +284,7 @@ class PipelineRunner(Runner[Any]):
         return await rerun_requests.open_request(self.store, rollout.rollout_id) is None
 
     async def _resume(self, rollout: AttemptedRollout) -> AttemptedRollout | None:
-        """Start an attempt that resumes a run; return None if it cannot be resumed, or another runner has done it."""
+        """Start an attempt that resumes a run; return None if the run is not resumable or another runner resumed it."""
         store, attempt = self.store, rollout.attempt
         try:
             lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
@@ -294,7 +293,7 @@ class PipelineRunner(Runner[Any]):
             while node.kind == "resume" and node.base is not None:
                 resumes, node = resumes + 1, lineage[node.base]
             if not own.is_head or resumes >= self._resumes:
-                why = "it is not the head" if not own.is_head else f"it was resumed {resumes} times"
+                why = "the failed attempt is not the head" if not own.is_head else f"it was resumed {resumes} times"
                 logger.warning("run %s stays failed: %s", rollout.rollout_id, why)
                 self._left_failed.add(attempt.attempt_id)
                 return None
@@ -345,10 +344,10 @@ class PipelineAgent(LitAgent[Any]):
 
 @dataclass
 class PipelineBundle:
-    """Runners' side of a pipeline, for an execution strategy. Each call is one worker with its own runner.
+    """Function object that an execution strategy calls once per worker. Each call creates a runner of the pipeline.
 
     Attributes:
-        pipeline: the pipeline; for runners in other processes, its functions must be at the top level of modules.
+        pipeline: the pipeline. If runners are in other processes, its functions must be at the top level of modules.
         options: the other arguments of `PipelineRunner`.
     """
 
@@ -369,6 +368,7 @@ class _OpenRequests:
 
     def __init__(self, store: Store) -> None:
         self.arrived = asyncio.Event()
+        """Set while there are runs to take."""
         self._store = store
         self._open: dict[str, None] = {}
         self._following: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Plans of rollouts with keys, so that a restarted algorithm enqueues only missing rollouts."""
+"""Plans of rollouts. Each rollout has a key, so that a restarted algorithm enqueues only the missing rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from store.training.algorithm import Dataset
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])
-"""Default limits of planned rollouts. Attempts of a worker that misses three heartbeats are retried by others."""
+"""Default config of planned rollouts: up to three attempts, if 30 s pass without a heartbeat, span or event."""
 
 _ENQUEUED_AT_ONCE: Final = 200
 # Reasons of failures that the agent did not cause: the training ended, or the store was unreachable.
@@ -50,7 +50,7 @@ class Plan:
 
     Args:
         run: the name of the run; another name starts a new plan.
-        seed: shuffles the items, differently in each epoch but reproducibly; None keeps their order.
+        seed: the seed of the order of the items, which differs in each epoch but is reproducible; None keeps the order.
         config: limits and retries of the rollouts.
 
     Raises:
@@ -96,8 +96,8 @@ class Plan:
             epoch: the number of the pass over the items.
             replicas: the number of rollouts per item; the replicas of an item form a group.
             mode: the mode of the rollouts.
-            step: the training step that they belong to; None for the epoch.
-            resources_id: the resources for the rollouts; None for the latest. Existing rollouts keep theirs.
+            step: the training step of the rollouts; None for the number of the epoch.
+            resources_id: the resources for the rollouts; None for the latest. Existing rollouts keep their resources.
             metadata: further metadata of each rollout.
 
         Raises:
@@ -118,10 +118,10 @@ class Plan:
         # The size of a call is limited, so there may be several calls. A restart finds the rollouts of earlier calls.
         for start in range(0, len(requests), _ENQUEUED_AT_ONCE):
             rollouts += await store.enqueue_many_rollouts(requests[start : start + _ENQUEUED_AT_ONCE])
-        return [await _taken_up(store, rollout) if rollout.status == "failed" else rollout for rollout in rollouts]
+        return [await _requeued(store, rollout) if rollout.status == "failed" else rollout for rollout in rollouts]
 
     def finished(self, store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
-        """Yield each rollout once it has ended, already ended ones first; see `continuous.finished`."""
+        """Yield each rollout once it has ended; see `continuous.finished`."""
         return finished(store, rollouts)
 
     def resources_id(self, step: int) -> str:
@@ -129,13 +129,13 @@ class Plan:
         return f"{self.run}/{step}"
 
     async def publish(self, store: Store, resources: NamedResources, *, step: int) -> ResourcesUpdate:
-        """Publish the resources of a step unless they exist, and return the published ones."""
+        """Publish the resources of a step unless the step has resources already, and return those of the step."""
         known = await store.get_resources_by_id(self.resources_id(step))
         return known or await store.update_resources(self.resources_id(step), resources)
 
 
-async def _taken_up(store: Store, rollout: Rollout) -> Rollout:
-    """Requeue a rollout that failed only because its training ended during the attempt."""
+async def _requeued(store: Store, rollout: Rollout) -> Rollout:
+    """Return a failed rollout, after requeuing it if the agent did not cause the failure of its latest attempt."""
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     if attempt is None or (attempt.metadata or {}).get("reason") not in _CUT_SHORT:
         return rollout

@@ -1,8 +1,8 @@
 """Recorders, which send the finished spans of an attempt to the store, in batches and in the order in which they ended.
 
-The thread of an agent only appends the span to a queue. The span thread of the process converts, numbers and writes
-it. Errors there are logged and counted, and never reach the agent. While the store cannot be reached, spans wait in a
-spool.
+The thread of an agent only appends a span to a queue. The span thread of the process converts, numbers and stores the
+span. Errors in the span thread are logged and counted, and never reach the agent. While the
+store cannot be reached, spans wait in a spool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH: Final = 100
 """Maximum size of a batch. A full batch is written without waiting for more spans."""
 
 LINGER_SECONDS: Final = 0.5
-"""Seconds for which a span waits for others in its batch."""
+"""Seconds for which a span waits for further spans, so that they are written in one batch."""
 
 FLUSH_SECONDS: Final = 10.0
 """Seconds for which an agent that emits a reward waits for the store."""
@@ -76,7 +76,12 @@ class Numbering(Protocol):
     """A store that numbers and records spans in one call."""
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Record spans, and return the index in `spans` and the sequence id of each new span."""
+        """Record spans, and return the index in `spans` and the sequence id of each new span.
+
+        Args:
+            spans: the spans.
+            number: whether the store assigns the sequence ids, instead of using those of the spans.
+        """
         ...
 
 
@@ -186,7 +191,10 @@ class StoreRecorder:
             self._thread.call_soon(self._write_later)
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until earlier spans are stored or spooled; return False if that takes too long or in the span thread."""
+        """Wait until earlier spans are stored or spooled.
+
+        Return False if that takes too long, or if the caller runs in the span thread, which must not wait for itself.
+        """
         if self._thread.is_current:
             return False
         if _is_in_a_loop():
@@ -247,7 +255,7 @@ class StoreRecorder:
         if self._file.waiting:
             # These spans must follow the spooled ones, so they are spooled, too. Another task retries the store.
             while batch := self._take():
-                self._keep(batch)
+                self._spool_batch(batch)
             return
         async with self._writing:
             if self._timer is not None:
@@ -273,11 +281,11 @@ class StoreRecorder:
 
     async def _write(self, batch: list[Span]) -> None:
         try:
-            # Spooled spans come first, because numbers follow the order in which spans ended.
+            # Spooled spans must be stored first, because sequence ids follow the order in which spans ended.
             if self._file.waiting or not await self._try(batch):
-                self._keep(batch)
+                self._spool_batch(batch)
         except asyncio.CancelledError:
-            self._keep(batch)
+            self._spool_batch(batch)
             raise
 
     async def _try(self, batch: list[Span]) -> bool:
@@ -301,6 +309,7 @@ class StoreRecorder:
         return True
 
     async def _isolate(self, batch: list[Span], error: Exception) -> bool:
+        """Store the halves of a refused batch separately, so that only the spans that caused the error are lost."""
         if len(batch) == 1:
             logger.error("span %r of attempt %s is lost: %s", batch[0].name, self._attempt_id, error)
             self._progress.lost += 1
@@ -308,10 +317,10 @@ class StoreRecorder:
         middle = len(batch) // 2
         for half in (batch[:middle], batch[middle:]):
             if self._file.waiting or not await self._try(half):
-                self._keep(half)
+                self._spool_batch(half)
         return True
 
-    def _keep(self, batch: list[Span]) -> None:
+    def _spool_batch(self, batch: list[Span]) -> None:
         was_empty = not self._file.waiting
         if not self._file.append(batch):
             self._progress.lost += len(batch)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 async def record_returned(result: Any, scope: AttemptScope) -> None:
-    """Record an agent's return value in the current attempt, below the open span.
+    """Record an agent's return value in an attempt, as children of the current span.
 
     Raises:
         TypeError: the value has a type that agents may not return.
@@ -31,7 +31,7 @@ async def record_returned(result: Any, scope: AttemptScope) -> None:
         return
     reward = _reward(result)
     if reward is not None:
-        # No call follows, so the reward need not be stored before returning.
+        # The agent makes no further calls, so there is no need to wait until the reward is stored.
         key = _primary(reward) if isinstance(reward, Mapping) else None
         record_fields(scope, emit_reward(reward, primary_key=key, propagate=False))
     elif isinstance(result, list):
@@ -57,7 +57,7 @@ def _reward(result: Any) -> float | Mapping[str, float] | None:
 def _number(value: Any) -> float | None:
     """Return a Python or numpy number as a float, or None for another value.
 
-    Some numpy scalars are not registered as numbers, so `item` converts them first.
+    Some numpy scalars are not registered as `numbers.Real`, so their method `item` converts them to Python numbers.
     """
     if isinstance(value, (str, bytes, list, tuple)):
         return None

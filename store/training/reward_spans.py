@@ -1,4 +1,4 @@
-"""Rewards as span attributes: writing them, and reading every format of Agent-lightning 0.1 to 0.3."""
+"""Rewards as span attributes: writing rewards, and reading them in every format of Agent-lightning 0.1 to 0.3."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
 
 
 def get_reward_value(span: AnySpan) -> float | None:
-    """Return the primary dimension of a span's reward, or None if it has none.
+    """Return the primary dimension of a span's reward, or None if the span has no reward.
 
     Raises:
         ValueError: as `get_rewards_from_span`.
@@ -61,7 +61,7 @@ def find_reward_spans(spans: Sequence[S]) -> list[S]:
 
 
 def find_final_reward(spans: Sequence[AnySpan]) -> float | None:
-    """Return the reward of the last span that has one, in the given order."""
+    """Return the primary dimension of the last reward, in the given order; None if no span has a reward."""
     for span in reversed(spans):
         reward = get_reward_value(span)
         if reward is not None:

@@ -1,7 +1,7 @@
 """Conversion of triplets to training rows in verl's layout.
 
 verl represents a batch of B rows as prompts padded on the left to P tokens, followed by responses padded on the right
-to R, and derives `position_ids` from the mask. `torch.from_numpy` accepts each array unchanged.
+to R tokens. It derives `position_ids` from the attention mask. `torch.from_numpy` accepts each array unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LeftOut(NamedTuple):
 class Trajectories:
     """Batch of B rows, each with a prompt of P tokens and a response of R tokens, including padding.
 
-    The fields are nested lists, or numpy arrays of the given type; P and R are `max_prompt` and `max_response`.
+    The first seven fields are nested lists, or numpy arrays of the given type. P is `max_prompt`, R is `max_response`.
     """
 
     input_ids: Any
@@ -51,11 +51,11 @@ class Trajectories:
     attention_mask: Any
     """(B, P+R) int64: 1 where there is a token, 0 where there is padding."""
     position_ids: Any
-    """(B, P+R) int64: `clip(cumsum(attention_mask) - 1, 0)`: positions from 0; padding repeats the previous one."""
+    """(B, P+R) int64: `clip(cumsum(attention_mask) - 1, 0)`: positions from 0; later padding repeats the last one."""
     responses: Any
     """(B, R) int64: the last R columns of `input_ids`."""
     response_mask: Any
-    """(B, R) int64: 1 for tokens that the model generated, 0 for padding and for tokens between two responses."""
+    """(B, R) int64: 1 for tokens that the model generated, 0 for padding and for tokens between responses."""
     old_log_probs: Any
     """(B, R) float32: natural logarithms of the probabilities with which tokens were sampled; 0 elsewhere."""
     token_level_scores: Any
@@ -65,6 +65,7 @@ class Trajectories:
     has_log_probs: list[bool]
     """For each row, whether `old_log_probs` are known for all its tokens; if not, the trainer computes them."""
     left_out: list[LeftOut]
+    """The triplets that were dropped or whose rows are incomplete, with the reasons."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -93,14 +94,15 @@ def trajectories(
         max_prompt: the length P of prompts.
         max_response: the length R of responses. A longer response is truncated, and its reward is then at the last
             remaining token.
-        long_prompts: "drop" leaves out a call whose prompt is longer. "truncate" uses only the last tokens of the
-            prompt, so the model never received the prompt of the row.
+        long_prompts: "drop" leaves out a call whose prompt is longer. "truncate" keeps only the last P tokens
+            of the prompt; the row then has a prompt that the model never received.
         missing_reward: the reward of triplets without a reward; None leaves them out. With `merge_turns`, one reward
             per row is enough.
         merge_turns: whether a conversation becomes one row. A conversation is a sequence of calls of one attempt in
             which each prompt begins with the prompt and the response of the previous call. Tokens between two
-            responses are part of the row's response, with a `response_mask` of 0. Every turn has its own reward, so a
-            broadcast reward would count several times: use the reward policy `final_only`.
+            responses are part of the row's response, with a `response_mask` of 0. Every turn adds its own reward, so a
+            reward that the adapter copied to all calls would count several times. Use the adapter's reward policy
+            `final_only`.
         as_numpy: return arrays instead of nested lists; numpy must be installed.
 
     Raises:
@@ -109,10 +111,10 @@ def trajectories(
     limits = (("pad_token_id", pad_token_id, 0), ("max_prompt", max_prompt, 1), ("max_response", max_response, 1))
     for field, value, least in limits:
         if type(value) is not int or value < least:
-            raise Invalid(field, f"{value!r} is not an integer from {least} on; take the tokenizer's or your model's")
+            raise Invalid(field, f"{value!r} is not an integer from {least} on; take your tokenizer's or model's value")
     if long_prompts not in {"drop", "truncate"}:
         raise Invalid("long_prompts", f"{long_prompts!r} is neither drop nor truncate")
-    rows = _Rows(pad_token_id, max_prompt, max_response, cuts=long_prompts == "truncate")
+    rows = _Rows(pad_token_id, max_prompt, max_response, truncates=long_prompts == "truncate")
     for turns in _conversations([_turn(place, each) for place, each in enumerate(triplets)], merge=merge_turns):
         rows.add(turns, missing_reward)
     return _in_numpy(rows.made, max_prompt, max_response) if as_numpy else rows.made
@@ -123,6 +125,7 @@ class _Turn:
     """The parts of a triplet that a row needs."""
 
     place: int
+    """The index of the triplet in the input."""
     prompt: list[int]
     response: list[int]
     log_probs: list[float] | None
@@ -149,7 +152,7 @@ def _ids(side: Any) -> list[int]:
 
 
 def _log_probs(side: Any, tokens: int) -> list[float] | None:
-    """Return the log probabilities, or None unless there is one for each token."""
+    """Return the log probabilities, or None if some token has none."""
     given: Any = cast("Mapping[str, Any]", side).get("logprobs") if isinstance(side, Mapping) else None
     if not isinstance(given, (list, tuple)) or len(cast("Sequence[Any]", given)) != tokens:
         return None
@@ -173,7 +176,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _conversations(turns: Iterable[_Turn], *, merge: bool) -> list[list[_Turn]]:
-    """Return turns grouped by conversation, in the order of the first turns."""
+    """Return turns grouped by conversation, in the order of the first turns. Without `merge`, each turn is a group."""
     made: list[list[_Turn]] = []
     open_in: dict[tuple[Any, Any], list[list[_Turn]]] = {}
     for turn in turns:
@@ -193,14 +196,14 @@ def _continues(before: _Turn, turn: _Turn) -> bool:
 
 
 class _Rows:
-    """Builder of rows."""
+    """Builder of the rows of a batch. With `truncates`, too long prompts are truncated instead of dropped."""
 
-    def __init__(self, pad: int, max_prompt: int, max_response: int, *, cuts: bool) -> None:
+    def __init__(self, pad: int, max_prompt: int, max_response: int, *, truncates: bool) -> None:
         self.made = Trajectories([], [], [], [], [], [], [], [], [], [])
         self._pad = pad
         self._max_prompt = max_prompt
         self._max_response = max_response
-        self._cuts = cuts
+        self._truncates = truncates
 
     def add(self, turns: list[_Turn], missing_reward: float | None) -> None:
         """Make a row of the turns of one conversation, or record why there is none."""
@@ -235,7 +238,7 @@ class _Rows:
             return "no_prompt_tokens"
         if not turns[0].response:
             return "no_response_tokens"
-        if len(turns[0].prompt) > self._max_prompt and not self._cuts:
+        if len(turns[0].prompt) > self._max_prompt and not self._truncates:
             return "prompt_too_long"
         return "no_reward" if reward is None and all(turn.reward is None for turn in turns) else None
 

@@ -40,7 +40,7 @@ class ExecutionEvent(Protocol):
 
 
 class Runner(Generic[T]):
-    """Runs one agent, for one worker, on one store.
+    """Runner of one agent, as one worker of one store.
 
     Before `step` and `iter`, set the agent (`init`), and the worker and store (`init_worker`); or enter `run_context`.
     Several runners may share an agent and a process.
@@ -48,17 +48,18 @@ class Runner(Generic[T]):
     Args:
         tracer: the tracer that records the agent; None for a `Tracer()`.
         max_rollouts: the number of attempts, including failed ones, after which `iter` returns; None for no limit.
-        poll_interval: seconds that one claim waits for a rollout; a new rollout is claimed at once.
+        poll_interval: seconds for which one claim waits for a rollout. A rollout that arrives meanwhile is claimed at
+            once.
         heartbeat_interval: seconds between two heartbeats of worker and attempts; 0 or less for none.
         interval_jitter: seconds by which poll and heartbeat intervals may vary.
         heartbeat_launch_mode: "thread" sends heartbeats in a thread that agents cannot block, "asyncio" in the event
             loop.
-        heartbeat_include_gpu: add the output of `nvidia-smi` to heartbeats.
+        heartbeat_include_gpu: whether heartbeats contain the output of `nvidia-smi`.
         concurrency: the number of attempts that `iter` runs at once.
         sync_in_thread: whether agents that are not async run in threads, so that they do not block the event loop and
             can be abandoned at their deadline.
         hooks_before_status: call `on_rollout_end` before the status is reported, as Agent-lightning 0.3 does.
-        grace_seconds: seconds that a cancelled async agent has to clean up.
+        grace_seconds: seconds for which a cancelled async agent may clean up.
 
     Raises:
         ValueError: an unknown launch mode, or a concurrency below 1.
@@ -129,7 +130,7 @@ class Runner(Generic[T]):
         self._agent, self.hooks = None, ()
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """Raise an error: a runner runs with `iter` or `step`.
+        """Raise an error, because a runner has `iter` and `step` instead.
 
         Raises:
             RuntimeError: always.
@@ -212,13 +213,13 @@ class Runner(Generic[T]):
 
         Args:
             input: the task.
-            resources: the resources to publish first, as the latest; None to use the latest existing resources.
+            resources: resources to publish before the attempt starts; None to use the latest existing resources.
             mode: the mode of the rollout.
             event: ignored.
 
         Raises:
-            Exception: the agent raised it, and the attempt was reported.
-            RuntimeError: the store has no resources.
+            Exception: the agent raised it; the attempt was reported as failed.
+            RuntimeError: the store has no resources, or the rollout no longer exists in the store.
             TimeoutError: the attempt took longer than the `timeout_seconds` of its rollout.
         """
         del event
@@ -243,14 +244,15 @@ class Runner(Generic[T]):
         """Run the rollouts of the queue until `event` is set, or `max_rollouts` were run.
 
         An exception of an agent fails only its attempt. Attempts that run when the event is set are finished; if this
-        coroutine is cancelled, they are interrupted. If the store cannot be reached, the call is retried.
+        coroutine is cancelled, they are interrupted. If the store cannot be reached, the claim is retried.
 
         Raises:
             StoreError: the store refuses the claim.
         """
         stopped = asyncio.Event()
         async with self._at_work() as desk, _watching(event, stopped):
-            # Replay comes before orphaned attempts are closed, because their spans could not be stored afterwards.
+            # Spans of dead processes are stored first, because `introduce` sets the attempts of these processes to
+            # unresponsive, and `replay` skips unresponsive attempts.
             await replay(self.store, self.tracer.spool)
             await desk.introduce()
             running: set[asyncio.Task[Outcome | Exit]] = set()
@@ -315,7 +317,7 @@ class Runner(Generic[T]):
             raise
         return claiming.result() if claiming.done() else await _give_up(claiming)
 
-    # -- used by both ------------------------------------------------------------------------------------------------
+    # -- used by `step` and `iter` -----------------------------------------------------------------------------------
 
     def _heartbeat_fields(self) -> dict[str, Any]:
         """Return further fields of the worker's heartbeats."""
@@ -351,7 +353,7 @@ class Runner(Generic[T]):
 
 
 class Desk:
-    """Executor of attempts. It sends heartbeats, and stops attempts whose rollouts were decided elsewhere."""
+    """Executor of attempts. It sends their heartbeats, and stops attempts whose rollouts were decided elsewhere."""
 
     def __init__(self, runner: Runner[Any], heartbeat: Heartbeat, watch: Watch) -> None:
         self._runner = runner
@@ -364,12 +366,12 @@ class Desk:
         await self._heartbeat.introduce()
 
     async def started(self, starting: Coroutine[Any, Any, AttemptedRollout]) -> AttemptedRollout:
-        """Start an attempt. If the call is cancelled while the store starts it, report the attempt as interrupted."""
+        """Await a store's call that starts an attempt. If the caller is cancelled meanwhile, report an interruption."""
         task = asyncio.create_task(starting)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # The store has started the attempt, and only this runner knows about it, so it must report it.
+            # The store may have started the attempt. Only this runner knows about the attempt, so it must report it.
             with contextlib.suppress(StoreError):
                 await self.refuse(await task)
             raise
@@ -425,7 +427,7 @@ async def _watching(event: ExecutionEvent | None, stopped: asyncio.Event) -> Asy
 
 
 def _forget_done(running: set[asyncio.Task[Outcome | Exit]]) -> None:
-    """Remove finished attempts; raise the exception if an agent ended the process."""
+    """Remove finished attempts; raise the exception if an agent raised KeyboardInterrupt or SystemExit."""
     for task in [task for task in running if task.done()]:
         running.discard(task)
         ended = task.result()

@@ -11,9 +11,11 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Calls that are shared by all requests for a key that arrive before the call begins, so no result is outdated.
+    """Function that makes one call for concurrent requests with the same key.
 
-    All requests must come from one event loop. A cancelled caller does not affect the others.
+    Requests share a call if they arrive before the call begins. A call that has begun takes no further requests, so the
+    result is never older than a request. All requests must come from one event loop. If one caller is cancelled, the
+    others still get the result.
 
     Args:
         ask: function that makes the call for a key.

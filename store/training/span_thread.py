@@ -1,4 +1,4 @@
-"""The thread that sends the spans of a process. It has an event loop, and its work does not belong to any attempt."""
+"""The thread with an event loop that sends the spans and heartbeats of a process, outside of any attempt."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SpanThread(LoopThread):
-    """Event-loop thread whose work runs in an empty context, so that sending a span is not traced itself."""
+    """Event-loop thread whose work runs in an empty context, so that calls to the store are not traced."""
 
     def submit(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> Future[T]:
         return Context().run(super().submit, work, lost)

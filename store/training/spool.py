@@ -1,4 +1,4 @@
-"""Spool files for spans that could not be stored yet: one file per attempt, with a size limit per process."""
+"""Spool files for spans that could not be stored yet: one file per attempt, and a common size limit per process."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class SpanSpool:
     """Spool of the attempts of this process.
 
     Args:
-        directory: the parent directory. Each process has its own directory in it, and finds those of dead processes
-            there. None creates a private temporary directory at first use.
-        max_bytes: the limit for all files together. It includes files whose spans could not be stored in time.
+        directory: the parent directory. Each process writes to its own subdirectory, and `left_behind` finds the
+            subdirectories of dead processes. None creates a private temporary directory at first use.
+        max_bytes: the limit for all files of this process. They include the files of attempts that ended before all
+            their spans could be stored.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES) -> None:
@@ -103,7 +104,7 @@ class SpoolFile:
         self._written = 0
         self._read = 0
         self.waiting = 0
-        """The number of spans in the file that have not been stored yet."""
+        """The number of spans in the file that are not stored yet."""
 
     @property
     def path(self) -> Path | None:
@@ -111,7 +112,7 @@ class SpoolFile:
         return self._path
 
     def append(self, spans: Sequence[Span]) -> bool:
-        """Append spans; return False if the limit is reached or the write fails."""
+        """Append spans; return False if the size limit is reached or the write fails."""
         lines = b"".join(span.model_dump_json().encode() + b"\n" for span in spans)
         if not self._spool.reserve(len(lines)):
             logger.error("cannot spool %d spans: the limit of %d bytes is reached", len(spans), self._spool.max_bytes)

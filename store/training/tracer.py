@@ -1,4 +1,4 @@
-"""Tracer of agents based on OpenTelemetry, which sends every span of an attempt to the store."""
+"""Tracer of agents. It is based on OpenTelemetry, and sends every span of an attempt to the store."""
 
 from __future__ import annotations
 
@@ -91,18 +91,18 @@ class Tracer:
     """Tracer that opens a scope for each attempt. Spans that begin in the scope are recorded, from any OpenTelemetry
     tracer of the provider.
 
-    Any number of attempts may be traced at once, in tasks and in threads. The provider is private by default; pass it
-    to instrumentations as `tracer_provider=tracer.provider`.
+    Any number of attempts may be traced at once, in tasks and in threads. The provider is private by default, so
+    pass `tracer_provider=tracer.provider` to instrumentations of other libraries.
 
     Args:
         install_global: whether to use the global provider, and to install one if there is none. Spans outside of
             attempts are not recorded. Spans of attempts have the attempt's ids as attributes, for other exporters.
-        provider: use this provider instead of a private one.
+        provider: the provider to use instead of a private one; spans of attempts get the same attributes.
         spool: the spool for spans while the store cannot be reached; None for at most 64 MB of temporary files. If it
             has a directory, a runner stores the spans of dead processes from there when it starts.
         spool_seconds: seconds for which a finished attempt waits until its spans are stored.
-        openai: whether to record the calls of the `openai` client; None if it is installed.
-        anthropic: whether to record the calls of the `anthropic` client; None if it is installed.
+        openai: whether to record the calls of the `openai` client; None records them if the client is installed.
+        anthropic: whether to record the calls of the `anthropic` client; None records them if the client is installed.
 
     Raises:
         Invalid: a client that is to be recorded is not installed.
@@ -136,7 +136,7 @@ class Tracer:
         # A provider contains threads and locks, which cannot be pickled, so the copy creates its own provider.
         if self._given is not None:
             raise TypeError("a tracer with a custom provider cannot be sent to another process; create it there")
-        return _again, (self._install_global, self._spool, self._spool_seconds, self._clients)
+        return _recreate, (self._install_global, self._spool, self._spool_seconds, self._clients)
 
     # -- setup and teardown ------------------------------------------------------------------------------------------
 
@@ -204,9 +204,9 @@ class Tracer:
         rollout_id: str | None = None,
         attempt_id: str | None = None,
     ) -> AsyncGenerator[trace.Tracer]:
-        """Trace a block below one root span, and store the spans for an attempt.
+        """Trace a block below one root span, and store the spans in an attempt.
 
-        Yields a tracer for further spans. Without ids the spans stay in this process, for `get_last_trace`.
+        Yield a tracer for further spans. Without ids, the spans are not stored; `get_last_trace` returns them.
 
         Args:
             name: the name of the trace, usually the rollout's id.
@@ -292,7 +292,7 @@ class Tracer:
         return recorded
 
     def get_last_trace(self) -> list[Span]:
-        """Return the spans of the trace that was closed last, in this task or else by this tracer."""
+        """Return the spans of the last trace that this task closed or, if there is none, that this tracer closed."""
         mine = _last_trace.get()
         return list(self._last_trace if mine is None else mine)
 
@@ -345,7 +345,7 @@ class Tracer:
         Pass it as `config={"callbacks": [handler]}`. One handler serves any number of attempts.
 
         Args:
-            tags: tags of every span that it records.
+            tags: tags of every span that the handler records.
 
         Raises:
             Invalid: langchain-core is not installed.
@@ -361,7 +361,7 @@ OtelTracer = Tracer
 
 
 class LiveOperation:
-    """A span of the SDK that is being recorded, with its current fields."""
+    """An operation that is being recorded as a span of the SDK. It keeps a copy of the span's fields."""
 
     def __init__(self, span: trace.Span, name: str, attributes: Mapping[str, Any], start_time: float) -> None:
         self._span = span
@@ -434,7 +434,7 @@ def recording(
 
 
 def record_fields(scope: AttemptScope, fields: SpanCoreFields) -> None:
-    """Record a finished span in an attempt, below the open span."""
+    """Record a finished span in an attempt, as a child of the current span."""
     now = time.time()
     start = now if fields.start_time is None else fields.start_time
     span = scope.tracer.start_span(fields.name, attributes=fields.attributes, start_time=_nanoseconds(start))
@@ -477,9 +477,9 @@ def _global_provider() -> TracerProvider:
 
 
 def _repeats_call(span: LiveSpan) -> bool:
-    """Return whether the `anthropic` client began a span of its own for a call that is recorded already.
+    """Return whether a span is the `anthropic` client's own span for a call that is already recorded.
 
-    The client does so if the process has a global provider.
+    The client begins such spans if the process has a global provider.
     """
     own = span.instrumentation_scope is not None and span.instrumentation_scope.name == _ANTHROPIC_TRACER
     around = trace.get_current_span()
@@ -496,7 +496,7 @@ def _require(extra: str, package: str) -> None:
     """Check that a package is installed.
 
     Raises:
-        Invalid: it is not.
+        Invalid: the package is not installed.
     """
     if find_spec(package) is None:
         raise Invalid(
@@ -504,7 +504,7 @@ def _require(extra: str, package: str) -> None:
         )
 
 
-def _again(install_global: bool, spool: SpanSpool, spool_seconds: float, clients: dict[str, bool | None]) -> Tracer:  # noqa: FBT001 - for pickle
+def _recreate(install_global: bool, spool: SpanSpool, spool_seconds: float, clients: dict[str, bool | None]) -> Tracer:  # noqa: FBT001 - for pickle
     return Tracer(
         install_global=install_global,
         spool=spool,

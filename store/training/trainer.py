@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 _STRATEGY_PATH: Final = "store.training.execution"
 _STORES: Final[Components[Store]] = Components("store", Store)
 _ALGORITHMS: Final[Components[Algorithm]] = Components("algorithm", Algorithm)
-# Components are named by their paths, because processes of runners, which import the user's program again, need neither
-# the proxy nor the server.
+# The proxy is named by its path and not imported here. Processes of runners import the user's program, and with it this
+# module, but do not need the proxy.
 _PROXY_PATH: Final = "store.llm_proxy.LLMProxy"
 _PROXIES: Final[Components[LLMProxy]] = Components("llm_proxy", _PROXY_PATH, default_type=_PROXY_PATH)
 _STRATEGIES: Final[Components[ExecutionStrategy]] = Components(
@@ -53,8 +53,8 @@ _OF_THE_ALGORITHM: Final = frozenset({"algorithm", "adapter", "llm_proxy", "stra
 class Trainer:
     """Trainer of an agent: `Trainer(algorithm=..., n_runners=4).fit(agent, tasks)`.
 
-    In the process of a runner, `agent.trainer` is a copy with the same settings, whose store is that of the runner. It
-    has no `algorithm`, `adapter`, `llm_proxy` and `strategy`, which exist only in the trainer's own process.
+    In the process of a runner, `agent.trainer` is a copy with the same settings and with the store of the runner. The
+    copy has no `algorithm`, `adapter`, `llm_proxy` and `strategy`, which exist only in the trainer's own process.
 
     Each component is an instance, a class, a function that creates it, a dotted path, or a dict with its `type` and
     arguments.
@@ -64,17 +64,18 @@ class Trainer:
             `max_rollouts`.
         store: the store, as a component or as a URL for `open_store`; None for one in memory.
         runner: the runner; each worker gets its own. None for `Runner`.
-        tracer: records agents; None for `Tracer`.
-        adapter: converts spans to training data; None for `TracerTraceToTriplet`.
-        strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs all in this process.
-        llm_proxy: the proxy through which agents call models; None for none.
+        tracer: the tracer, which records agents; None for `Tracer`.
+        adapter: the adapter, which converts spans to training data; None for `TracerTraceToTriplet`.
+        strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs everything in this
+            process. None for "cs".
+        llm_proxy: the proxy through which agents call models; None for no proxy.
         hooks: one or several hooks, called for each attempt.
         initial_resources: the resources that the algorithm starts from and publishes.
         n_runners: the number of runners; None for the strategy's number, or 1.
         max_rollouts: the number of attempts that each runner runs; None for no limit.
         port: the port of the server, for "cs"; 0 for any free port.
         seed: the seed of Python's `random`, in the processes of the algorithm and the runners. Threads of one process
-            share it, so their numbers depend on their timing; a `Plan` has its own seed.
+            share the generator, so their random numbers depend on their timing; a `Plan` has its own seed.
 
     Raises:
         Invalid: a specification cannot be resolved, or arguments contradict each other.
@@ -137,7 +138,7 @@ class Trainer:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Name the remedy for a component that a copy does not have."""
+            """Raise an error; for a component that a copy lacks, the message contains the remedy."""
             message = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in _OF_THE_ALGORITHM:
                 message = (
@@ -188,7 +189,7 @@ class Trainer:
         *,
         quiet: bool = False,
     ) -> FitReport:
-        """Train, and print and return the report.
+        """Train the agent, print the report, and return it.
 
         Args:
             agent: a `LitAgent`, or a function as for `rollout`.
@@ -249,7 +250,7 @@ class Trainer:
         running = RunnerBundle(acting, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed, self)
         execution = self.strategy.execute(learning, running, store)
         if isinstance(self.strategy, ClientServerExecutionStrategy) and self.strategy.role == "runner":
-            # The training and its report are in another process.
+            # The algorithm runs in another process, which reads the report.
             return FitReport(seconds=time.monotonic() - began, execution=execution)
         seconds = time.monotonic() - began
         report = run_blocking(lambda: read_report(store, begin, seconds, execution))
@@ -259,7 +260,7 @@ class Trainer:
 
 
 def _as_list(hooks: Any) -> list[Hook]:
-    """Convert a hook of any class, or several, to a list."""
+    """Return one hook or an iterable of hooks as a list."""
     if hooks is None:
         return []
     return (
@@ -268,7 +269,7 @@ def _as_list(hooks: Any) -> list[Hook]:
 
 
 def _as_algorithm(spec: Any) -> Any:
-    """Convert a plain function to an algorithm."""
+    """Convert a function to an algorithm; return any other specification unchanged."""
     is_function = callable(spec) and not isinstance(spec, (type, Algorithm)) and hasattr(spec, "__code__")
     return algo(spec) if is_function else spec
 

@@ -1,4 +1,4 @@
-"""Watch on the log for rollouts that are decided elsewhere while their attempts run here."""
+"""Watch on the log for rollouts that are cancelled, or decided elsewhere, while their attempts run in this process."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ _OURS: Final = ("preparing", "running")
 _REMEMBERED: Final = 10_000
 _PAUSE_SECONDS: Final = 0.5
 _GATHER_SECONDS: Final = 0.1
-"""Seconds to wait while events accumulate."""
+"""Length of a pause, in which events accumulate."""
 _BUSY_SECONDS: Final = 0.01
-"""Seconds for which accumulated events are read before the next wait."""
+"""Seconds after a pause for which events are read without another pause."""
 _BEHIND: Final = 200
-"""The number of events between two pauses above which the reader is behind and does not pause."""
+"""If more events than this are read after a pause, the reader is behind the log and skips the next pause."""
 
 
 class Watch:
     """Follower of the log that stops attempts whose rollouts were cancelled or decided elsewhere.
 
-    It starts with the first attempt of a runner. If the store has no log, only heartbeats detect these rollouts, later.
+    A rollout is decided elsewhere if another attempt or a user determines its result. The watch starts with the first
+    attempt of a runner. If the store has no log, such rollouts are detected later, by the responses to heartbeats.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._running: dict[str, tuple[str, Stop]] = {}
-        # Events between a claim and the call of `begin` must not be missed, so the latest events are remembered.
+        # Events between a claim and the call of `begin` must not be missed. So the last event of each rollout is kept:
+        # the id of the attempt that started, or None if the rollout ended or was queued again.
         self._recent: OrderedDict[str, str | None] = OrderedDict()
         self._checks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
@@ -70,13 +72,13 @@ class Watch:
         while True:
             try:
                 if cursor is None:
-                    # The rollout has just begun, so its last event is near the end of the log.
+                    # The rollout has just begun, so the log is followed from its last event, which is near the end.
                     async for event in self._store.log.tail(rollout_id=first):
                         cursor = self._see(event)
-                async for event in _at_leisure(self._store.log.tail(cursor, follow=True, types=_TYPES)):
+                async for event in _with_pauses(self._store.log.tail(cursor, follow=True, types=_TYPES)):
                     cursor = self._see(event)
             except (Unsupported, Incompatible) as error:
-                logger.info("only heartbeats notice cancelled rollouts: %s", error)
+                logger.info("the log cannot be followed; only heartbeats detect cancelled rollouts: %s", error)
                 return
             except Closed:
                 return
@@ -104,7 +106,7 @@ class Watch:
         check.add_done_callback(self._checks.discard)
 
     async def _ask(self, rollout_id: str) -> None:
-        """Stop the attempt if its rollout was decided. This reads the rollout, since the event may be outdated."""
+        """Read the rollout, because the event may be outdated, and stop its attempt if the rollout was decided."""
         try:
             found = await self._store.get_rollout_by_id(rollout_id)
         except StoreError as error:
@@ -122,7 +124,7 @@ class Watch:
             stop("superseded")
 
 
-async def _at_leisure(events: AsyncIterator[LoggedEvent]) -> AsyncIterator[LoggedEvent]:
+async def _with_pauses(events: AsyncIterator[LoggedEvent]) -> AsyncIterator[LoggedEvent]:
     """Yield events as they arrive, with pauses during a steady stream, so that one read finds many events."""
     loop = asyncio.get_running_loop()
     paused, since = loop.time(), 0

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from store.training.execution.shared_memory import SharedMemoryExecutionStrategy
     from store.training.execution.strategy import ExecutionReport, ExecutionStrategy, RunnersGone
 
-# The server is imported lazily, because processes of runners do not need it.
+# The names are imported at first use, because processes of runners import this package but need no strategy.
 _LATE = {
     "ClientServerExecutionStrategy": "store.training.execution.client_server",
     "ExecutionReport": "store.training.execution.strategy",
@@ -27,7 +27,7 @@ __all__ = [
     "SharedMemoryExecutionStrategy",
 ]
 
-# With this function, a type checker would accept any name, so the function is hidden from it.
+# With this function, a type checker would accept any name, so the function is hidden from type checkers.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Store for an algorithm. It ends waits for rollouts that no runner can execute."""
+"""Store for an algorithm. It ends the algorithm's waits for rollouts that no runner can execute."""
 # ruff: noqa: ASYNC109 - the names of arguments are those of the interface.
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _WAITING: Final = ("queuing", "requeuing")
 
 
 class AlgorithmStore(DelegatingStore):
-    """Store for an algorithm. It forwards all calls to `target`. Reads of rollouts detect that no runner is left.
+    """Store for an algorithm. It forwards all calls to `target`.
 
-    While a runner is left, it only forwards calls. Afterwards, an algorithm may still compute for any time, but a wait
-    for a queued rollout raises `RunnersGone`: in `wait_for_rollouts`, in `follow` and `finished` of `store.training`,
-    or in repeated reads of queued rollouts. It is raised after `STANDSTILL_SECONDS` without an active attempt of any
-    worker.
+    After every runner has ended, no queued rollout can be executed any more. A call that waits for a queued rollout
+    then raises `RunnersGone`: `wait_for_rollouts`, `follow` and `finished` of `store.training`, and repeated reads of
+    queued rollouts. The error is raised after `STANDSTILL_SECONDS` in which no worker has an active attempt.
+    An algorithm that does not wait may continue for any time.
 
     Args:
         target: the store.
@@ -88,7 +88,7 @@ class AlgorithmStore(DelegatingStore):
                 yield event
 
     async def _checked(self, wait: Awaitable[T], rollout_ids: Sequence[str] | None) -> T:
-        """Return the result of a wait; raise `RunnersGone` if no runner is left that could end it."""
+        """Return the result of a wait; raise `RunnersGone` if no runner is left to execute the awaited rollouts."""
         waiting = asyncio.ensure_future(wait)
         try:
             while not waiting.done():
@@ -120,7 +120,7 @@ class AlgorithmStore(DelegatingStore):
             await self._check(waiting)
 
     async def _check(self, rollout_ids: Sequence[str] | None) -> None:
-        """Raise `RunnersGone` if the algorithm has waited too long for these queued rollouts, or for any if None."""
+        """Raise `RunnersGone` if the algorithm has waited too long for these rollouts; None stands for all rollouts."""
         if not self._no_runner.is_set():
             return
         waiting = await self.target.query_rollouts(rollout_id_in=rollout_ids, status_in=_WAITING, limit=0)

@@ -1,4 +1,4 @@
-"""Helpers that run a coroutine from code that is not async."""
+"""Functions that run a coroutine from code that is not async."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine of a function in a new event loop, and return its result.
+    """Run the coroutine that a function returns in a new event loop, and return the result of the coroutine.
 
     Raises:
-        RuntimeError: a loop already runs in this thread.
+        RuntimeError: an event loop already runs in this thread.
         KeyboardInterrupt: Ctrl+C; the coroutine was cancelled and has ended.
         SystemExit: SIGTERM, unless the program has its own handler; the coroutine was cancelled and has ended.
     """

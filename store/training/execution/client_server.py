@@ -1,4 +1,4 @@
-"""Strategy with the algorithm and the runners as processes, on one or several machines, connected by a server."""
+"""Strategy that runs the algorithm and the runners in processes, on one or several machines, connected by a server."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     level of a module.
 
     Args:
-        role: the side of this process; None for `AGL_CURRENT_ROLE`, or else both.
-        server_host: the host on which the server listens or is reached; None for `AGL_SERVER_HOST`, or else localhost.
-        server_port: the port of the server, 0 for any free port; None for `AGL_SERVER_PORT`, or else 4747.
-        managed_store: whether to serve the store; None for `AGL_MANAGED_STORE`, or else true. If false, each process
-            opens the given store itself, from a server or a database.
+        role: the sides that this process starts; None for the value of `AGL_CURRENT_ROLE`, by default both.
+        server_host: the host on which the server listens or is reached; None for the value of `AGL_SERVER_HOST`, by
+            default localhost.
+        server_port: the port of the server, 0 for any free port; None for the value of `AGL_SERVER_PORT`, by default
+            4747.
+        managed_store: whether to start a server for the store; None for the value of `AGL_MANAGED_STORE`, by default
+            true. If false, each process opens the given store itself, from a server or a database.
         n_runners: the number of runners that this process starts.
-        main_process: the side that runs in this process: "algorithm", or "runner" to debug with a single runner.
+        main_process: the side that runs in this process and not in a child process: "algorithm", or "runner" to debug
+            with a single runner.
         graceful_timeout: seconds for which active attempts may continue at the end.
         terminate_timeout: seconds after which an interrupted process that has not ended is killed.
         allowed_exit_codes: accepted for compatibility with Agent-lightning and not used.
-        restarts: the number of killed runners that are replaced.
+        restarts: the maximum number of killed runners that are replaced.
         server_patience: for role `runner`, seconds without a response of the server after which the runners end.
 
     Raises:
@@ -88,12 +91,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self._server_patience = server_patience
 
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
-        """Run this process's side, or both sides, until the algorithm has ended; see `ExecutionStrategy`.
+        """Run the sides of this process's role until the algorithm has ended; see `ExecutionStrategy`.
 
         With role `runner`, the store is used only if `managed_store` is false.
 
         Raises:
-            Invalid: a side cannot be sent to another process, or this store cannot be reached from there.
+            Invalid: a side cannot be sent to another process, or another process cannot open this store.
             RuntimeError: the port is in use; the message contains the program that uses it.
             Unavailable: with role `runner`, the server cannot be reached.
         """
@@ -116,11 +119,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 finally:
                     closed += await close_open(store, ours)
                     if self.managed_store:
-                        # Runners on other machines lose the store when this server ends, so attempts may finish.
+                        # Runners on other machines lose the store when the server stops, so attempts may finish first.
                         await settle(store, grace)
         finally:
             if self.managed_store:
-                # The server is gone, so no runner can claim any more.
+                # The server has stopped, so no runner can claim rollouts, and all active attempts can be closed.
                 closed += await close_open(store)
         supervisor.report.closed += closed
         return supervisor.report
@@ -128,22 +131,22 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _supervisor(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store, place: str | Store) -> Supervisor:
         store_id = str(getattr(store, "store_id", ""))
         stopped = threading.Event()
-        seats: list[ProcessAssignment] = []
+        assignments: list[ProcessAssignment] = []
         if self._main_process == "runner":
-            seat = ProcessAssignment(
+            assignment = ProcessAssignment(
                 "algorithm", pack("algorithm", algorithm), 0, pack("managed_store", place), store_id
             )
-            training: Part = ProcessPart("the algorithm", seat)
+            training: Part = ProcessPart("the algorithm", assignment)
             runners: list[Part] = [TaskPart("runner 0", partial(runner, store, 0, stopped), stopped)]
         else:
-            seats = self._seats(runner, place, store_id) if self.role == "both" else []
+            assignments = self._assignments(runner, place, store_id) if self.role == "both" else []
             work = partial(algorithm, AlgorithmStore(store, stopped), stopped)
             training = TaskPart("the algorithm", work, stopped)
-            runners = [_runner(seat) for seat in seats]
-        return self._watched(training, runners, store, seats)
+            runners = [_runner(assignment) for assignment in assignments]
+        return self._watched(training, runners, store, assignments)
 
     def _watched(
-        self, training: Part | None, runners: list[Part], store: Store, seats: list[ProcessAssignment]
+        self, training: Part | None, runners: list[Part], store: Store, assignments: list[ProcessAssignment]
     ) -> Supervisor:
         return Supervisor(
             training,
@@ -151,17 +154,17 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             store,
             graceful_timeout=self._graceful_timeout,
             terminate_timeout=self._terminate_timeout,
-            replace=(lambda number: _runner(seats[number])) if seats else None,
+            replace=(lambda number: _runner(assignments[number])) if assignments else None,
             replacements=self._restarts,
         )
 
     @contextlib.asynccontextmanager
     async def _served(self, store: Store) -> AsyncGenerator[str | Store]:
-        """Yield the URL of the store's server, or the store itself if other processes can open it."""
+        """Serve the store and yield the server's URL; yield the store itself if `managed_store` is false."""
         if not self.managed_store:
             yield store
             return
-        # Processes of runners import this module, but need no server, so the import is here.
+        # Processes of runners import this module but need no server, so the server is imported here.
         from store.server.store_server import StoreServer
 
         server = StoreServer(store, self.server_host, self.server_port)
@@ -171,7 +174,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         finally:
             await server.stop()
 
-    def _seats(self, runner: RunnerSide, place: str | Store, store_id: str) -> list[ProcessAssignment]:
+    def _assignments(self, runner: RunnerSide, place: str | Store, store_id: str) -> list[ProcessAssignment]:
         work, store = pack("agent", runner), pack("managed_store", place)
         return [ProcessAssignment("runner", work, number, store, store_id) for number in range(self.n_runners)]
 
@@ -181,14 +184,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         """Run only the runners' side, until the runners have reached `max_rollouts`.
 
         Args:
-            runner: the side.
+            runner: the runners' side, called once for each worker.
             place: the URL of the store, or a store; None for the server at `server_host` and `server_port`.
 
         Raises:
             KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM; open attempts are closed.
             Invalid: the side cannot be sent to another process.
             Unavailable: the server does not answer.
-            RunnersGone: all runners are lost.
+            RunnersGone: all runners ended with errors.
         """
         there = place or f"http://{self.server_host}:{self.server_port}"
         return run_blocking(lambda: self._run_runners(runner, there))
@@ -196,9 +199,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     async def _run_runners(self, runner: RunnerSide, place: str | Store) -> ExecutionReport:
         stopped = threading.Event()
         async with opened(place) as ours:
-            seats = self._seats(runner, place, "") if self.n_runners > 1 else []
+            assignments = self._assignments(runner, place, "") if self.n_runners > 1 else []
             here = TaskPart("runner 0", partial(runner, ours, 0, stopped), stopped)
-            supervisor = self._watched(None, [_runner(seat) for seat in seats] or [here], ours, seats)
+            supervisor = self._watched(
+                None, [_runner(assignment) for assignment in assignments] or [here], ours, assignments
+            )
             working = asyncio.ensure_future(supervisor.run())
             url = str(place if isinstance(place, str) else getattr(place, "url", ""))
             gone = asyncio.ensure_future(self._server_gone(url))
@@ -213,8 +218,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 await asyncio.wait({working, gone})
 
     async def _server_gone(self, url: str) -> Unavailable:
-        """Return an error after `server_patience` seconds without a response of the server; never return for a
-        database.
+        """Return an error after `server_patience` seconds without a response of the server.
+
+        If the URL is that of a database, never return.
         """
         if not url.startswith("http"):
             await asyncio.Event().wait()
@@ -234,5 +240,5 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         return Unavailable(f"the server at {url} has not answered for {self._server_patience:g} s")
 
 
-def _runner(seat: ProcessAssignment) -> ProcessPart:
-    return ProcessPart(f"runner {seat.worker_id}", seat)
+def _runner(assignment: ProcessAssignment) -> ProcessPart:
+    return ProcessPart(f"runner {assignment.worker_id}", assignment)

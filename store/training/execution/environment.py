@@ -1,4 +1,4 @@
-"""Environment variables of a training. Arguments override them, and they override the defaults."""
+"""Environment variables of a training. An argument overrides its variable, and a variable overrides the default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
 def role(given: str | None) -> Role:
-    """Return the side of this process: the argument, or else `AGL_CURRENT_ROLE`, or else both.
+    """Return the role of this process: the argument, or else `AGL_CURRENT_ROLE`, or else both.
 
     Raises:
         Invalid: the value is not one of the three roles.
@@ -53,7 +53,7 @@ def port(given: int | None) -> int:
 
 
 def managed(given: bool | None) -> bool:  # noqa: FBT001 - the only argument
-    """Return whether the strategy serves the store: the argument, or else `AGL_MANAGED_STORE`, or else yes.
+    """Return whether the strategy starts a server: the argument, or else `AGL_MANAGED_STORE`, or else True.
 
     Raises:
         Invalid: the variable is neither yes nor no.

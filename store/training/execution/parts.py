@@ -1,4 +1,4 @@
-"""Parts of an execution, which run as a task or in a thread until they end or are stopped."""
+"""Parts of an execution. A part is the algorithm or one runner, which runs here as an asyncio task or in a thread."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class End:
     error: BaseException | None = None
     """The exception of the part, or a `ProcessFailed` for a part in another process."""
     was_interrupted: bool = False
-    """Whether it was interrupted."""
+    """Whether the part was interrupted."""
     signal: int | None = None
-    """The signal that killed its process."""
+    """The number of the signal that killed the process of the part, if there is one."""
 
 
 class Part(ABC):
@@ -35,19 +35,19 @@ class Part(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-        """Completed when the part has ended; never with an exception."""
+        """Completed with an `End` when the part has ended; never with an exception."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin."""
+        """Start the work."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Request the end after the current work."""
+        """Request that the part ends after its current work."""
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Request an orderly end at once."""
+        """Request that the part cancels its current work and ends."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -101,7 +101,7 @@ class ThreadPart(Part):
 
     Args:
         name: the name in messages.
-        work: function that returns the coroutine; it is called in that thread.
+        work: function that returns the coroutine; the function is called in the new thread.
         event: event that is set to stop the part.
     """
 
@@ -109,11 +109,11 @@ class ThreadPart(Part):
         super().__init__(name)
         self._work = work
         self._event = event
-        self._home = asyncio.get_running_loop()
+        self._supervisor_loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_unwanted = False
+        self._was_interrupted = False
 
     def start(self) -> None:
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
@@ -127,12 +127,12 @@ class ThreadPart(Part):
         except BaseException as error:  # noqa: BLE001 - passed to the code that waits for the end
             end = End(error)
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
-            self._home.call_soon_threadsafe(self._end, end)
+            self._supervisor_loop.call_soon_threadsafe(self._end, end)
 
     async def _main(self) -> None:
         with self._lock:
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-            if self._is_unwanted:
+            if self._was_interrupted:
                 return
         try:
             await self._work()
@@ -146,7 +146,7 @@ class ThreadPart(Part):
     def interrupt(self) -> None:
         self._event.set()
         with self._lock:
-            self._is_unwanted = True
+            self._was_interrupted = True
             if self._loop is not None and self._task is not None:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 

@@ -1,4 +1,4 @@
-"""Parts in separate processes, which are spawned, never forked, and end when their parent dies."""
+"""Parts that run in separate processes. The processes are spawned, never forked, and end when their parent dies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERRUPTED: Final = 130
 
 _STOP: Final = "stop"
 _INTERRUPT: Final = "interrupt"
-# A process whose parent died has most likely lost its store too, so it waits only briefly.
+# A process whose parent died has most likely lost its store too, so its work gets little time to finish.
 _ORPHAN_GRACE_SECONDS: Final = 5.0
 _ORPHAN_SECONDS: Final = 10.0
 
@@ -44,7 +44,7 @@ class ProcessFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessAssignment:
-    """Arguments of a process."""
+    """Arguments of a process: the side of the training that it runs, and the store that it uses."""
 
     side: Literal["algorithm", "runner"]
     work: bytes
@@ -57,11 +57,11 @@ class ProcessAssignment:
 
 
 class ProcessPart(Part):
-    """One side of a training in a separate process.
+    """The algorithm or one runner in a separate process.
 
     Args:
         name: the name in messages.
-        seat: the arguments of the process.
+        seat: the assignment of the process.
     """
 
     def __init__(self, name: str, seat: ProcessAssignment) -> None:
@@ -80,12 +80,12 @@ class ProcessPart(Part):
         self._ours, theirs = _CONTEXT.Pipe()
         # The process is not a daemon, because a daemon process must not start children, and an agent may start some.
         self._process = _CONTEXT.Process(target=run_seat, args=(self._seat, theirs), name=self.name, daemon=False)
-        with _deaf_to_ctrl_c():
+        with _sigint_blocked():
             self._process.start()
         theirs.close()
-        asyncio.get_running_loop().add_reader(self._process.sentinel, self._left)
+        asyncio.get_running_loop().add_reader(self._process.sentinel, self._exited)
 
-    def _left(self) -> None:
+    def _exited(self) -> None:
         process, ours = self._process, self._ours
         assert process is not None  # started
         assert ours is not None  # started
@@ -106,12 +106,12 @@ class ProcessPart(Part):
             self._end(End(ProcessFailed(message or f"{self.name} (process {process.pid}) ended with code {code}")))
 
     def stop(self) -> None:
-        self._say(_STOP)
+        self._send(_STOP)
 
     def interrupt(self) -> None:
-        self._say(_INTERRUPT)
+        self._send(_INTERRUPT)
 
-    def _say(self, what: str) -> None:
+    def _send(self, what: str) -> None:
         if self._ours is not None and not self.ended.done():
             with contextlib.suppress(OSError):
                 self._ours.send(what)
@@ -122,8 +122,8 @@ class ProcessPart(Part):
 
 
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Generator[None]:
-    """Block SIGINT in processes that are started in the `with` block, until they have installed their handler."""
+def _sigint_blocked() -> Generator[None]:
+    """Block SIGINT during the block, and in processes started in it until they have installed their handler."""
     # Starting the resource tracker unblocks signals, so it is started first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -208,13 +208,13 @@ async def opened(place: str | Store, store_id: str = "") -> AsyncGenerator[Store
         if store_id and there and there != store_id:
             raise Incompatible(
                 f"the store at {place} has the id {there}, but this training's store has {store_id}",
-                "another training uses the port; give each training its own",
+                "another training uses the port; give each training its own port",
             )
         yield store
 
 
 async def _open(url: str) -> Store:
-    # Only one of the two modules is needed. Each takes a fraction of a second to import, so the imports are here.
+    # Only one of the two modules is needed, and each takes a fraction of a second to import, so the imports are here.
     if url.startswith("http"):
         from store.client import HTTPStore
 

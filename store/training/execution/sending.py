@@ -12,6 +12,8 @@ from store.errors import Invalid
 
 
 class _Pickler(pickle.Pickler):
+    """Pickler that replaces weak references by None, and decorated functions by their qualified names."""
+
     def reducer_override(self, obj: Any, /) -> Any:
         if isinstance(obj, weakref.ref):
             # The referenced trainer or runner does not exist in the new process, which sets its own.
@@ -35,7 +37,7 @@ def pack(what: str, value: Any) -> bytes:
     """Return a pickled value for another process.
 
     Raises:
-        Invalid: a part of the value exists only in this process; the message says which.
+        Invalid: a part of the value exists only in this process; the message names this part.
     """
     buffer = io.BytesIO()
     try:
@@ -50,5 +52,5 @@ def pack(what: str, value: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return the value that was packed."""
+    """Return the value that `pack` pickled."""
     return pickle.loads(packed)  # noqa: S301 - from the process that started this one

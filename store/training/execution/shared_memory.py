@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
-    """Strategy that runs each runner in a thread with its own event loop, and the algorithm in the calling thread.
+    """Strategy that runs the algorithm in the calling thread, and each runner in a thread with its own event loop.
 
     Args:
         n_runners: the number of runners.
@@ -26,7 +26,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         join_timeout: how many seconds an interrupted thread may take to end. After that it is left running.
         graceful_delay: how long active attempts may continue at the end, in seconds, before they are interrupted.
         poll_interval: accepted for compatibility with Agent-lightning and not used.
-        managed_store: also accepted and not used; every store may be used from any thread.
+        managed_store: accepted for compatibility and not used, because every store may be used from any thread.
 
     Raises:
         Invalid: a number is too small, or several runners would share the calling thread.

@@ -1,4 +1,4 @@
-"""Interface of execution strategies: the two sides as functions, and the report."""
+"""Interface of execution strategies: the two sides of a training as functions, and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from store.training.runner import ExecutionEvent
 
 AlgorithmSide = Callable[["Store", "ExecutionEvent"], Awaitable[None]]
-"""Function that trains on a store; the event is set when it should end."""
+"""Function that runs the algorithm on a store; the event is set when no runner is left, or at an interrupt."""
 
 RunnerSide = Callable[["Store", int, "ExecutionEvent"], Awaitable[None]]
 """Function that runs rollouts as one worker until the event is set; if cancelled, it closes its attempts as failed."""
@@ -24,20 +24,20 @@ class RunnersGone(RuntimeError):
 
 @dataclass(slots=True)
 class ExecutionReport:
-    """Report about the runners. The problems listed here did not stop the algorithm."""
+    """Report about the runners. The algorithm continued in spite of the problems in it."""
 
     crashed: list[str] = field(default_factory=list[str])
-    """Runners that ended with an error or were killed from outside, with the error."""
+    """Names and errors of runners that ended with an error or were killed from outside."""
     replaced: int = 0
     """The number of killed runners that were replaced."""
     killed: list[str] = field(default_factory=list[str])
-    """Runners that did not end in time and were killed or left running at the end."""
+    """Names of runners that did not end in time and were killed or left running at the end."""
     closed: list[str] = field(default_factory=list[str])
-    """Rollouts whose attempts were still running at the end, and were closed as failed."""
+    """Ids of rollouts whose attempts were still running at the end, and were closed as failed."""
 
 
 class ExecutionStrategy(ABC):
-    """Base class of strategies, which run the two sides of a training on one store and end both."""
+    """Base class of strategies. A strategy runs the two sides of a training on one store, and ends both."""
 
     n_runners: int = 1
 

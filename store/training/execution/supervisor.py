@@ -1,4 +1,4 @@
-"""Supervisor, which watches an algorithm and its runners and ends them in order."""
+"""Supervisor, which starts an algorithm and its runners, watches them, and ends them in order."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Supervisor:
         self._replace = replace
         self._replacements = replacements if replace is not None else 0
         self._last_error: BaseException | None = None
-        self._one_left_in_peace = False
-        self._is_cut_short = False
+        self._one_ended_normally = False
+        self._was_cancelled = False
 
     async def run(self) -> ExecutionReport:
         """Start all parts, and return when the algorithm and the runners have ended.
@@ -73,7 +73,7 @@ class Supervisor:
                 self._algorithm.start()
             await self._watch()
         except asyncio.CancelledError:
-            self._is_cut_short = True
+            self._was_cancelled = True
             raise
         finally:
             await self._end_all()
@@ -86,7 +86,7 @@ class Supervisor:
         waiting: set[asyncio.Future[End]] = {part.ended for part in self._runners}
         while waiting or (algorithm is not None and not algorithm.ended.done()):
             if not waiting and algorithm is not None:
-                # The algorithm may compute for long. `AlgorithmStore` raises an error if it waits for a runner.
+                # All runners have ended. If the algorithm still waits for one, `AlgorithmStore` raises an error.
                 algorithm.stop()
                 await asyncio.wait({algorithm.ended})
                 break
@@ -99,7 +99,7 @@ class Supervisor:
                     waiting.discard(part.ended)
                     self._runner_ended(number, part)
             waiting |= {part.ended for part in self._runners if not part.ended.done()}
-            if not waiting and self._last_error is not None and not self._one_left_in_peace:
+            if not waiting and self._last_error is not None and not self._one_ended_normally:
                 raise self._gone()
         if algorithm is not None and (error := algorithm.ended.result().error) is not None:
             raise _ungrouped(error)
@@ -108,7 +108,7 @@ class Supervisor:
         end = part.ended.result()
         if end.error is None:
             logger.info("%s has ended", part.name)
-            self._one_left_in_peace = True
+            self._one_ended_normally = True
             return
         self._last_error = end.error
         self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
@@ -134,7 +134,10 @@ class Supervisor:
             self._algorithm.interrupt()
             await _wait([self._algorithm], self._terminate)
             if not self._algorithm.ended.done():
-                logger.error("the algorithm, interrupted %g s ago, has not ended; it is left running", self._terminate)
+                logger.error(
+                    "the algorithm has not ended %g s after its interruption; its process, if any, is killed",
+                    self._terminate,
+                )
                 self._algorithm.kill()
                 await _wait([self._algorithm], _LAST_SECONDS)
         await self._end_runners()
@@ -143,10 +146,10 @@ class Supervisor:
         started = [part for part in self._runners if not part.ended.done()]
         for part in started:
             part.stop()
-        # An interrupted execution does not wait for agents.
-        await _wait(started, 0.0 if self._is_cut_short else self._graceful)
+        # An execution that was cancelled does not wait until agents finish.
+        await _wait(started, 0.0 if self._was_cancelled else self._graceful)
         for part in (left := _left(started)):
-            if not self._is_cut_short:
+            if not self._was_cancelled:
                 logger.warning("%s is still active and is interrupted", part.name)
             part.interrupt()
         await _wait(left, self._terminate)
