@@ -1,1 +1,1 @@
-"""Integrations with other frameworks, each with the extra of the same name, and a store on collections of users."""
+"""Integrations with other frameworks, each installed by its extra, and a store on collections that users supply."""

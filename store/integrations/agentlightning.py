@@ -1,7 +1,7 @@
 """Rollbook in the process of an Agent-lightning 0.3 trainer: `Trainer(store=RollbookStore(url))`.
 
-It needs the extra `agentlightning`. With a Rollbook server, this module is not needed: the client of Agent-lightning
-can use the server.
+The module needs the extra `agentlightning`. With a Rollbook server, this module is not needed: the client of
+Agent-lightning can use the server.
 """
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false
@@ -52,7 +52,8 @@ class RollbookStore(LightningStore):
 
     Args:
         url: the URL of the database, as for `open_store`.
-        scan_debounce_seconds: the minimum time between two sweeps by marked calls (see `Store`); 0 sweeps at each one.
+        scan_debounce_seconds: the minimum time between two checks for overdue attempts by calls marked *Sweeps* in
+            `Store`; at 0, each of these calls checks.
 
     Raises:
         Invalid: the URL is invalid.
@@ -85,7 +86,7 @@ class RollbookStore(LightningStore):
         }
 
     def otlp_traces_endpoint(self) -> str:
-        """Return the URL for traces, if the store is a server.
+        """Return the URL that accepts traces over OTLP, if the store is a server.
 
         Raises:
             NotImplementedError: the store is a database.
@@ -192,7 +193,7 @@ class RollbookStore(LightningStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         recorded = await self._store.call(Store.add_many_spans, [_copy(models.Span, span) for span in spans])
-        # If two spans have the same key, the first counts.
+        # If two spans have the same key, the store records the first one.
         given = {_key(span): span for span in reversed(spans)}
         return [given[_key(span)] for span in recorded]
 

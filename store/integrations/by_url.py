@@ -1,4 +1,4 @@
-"""Store that is defined by its URL. Frameworks can construct it early, pickle it, and fork the process that has it."""
+"""Store that is defined by its URL. Frameworks can construct it early, pickle it, and fork their process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class StoreByURL:
 
     Args:
         url: the URL of the database, as for `open_store`.
-        scan_debounce_seconds: the minimum time between two sweeps by marked calls (see `Store`); 0 sweeps at each one.
+        scan_debounce_seconds: the minimum time between two checks for overdue attempts by calls marked *Sweeps* in
+            `Store`; at 0, each of these calls checks.
 
     Raises:
         Invalid: the URL is invalid.
@@ -47,7 +48,7 @@ class StoreByURL:
 
     @property
     def is_private(self) -> bool:
-        """Whether other processes cannot reach the store."""
+        """Whether only this process can reach the store."""
         return self._url.scheme == "memory"
 
     @property
@@ -61,7 +62,8 @@ class StoreByURL:
         Raises:
             WrongProcess: a `memory://` store can be used only in the process that created it.
         """
-        # An event loop must not wait for a lock, and a cancelled call must not stop the opening, so a thread opens it.
+        # A thread opens the store, because an event loop must not wait for a lock, and a cancelled call must not stop
+        # the opening.
         return self._store or await asyncio.to_thread(self._open)
 
     def _open(self) -> Store:
@@ -75,7 +77,7 @@ class StoreByURL:
     async def call(
         self, method: Callable[Concatenate[Store, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call the store's method of this name and return its result."""
+        """Call the method of the opened store that has the name of `method`, and return its result."""
         while True:
             store = await self.opened()
             own: Callable[P, Awaitable[T]] = getattr(store, method.__name__)
@@ -95,10 +97,10 @@ class StoreByURL:
     # -- called by Python around a fork ------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Close a SQLite file; the next call on either side opens it again.
+        """Close the store if it is a SQLite file; the next call in the parent or the child opens the file again.
 
-        SQLite stores the state of its locks in the memory of the process, so a forked child would copy it. After a fork
-        during a commit, the file would stay locked for ever in the child.
+        SQLite keeps the state of its locks in the memory of the process, and a fork copies that memory. After a fork
+        during a commit, the file would stay locked for ever in the child. No call can open the store during the fork.
         """
         self._opening.acquire()
         if self._store is not None and self._url.path is not None:
@@ -110,7 +112,7 @@ class StoreByURL:
             closing.join()
 
     def after_fork_in_parent(self) -> None:
-        """Let calls open the store again."""
+        """Allow calls to open the store again."""
         self._opening.release()
 
     def after_fork_in_child(self) -> None:
@@ -119,7 +121,7 @@ class StoreByURL:
             # This reference keeps the store alive, because its finalisers would write to the parent's connections.
             _inherited.append(self._store)
             self._store = None
-        # A thread that does not exist in the child may hold the parent's lock, so the child needs a new one.
+        # `before_fork` acquired the inherited lock, so the child needs a new one.
         self._opening = threading.Lock()
 
 

@@ -33,7 +33,7 @@ DELETE: Final = "delete"
 
 
 class Graph(Protocol):
-    """The methods of a compiled graph that are used here."""
+    """The methods of a compiled graph that this module calls."""
 
     def aget_state_history(self, config: RunnableConfig, /) -> AsyncIterator[Any]:
         """Yield the states of a thread, the newest first."""
@@ -49,8 +49,8 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 
     A thread named `<rollout_id>:<scope>` belongs to that rollout. With `attempt_id` in the config's `configurable`,
     each checkpoint and each write counts as a heartbeat of that attempt, and the attempt's id becomes the checkpoint's
-    `run_id` unless it has one. The methods without the prefix `a` do the same and block their caller, even if
-    an event loop runs in the caller's thread.
+    `run_id` unless its metadata has one. Each method without the prefix `a` does the same as the method with the
+    prefix, and blocks its caller. It also works if an event loop runs in the caller's thread.
     """
 
     def __init__(self, store: Store | SyncStore, *, serde: SerializerProtocol | None = None) -> None:
@@ -61,7 +61,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             serde: the serializer of values; None for the default of LangGraph, msgpack.
 
         Raises:
-            Unsupported: the store is behind `http://`.
+            Unsupported: the store has no threads of checkpoints, for example because it is a client of a server.
         """
         super().__init__(serde=serde)
         opened = store.target if isinstance(store, SyncStore) else store
@@ -206,7 +206,7 @@ class RollbookSaver(BaseCheckpointSaver[str]):
             await self.store.threads.prune(thread_id, gone)
 
     async def _ancestors_needed(self, place: ThreadPlace) -> set[CheckpointKey]:
-        """Return the ancestors with the values of channels that the checkpoint stores only as differences."""
+        """Return the ancestors that hold full values of channels of which the checkpoint stores only differences."""
         needed: set[CheckpointKey] = set()
         found = await self.store.threads.get_checkpoint(place.thread_id, ns=place.ns, checkpoint_id=place.checkpoint_id)
         if found is None:
@@ -275,10 +275,10 @@ class RollbookSaver(BaseCheckpointSaver[str]):
 
 
 async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Collection[str]) -> dict[str, Any] | None:
-    """Return the newest checkpoint after which one of the given nodes would run next; None if there is none.
+    """Return a pointer to the newest checkpoint after which one of the given nodes runs next; None if there is none.
 
-    The result is a value for the argument `external` of `runs.save_checkpoint`. It is the end of a phase if the nodes
-    are the nodes of the next phase.
+    The pointer is a value for the argument `external` of `runs.save_checkpoint`. If the given nodes are those of a
+    phase, the pointer leads to the end of the phase before it.
     """
     async for snapshot in graph.aget_state_history(config):
         if not set(nodes).isdisjoint(snapshot.next):
@@ -287,7 +287,7 @@ async def pointer_to_phase_end(graph: Graph, config: RunnableConfig, nodes: Coll
 
 
 def pointer(config: RunnableConfig) -> dict[str, Any]:
-    """Return the argument `external` of `runs.save_checkpoint` for the checkpoint in a config."""
+    """Return a pointer to the checkpoint in a config, for the argument `external` of `runs.save_checkpoint`."""
     checkpoint_id = get_checkpoint_id(config)
     if checkpoint_id is None:
         raise Invalid("checkpoint_id", "is not in the config; pass the config of a state of the graph")
@@ -302,13 +302,14 @@ async def start_from(
     attempt_id: str | None = None,
     state_patch: Mapping[str, Any] | None = None,
 ) -> RunnableConfig:
-    """Return the config with which `graph.ainvoke(None, config)` continues from a checkpoint; later nodes run again.
+    """Return the config with which `graph.ainvoke(None, config)` continues from a checkpoint.
 
     Args:
         graph: a graph compiled with a `RollbookSaver`.
         external: the pointer in a checkpoint of a run.
         attempt_id: the attempt that continues, such as the attempt of a fork.
-        state_patch: values to set first, such as the `state_patch` of a fork; the checkpoint itself does not change.
+        state_patch: values to set before the graph continues, such as the `state_patch` of a fork; the checkpoint
+            itself does not change.
 
     Raises:
         Invalid: `external` does not point to a checkpoint of LangGraph.

@@ -1,1 +1,1 @@
-"""OpenTelemetry: OTLP decoding and spans from the SDK."""
+"""Decoding of OpenTelemetry traces that arrive over OTLP, in protobuf or JSON."""

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: the encoding of a request, its spans, and the answers in the same encoding. No I/O."""
+"""Encodings of OTLP over HTTP: decoding of requests, and encoding of responses. This module does no I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Encoding:
     decode: Callable[[bytes], Traces]
     """Returns the spans of a request; raises `Undecodable`."""
     answer: Callable[[Refusals], bytes]
-    """The body of a success, with a partial success if anything was refused."""
+    """Returns the body of a successful response, which reports a partial success if anything was refused."""
     status: Callable[[str], bytes]
-    """The body of a failure: a `google.rpc.Status` that holds only a message."""
+    """Returns the body of a failed response: a `google.rpc.Status` that holds only the given message."""
 
 
 def encoding_of(content_type: str) -> Encoding | None:
-    """Return the encoding of a Content-Type, without its parameters; None if OTLP has no such encoding."""
+    """Return the encoding for a Content-Type, whose parameters are ignored; None if OTLP has no such encoding."""
     return _ENCODINGS.get(content_type.partition(";")[0].strip().lower())
 
 
@@ -48,7 +48,7 @@ def _json_answer(refused: Refusals) -> bytes:
 
 
 def _protobuf_status(message: str) -> bytes:
-    # Field 2 of google.rpc.Status; its Python class would need one more package for one field.
+    # The message is field 2 of google.rpc.Status. The Python class of that type would need another package.
     text = message.encode()
     return b"\x12" + _varint(len(text)) + text
 

@@ -1,6 +1,7 @@
-"""OTLP traces in JSON: hex ids, names in camelCase, 64-bit integers as text; unknown keys are ignored, null is absent.
+"""Decoder of OTLP traces in JSON: ids are hex, keys are in camelCase, and 64-bit integers are text.
 
-Like protobuf's own JSON parsers, it also accepts names with underscores and integers as numbers.
+Unknown keys are ignored, and null counts as absent. Like protobuf's own JSON parsers, the decoder also accepts keys
+with underscores, and integers as JSON numbers.
 """
 
 import base64
@@ -22,7 +23,8 @@ T = TypeVar("T")
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,20}")
 _HEX_TRACE, _HEX_SPAN = 32, 16
-# The limit is far below Python's recursion limit, and agents nest less deeply.
+# Spans with more deeply nested attributes are refused. The limit is far below Python's recursion limit, and agents nest
+# less deeply.
 _MAX_DEPTH: Final = 32
 _CODES: Final = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 _KINDS: Final = {
@@ -37,10 +39,10 @@ _NONE: Final[Json] = {}
 
 
 def decode(body: bytes) -> Traces:
-    """Return the spans of an `ExportTraceServiceRequest` in JSON. Only malformed spans are refused.
+    """Return the spans of an `ExportTraceServiceRequest` in JSON. A malformed span is refused without the others.
 
     Raises:
-        Undecodable: the body is not JSON, or an object that contains the spans is malformed.
+        Undecodable: the body is not JSON, or a part of the request that contains spans is malformed.
     """
     try:
         request = orjson.loads(body)
@@ -259,8 +261,8 @@ def _code(value: Any, name: str, codes: Mapping[str, int]) -> int:
     return codes[value] if type(value) is str and value in codes else _integer(value, name, -(2**31), 2**31)
 
 
-# -- fields that describe a span -------------------------------------------------------------------------------------
-# A malformed one is ignored, so that no span is lost because of it.
+# -- descriptive fields ----------------------------------------------------------------------------------------------
+# A malformed value of such a field is ignored, so that no span is lost because of it.
 
 
 def _state(holder: Json) -> str:

@@ -1,4 +1,4 @@
-"""OTLP traces in protobuf. The C library parses the body; this module converts its messages to spans."""
+"""Decoder of OTLP traces in protobuf: the protobuf library parses the body, and this module converts the messages."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -18,7 +18,7 @@ _PLAIN: Final = frozenset({"string_value", "bool_value", "int_value", "double_va
 
 
 def decode(body: bytes) -> Traces:
-    """Return the spans of an `ExportTraceServiceRequest`.
+    """Return the spans of an `ExportTraceServiceRequest` in protobuf.
 
     Raises:
         Undecodable: the body is not such a request.
@@ -86,7 +86,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     attributes: Attributes = {}
     for pair in pairs:
         value = pair.value
-        # At most one field is set and the others are falsy; `WhichOneof` takes longer than reading all four.
+        # At most one of the four fields is set, and the others are falsy. Reading all four is faster than `WhichOneof`.
         found = value.string_value or value.int_value or value.double_value or value.bool_value or _attribute(value)
         if found is not None:
             attributes[pair.key] = found

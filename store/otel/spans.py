@@ -1,7 +1,7 @@
-"""Parts that both OTLP encodings share: the owner and number of a span, and values that a span cannot hold.
+"""Parts that both OTLP decoders share: decoded spans, their attempts and sequence numbers, and attribute values.
 
-Attributes of a span state which attempt it belongs to. Its resource may state it for all of its spans. Each attribute
-of the span takes precedence over the same attribute of its resource.
+Attributes of a span state the attempt to which the span belongs. The resource may state the attempt for all of its
+spans. An attribute of the span takes precedence over the same attribute of the resource.
 """
 
 import json
@@ -24,14 +24,14 @@ _LONGEST_REASON: Final = 300
 
 
 class Undecodable(ValueError):
-    """A request that is not OTLP as a whole; none of its spans can be stored."""
+    """Error for a request that cannot be decoded as a whole; none of its spans can be stored."""
 
     def __init__(self, reason: object) -> None:
         super().__init__(f"Unable to parse OTLP traces payload: {reason}")
 
 
 class Malformed(ValueError):
-    """A part of a request with an invalid value; other spans of the request can be stored."""
+    """Error for an invalid value. In a span, it refuses that span; elsewhere, it refuses the whole request."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Refusals:
 
     @property
     def message(self) -> str:
-        """The first reasons, each with its count."""
+        """The first reasons as one text; a reason that several spans share begins with their number."""
         parts = [
             f"{count} spans: {reason}" if count > 1 else reason
             for reason, count in list(self.reasons.items())[:_MOST_REASONS]
@@ -65,7 +65,10 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """The producer of some spans, and what its resource states for all of them; None where it states nothing."""
+    """The resource of a group of spans, and its attributes that state the attempt and the sequence number of a span.
+
+    An attribute that the resource lacks is None.
+    """
 
     resource: OtelResource
     rollout_id: AttributeValue | None
@@ -74,7 +77,7 @@ class Origin:
 
     @classmethod
     def of(cls, attributes: Attributes, schema_url: str, dropped: int = 0) -> "Origin":
-        """Return the origin that a resource's attributes describe; `dropped` counts those that it lacks."""
+        """Return the origin for a resource's attributes; `dropped` counts attributes that its producer dropped."""
         resource = _resource(counting({"attributes": attributes, "schema_url": schema_url}, dropped))
         value_of = attributes.get
         return cls(resource, value_of(ROLLOUT_ID), value_of(ATTEMPT_ID), value_of(SPAN_SEQUENCE_ID))
@@ -82,7 +85,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Received:
-    """A decoded span: its fields are those of a `Span`; trace state, events, links and extras are JSON."""
+    """A decoded span. It has the fields of a `Span`, but its trace state, events, links and extras are JSON values."""
 
     origin: Origin
     rollout_id: str
@@ -106,7 +109,7 @@ class Received:
 
     def span(self) -> Span:
         """Return the span as the model that every store accepts."""
-        # The order of the fields is that of the model, which is the order of its JSON.
+        # The JSON of the span has its fields in this order, and `_maker` needs the declared fields first.
         return _span(
             {
                 "rollout_id": self.rollout_id,
@@ -135,14 +138,14 @@ class Traces:
     """The spans of one request, in the order of the request."""
 
     received: list[Received] = field(default_factory=list[Received])
-    """The spans that state their attempt."""
+    """The spans whose attempt is stated by the span or its resource."""
     unnumbered: list[int] = field(default_factory=list[int])
-    """The indexes of those that still need a sequence number."""
+    """The indexes in `received` of the spans that still need a sequence number."""
     refused: Refusals = field(default_factory=Refusals)
 
     @property
     def spans(self) -> list[Span]:
-        """The spans that state their attempt, as models."""
+        """The spans of `received` as models."""
         return [each.span() for each in self.received]
 
     def add(
@@ -201,15 +204,15 @@ class Traces:
         self.refused.add(f"{key} is {'missing on the span and its resource' if value is None else 'empty'}")
 
     def number(self, numbers: Mapping[int, int]) -> None:
-        """Set the sequence numbers that were drawn for spans, by index."""
+        """Set the sequence numbers that the store assigned to spans, by their index in `received`."""
         for index, number in numbers.items():
             self.received[index].sequence_id = number
 
 
 def sequence_number(value: AttributeValue | None) -> int | None:
-    """Return the number that a span or its resource states, or None if it has to be drawn.
+    """Return the sequence number that a span or its resource states; None if the store has to assign one.
 
-    An integer from 0 on, or its decimal text, counts; any other value is treated as absent.
+    The number is an integer of at least 0, or its decimal text. Any other value is treated as absent.
     """
     if isinstance(value, str):
         try:
@@ -222,8 +225,8 @@ def sequence_number(value: AttributeValue | None) -> int | None:
 def carried(value: Any) -> AttributeValue:
     """Return a list or an object as an attribute value.
 
-    A list of values of one type stays a list; integers among floats become floats. Anything else becomes JSON text, so
-    that no span is lost because of one attribute.
+    A list of scalars of one type stays a list. In a list of integers and floats, the integers become floats. Any other
+    list and any object becomes JSON text, so that no span is lost because of one attribute.
     """
     if isinstance(value, list):
         items = cast("list[Any]", value)
@@ -246,9 +249,9 @@ _set = object.__setattr__
 
 
 def _maker(kind: type[Model]) -> Callable[[dict[str, Any]], Model]:
-    """Return a function that builds a model from all of its fields, which come first, and from unknown ones.
+    """Return a function that builds a model from a dictionary of all declared fields, followed by undeclared ones.
 
-    It checks nothing, because checks would dominate the cost.
+    The function does not validate the fields, because validation would dominate the cost of decoding.
     """
     names = set(kind.model_fields)
     count = len(names)
@@ -280,12 +283,12 @@ _resource = _maker(OtelResource)
 
 
 def context(trace_id: str, span_id: str, trace_state: dict[str, str]) -> Json:
-    """Return the identity of a span."""
+    """Return the context of a span: its ids and its trace state."""
     return {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": trace_state}
 
 
 def trace_state(header: str) -> dict[str, str]:
-    """Return a trace state from its text, `key=value` with commas between; the first of equal keys is used."""
+    """Return a trace state from its text, `key=value` pairs between commas; for equal keys, the first pair is used."""
     found: dict[str, str] = {}
     for member in header.split(","):
         key, _, value = member.strip(" \t").partition("=")
@@ -295,7 +298,7 @@ def trace_state(header: str) -> dict[str, str]:
 
 
 def counting(part: Json, dropped: int) -> Json:
-    """Return a part of a span with the number of attributes that its producer dropped, if there were any."""
+    """Add the number of attributes that the producer dropped to a part of a span, unless it is 0; return the part."""
     if dropped:
         part["dropped_attributes_count"] = dropped
     return part
@@ -315,13 +318,13 @@ def link(trace_id: str, span_id: str, state: str, attributes: Attributes, droppe
 
 
 def extras(kind: int, scope: Json, flags: int, attributes: int, events: int, links: int) -> Json:
-    """Return the fields that `Span` does not declare; those without a value are left out.
+    """Return the fields that `Span` does not declare; fields without a value are left out.
 
     Args:
-        kind: a code of OTLP; an unknown code counts as unset.
+        kind: the kind of the span as a code of OTLP; an unknown code counts as unset.
         scope: the instrumentation scope, as `scope_fields` returns it.
-        flags: those of the span.
-        attributes: the number of attributes that its producer dropped.
+        flags: the flags of the span.
+        attributes: the number of dropped attributes.
         events: the number of dropped events.
         links: the number of dropped links.
     """
@@ -347,5 +350,5 @@ _CODES: Final[tuple[StatusCode, ...]] = ("UNSET", "OK", "ERROR")
 
 
 def status_code(code: int) -> StatusCode:
-    """Return the status of a code of OTLP; an unknown code counts as unset."""
+    """Return the status for a status code of OTLP; an unknown code counts as unset."""
     return _CODES[code] if 0 <= code < len(_CODES) else "UNSET"

@@ -1,4 +1,4 @@
-"""Conversion of files to the contents of a store, and back to bytes."""
+"""Conversion of the files of a run folder to contents that a store accepts, and back to the bytes of files."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ _BINARY: Final = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a file."""
+    """The content of a file, converted for the store."""
 
     described: SidecarFile
     value: Any = None
     form: str | None = None
+    """The format of the JSON text, or `base64`; None for other text, and if `raw` holds the JSON text."""
     raw: str | None = None
+    """The JSON text, if no format reproduces it."""
     problem: str | None = None
     """Why the file is not imported, or is imported as another kind."""
     is_kept: bool = True
+    """Whether the file is imported."""
 
 
 def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
-    """Return the content of a file; a damaged JSON file is not imported."""
+    """Return the content of a file; if a JSON file is damaged, `is_kept` is False."""
     text = _text(data)
     if not path.endswith(".json"):
         if text is None:

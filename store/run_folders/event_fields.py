@@ -1,4 +1,4 @@
-"""Fields that every event of a run folder has, and the values of those that an event was recorded without."""
+"""Fields that every event in `run_events.jsonl` has, and default values for those that were not recorded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from store.models.runs import RunEventRow
 KINDS: Final = frozenset({"thought", "tool", "tool_result", "result", "log", "system"})
 """The kinds of events in `run_events.jsonl`; events of other kinds are in `run_extension.jsonl`."""
 SYSTEM_NODE: Final = "__system__"
-"""The node of an event that has none."""
+"""The `node_id` of an event that was recorded without a node."""
 
 _SYSTEM_AGENT: Final = "SYSTEM"
 _FIRST_PARENT: Final = "start"
@@ -23,7 +23,7 @@ def agent_of(node_id: str | None) -> str:
 
 
 def status_of(kind: str, error: str | None) -> str | None:
-    """Return the status of an event; None for kinds without one."""
+    """Return the status of an event; None for kinds that have no status."""
     if kind == "tool":
         return "running"
     if kind == "tool_result":
@@ -41,16 +41,17 @@ def message_of(
     response: str | None = None,
     error: str | None = None,
 ) -> str:
-    """Return one line about an event for people, with at most 300 characters of its text.
+    """Return a summary of an event for people, with an excerpt of at most 300 characters from its text.
 
     Args:
-        kind: the kind of the event; for kinds outside of `KINDS` the result is the excerpt alone.
-        node_id: the node of the event; for the two kinds of tools, the name of the tool.
+        kind: the kind of the event. For kinds other than `thought`, `tool` and `tool_result`, the summary is only the
+            excerpt.
+        node_id: the node of the event; for `tool` and `tool_result`, the name of the tool.
         model: the model that a thought prompts.
         status: the status of a tool's result.
         prompt: the prompt of a thought, or the input of a tool.
         response: the response of a result, or the output of a tool.
-        error: why a result has no response.
+        error: the error because of which there is no response.
     """
     tool = (node_id or "").removeprefix("tool_")
     match kind:
@@ -65,7 +66,10 @@ def message_of(
 
 
 def defaults_of(row: RunEventRow) -> dict[str, Any]:
-    """Return values for the fields of an event of `KINDS`, by their names in `RunEventRow`, for those that it lacks."""
+    """Return default values for fields of an event of `KINDS`, by their names in `RunEventRow`.
+
+    A value that was recorded takes precedence over the default of its field.
+    """
     status = row.status or status_of(row.kind, row.error)
     model = (row.metrics or {}).get("model")
     texts: dict[str, Any] = {"prompt": row.prompt, "response": row.response, "error": row.error}

@@ -31,7 +31,7 @@ _STATUSES: Final = {
     "cancelled": "failed",
 }
 _ATTEMPT_STATUSES: Final = {"succeeded": "completed", "preparing": "running", "running": "running"}
-"""Statuses of an attempt that was not the last; every other status is a failure."""
+"""Statuses of a run by the status of its head attempt, if that is not the latest; any other status is `failed`."""
 
 
 async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, view: str = "head") -> Path:
@@ -48,7 +48,7 @@ async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, 
 
     Raises:
         NotFound: the rollout does not exist.
-        Invalid: the group, the date or a scope could lead out of the folder.
+        Invalid: the group, the date, a scope or a name cannot be part of a path.
     """
     exported = await _gathered(store, rollout_id, view)
     return await asyncio.to_thread(write, Path(root), exported)
@@ -87,7 +87,7 @@ async def _gathered(store: Store, rollout_id: str, view: str) -> Written:
 
 
 async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> tuple[bytes, bytes | None]:
-    """Return the two files of events; None for the extension if it has no events."""
+    """Return the contents of `run_events.jsonl` and `run_extension.jsonl`; None for the second if it has no events."""
     lines: list[str] = []
     extension: list[str] = []
     after = 0
@@ -105,7 +105,7 @@ async def _events(store: Store, rollout_id: str, run_id: str, view: str) -> tupl
 
 
 def _ended(lines: list[str]) -> list[str]:
-    """Return lines with a line break added to each line that needs one before the next."""
+    """Return the lines, with a line break added to each line that has none before the next line."""
     return [
         line if number == len(lines) or line.endswith("\n") or lines[number].startswith(("\n", "\r\n")) else f"{line}\n"
         for number, line in enumerate(lines, 1)
@@ -128,7 +128,7 @@ async def _outcome(store: Store, rollout: Rollout, lineage: list[AttemptNode]) -
     head = next((node for node in lineage if node.is_head), None)
     status, end_time = _STATUSES[rollout.status], rollout.end_time
     if head is not None and head is not lineage[-1]:
-        # An undo moves the head, and the status of the rollout stays that of its latest attempt.
+        # After an undo, the head is an earlier attempt, but the status of the rollout is that of the latest attempt.
         attempts = await store.query_attempts(rollout.rollout_id)
         attempt = next(each for each in attempts if each.attempt_id == head.attempt_id)
         status, end_time = _ATTEMPT_STATUSES.get(attempt.status, "failed"), attempt.end_time
@@ -138,7 +138,7 @@ async def _outcome(store: Store, rollout: Rollout, lineage: list[AttemptNode]) -
 def _meta(
     rollout: Rollout, outcome: _Outcome, run_id: str, flow: str, record: Record | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the current `run_meta.json`, and its imported text if that is still correct."""
+    """Return the contents of `run_meta.json`, and the imported text, or None if the text is no longer correct."""
     status = outcome.status
     rerun_seq = 0 if outcome.head is None else outcome.head.rerun_seq
     if record is not None:
@@ -196,7 +196,7 @@ async def _error(store: Store, rollout_id: str, attempt_id: str) -> str | None:
     return error
 
 
-# -- its files ---------------------------------------------------------------------------------------------------------
+# -- the files of the run ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -208,11 +208,11 @@ class _Files:
     gone: set[str] = field(default_factory=set[str])
     """Files that an earlier export wrote and that are no longer in the view."""
     need_a_sidecar: bool = False
-    """Whether a sidecar must describe a file whose name is not sufficient; files imported without one need none."""
+    """Whether a sidecar must describe a file whose name does not; files imported without a sidecar need no sidecar."""
 
 
 def described_by_name(path: str) -> SidecarFile:
-    """Return the description of a file that its name gives."""
+    """Return the description of a file as derived from its name."""
     named = names.parsed(path)
     return SidecarFile(
         kind=named.kind, scope=named.scope, name=named.name, media_type=named.media_type, phase=named.phase
@@ -244,7 +244,7 @@ def _artifact(each: Artifact) -> SidecarFile:
 
 async def _state(store: Store, each: CheckpointRef) -> Any:
     """Return the state of a checkpoint."""
-    # At its own version, the checkpoint is the latest of its name.
+    # As at its own version, this checkpoint is the latest one with its name.
     found = await store.runs.get_checkpoint(
         each.rollout_id, scope=each.scope, name=each.name, view=f"own:{each.attempt}", at=each.version
     )
@@ -279,7 +279,10 @@ def _add(
 
 
 def native_file(taken: set[str], described: SidecarFile, value: Any, at: float) -> tuple[str, bytes, SidecarFile]:
-    """Return path, bytes and description of content created in the store; each path has a unique millisecond."""
+    """Return the path, the bytes and the description of a file for content that was created in the store.
+
+    The time stamp in the path advances by milliseconds until the path is not in `taken`; the path is then added.
+    """
     if described.kind == "checkpoint":
         end, data = ".json", native_bytes(value, None)[1] if not isinstance(value, str) else b""
         described = described.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})

@@ -1,4 +1,4 @@
-"""Formatting of JSON texts: detection of the format of a text, and writing of a value in that format."""
+"""Formats of JSON texts: detection of the format of a text, and writing of a value in a given format."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def dumps(value: Any, form: str) -> str:
 def form_of(value: Any, text: str) -> str | None:
     """Return the format of a JSON text: `tight`, `loose`, or the width of its indentation.
 
-    `+ascii` means that other characters are escaped, `+end` that the text ends with a line break. The result is None if
-    no format reproduces the text, for example if it has irregular spaces, duplicate keys or 1.50.
+    A `tight` text has no spaces, a `loose` text has one after each comma and colon. `+ascii` means that characters
+    outside of ASCII are escaped, `+end` that the text ends with a line break. The result is None if no format
+    reproduces the text, for example if it has irregular spaces, duplicate keys or a number such as 1.50.
     """
     flags = ("+ascii" if text.isascii() and "\\u" in text else "") + ("+end" if text.endswith("\n") else "")
     indented = _INDENTED.match(text)

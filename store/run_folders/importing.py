@@ -65,7 +65,7 @@ async def import_runs(
             yield ImportReport(path=str(place.folder), run_id=None, outcome="refused", reason=str(error))
             continue
         if folder.run_id in seen:
-            reason = f"the same run lies in {seen[folder.run_id]}"
+            reason = f"{seen[folder.run_id]} holds the same run"
             yield _report(folder, outcome="skipped", reason=reason)
             continue
         seen[folder.run_id] = place.folder
@@ -89,7 +89,7 @@ async def import_run_folder(
 
 
 async def _known_runs(store: Store) -> dict[str, list[str]]:
-    """Return the rollouts of each imported run by the run's id, the newest generation last."""
+    """Return the ids of the rollouts into which each run was imported, by the run's id; the newest rollout is last."""
     known: dict[str, list[str]] = {}
     for rollout in await store.query_rollouts(sort_by="start_time"):
         run_id = records.imported_id(rollout.metadata or {})
@@ -127,7 +127,7 @@ class _Import:
         """Import what is new, and return the report."""
         if not self._rollouts:
             if await self._store.get_rollout_by_id(self._folder.run_id) is not None:
-                reason = "it is a run of this store, which is where it came from"
+                reason = "this store already has the run under the same id"
                 return _report(self._folder, rollout_id=self._folder.run_id, outcome="skipped", reason=reason)
             return await self._carry_over(await self._begin(), None)
         rollout_id = self._rollouts[-1]
@@ -324,14 +324,14 @@ class _Import:
     async def _has_gone_on(self, rollout_id: str, record: Record, version: int) -> bool:
         """Return whether the run has events since its import that did not come from a folder."""
         for node in (await self._store.runs.list_lineage(rollout_id))[record.attempts :]:
-            # An interrupted import may have created some attempts.
+            # An interrupted import may have created attempts that its record does not count.
             if node.fork is None or node.fork.graph != NOTHING.digest:
                 return True
         later = await self._store.runs.query_events(rollout_id, view="raw", after=version, limit=1)
         return any(LINE not in (each.extra or {}) for each in later.items)
 
     async def _begins_alike(self, rollout_id: str) -> bool:
-        """Return whether the folder begins with the lines that an interrupted import has appended."""
+        """Return whether the folder begins with the lines that were appended by an import without a record."""
         events = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
         of_events, of_extension = (split(data or b"")[0] for data in (self._folder.events, self._folder.extension))
         found = merge(of_events, 0, of_extension)

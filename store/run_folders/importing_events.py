@@ -18,7 +18,8 @@ NOTHING: Final = PhaseGraph(
     scope_kinds={"import": ScopeKind(fixed=HIDDEN_SCOPE)},
     phases=[Phase(name="import", scope_kind="import", nodes=["import"])],
 )
-"""The graph of an import's forks. They hide a scope without events, since the file lacks the replaced lines already."""
+"""The phase graph of the forks that an import creates. Each fork hides a scope without events, and so nothing: a run
+folder no longer contains the events that its re-runs replaced."""
 
 _LINES_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 3 * 1024 * 1024
@@ -39,10 +40,11 @@ class LineFile:
 
 
 class LineImporter:
-    """Importer of lines into a rollout, which creates the attempts that the lines need.
+    """Importer of lines as events of a rollout. It creates the attempts that the lines need.
 
-    A line goes to the attempt of the greatest `rerun_seq` so far. Two re-runs may interleave in a file, and events of
-    an older attempt after a fork would be in no view of the newer one. Each line keeps its own number.
+    A line goes to the attempt of the greatest `rerun_seq` that has occurred so far. The lines of two re-runs may
+    interleave in a file, and events that are appended to an older attempt after a fork would be missing from the view
+    of the newer attempt. Each line keeps its own `rerun_seq`.
     """
 
     def __init__(self, store: Store, rollout_id: str, warnings: list[Warned]) -> None:
@@ -61,9 +63,10 @@ class LineImporter:
         return self._lineage[-1]
 
     async def carry_over(self, events: LineFile, extension: LineFile, attempts: int, rerun_seq: Any) -> tuple[int, int]:
-        """Append the lines of both files from an offset on; return the offsets after the last imported lines.
+        """Append the lines of both files from their offsets on; return the offsets after the last imported lines.
 
-        A repeated call appends only what the first one did not: the key of each batch is its file and its offset.
+        A repeated call appends only lines that the first call did not append, because the idempotency key of each batch
+        of lines consists of its file and its offset.
 
         Args:
             events: `run_events.jsonl`.
@@ -86,7 +89,7 @@ class LineImporter:
                 [lines.event_of(line) for line in batch],
                 key=f"import:{'extension:' if batch[0].is_extension else ''}{batch[0].start}",
             )
-            # A repeated call returns the versions of the first call, which may have had fewer lines.
+            # A call with a known key returns the versions of the first call, which may have had fewer lines.
             index += len(versions)
             self.imported += len(versions)
         if isinstance(rerun_seq, int) and not isinstance(rerun_seq, bool):
@@ -110,7 +113,10 @@ class LineImporter:
         return next(each for each in reversed(self._lineage) if each.rerun_seq == rerun_seq)
 
     async def _reach(self, reached: int, rerun_seq: int, file: str, line: int | None) -> int:
-        """Create the attempt of a re-run and those before it, if they are missing; return the re-run's number."""
+        """Create the attempts up to that of a re-run, if they are missing; return the greatest `rerun_seq` so far.
+
+        A `rerun_seq` far above that of the newest attempt creates no attempt and is ignored with a warning.
+        """
         node = await self.last_attempt()
         if rerun_seq - node.rerun_seq > _WIDEST_GAP:
             if not self._refused:
@@ -121,7 +127,7 @@ class LineImporter:
             return reached
         while node.rerun_seq < rerun_seq:
             if node.status in {"preparing", "running"}:
-                # The folder does not contain its status; most re-runs follow a success.
+                # The folder does not contain the status of this attempt; most re-runs follow a success.
                 await self._store.update_attempt(
                     self._rollout_id, node.attempt_id, status="succeeded", metadata=_RECONSTRUCTED
                 )

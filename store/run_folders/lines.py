@@ -1,7 +1,7 @@
 """Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes.
 
-`run_extension.jsonl` holds the events whose kinds the schema of `run_events.jsonl` does not have. Its lines begin with
-the number of events of `run_events.jsonl` that come before them.
+`run_extension.jsonl` holds the events whose kinds the schema of `run_events.jsonl` does not have. Each of its lines
+begins with the number of events of `run_events.jsonl` that come before it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ HIDDEN_SCOPE: Final = "rollbook:import"
 NATIVE_FORM: Final = "tight+end"
 
 _FIELDS: Final = {"type": "kind", "identifier": "scope"}
-"""Keys of a line whose field of an event has another name."""
+"""Names of event fields, by the keys of a line that have other names than their fields."""
 _NAMES: Final = ("node_id", "parent_node_id", "identifier", "agent", "status", "service", "phase", "node_exec")
 _TEXTS: Final = ("message", "prompt", "response", "error")
 _EXTENSION: Final = "extension"
 _RESERVED: Final = frozenset({"kind", "scope", "cascade", "reason", LINE})
-"""Keys of a line that an event uses for other fields; they are stored with the format of the line."""
+"""Keys that mean something else in an event; their values in a line are stored with the format of the line."""
 _MOST_METRICS: Final = 16
 _LARGEST_LINE: Final = MAX_CALL_BYTES // 4
-"""The limit in bytes; one call may contain a raw line and the texts in it."""
+"""The limit in bytes. It is below that of a call, because a call may contain both a raw line and the texts in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A complete line, with the empty lines around it."""
+    """A line that is a JSON object. Its text and offsets include the empty lines around it."""
 
     number: int
     start: int
@@ -48,7 +48,7 @@ class Line:
     text: str
     value: dict[str, Any]
     is_extension: bool = False
-    """Whether the line is one of `run_extension.jsonl`; its value and text are without the number of events before."""
+    """Whether the line is from `run_extension.jsonl`; its value and its text then lack the key `AFTER`."""
 
     @property
     def rerun_seq(self) -> int:
@@ -66,7 +66,7 @@ class Damaged:
 
 
 def split(data: bytes, start: int = 0) -> tuple[list[Line], list[Damaged]]:
-    """Return the lines of a file from an offset on, and the damaged ones."""
+    """Return the lines of a file from an offset on, and separately the damaged lines."""
     lines: list[Line] = []
     damaged: list[Damaged] = []
     begin = position = start
@@ -110,7 +110,7 @@ def merge(events: list[Line], done: int, extension: list[Line]) -> list[Line]:
 
 
 def extension_line(line: str, after: int) -> str:
-    """Return a line as one of the extension, with the number of events in `run_events.jsonl` before it."""
+    """Return a line in the form of `run_extension.jsonl`, with the number of events in `run_events.jsonl` before it."""
     return forms.dumps({AFTER: after} | forms.loads(line), NATIVE_FORM)
 
 
@@ -136,7 +136,11 @@ def _read(raw: bytes, chunk: bytes, *, is_ended: bool) -> tuple[str, dict[str, A
 
 
 def event_of(line: Line) -> RunEvent:
-    """Return the event of a line; values that a store would refuse are kept in the raw line."""
+    """Return the event of a line.
+
+    The event also holds the format of the line, with the values that differ from its fields. If they cannot reproduce
+    the line, it holds the text of the line.
+    """
     fields, extra = _fields(line.value), _extra(line.value)
     form = forms.form_of(line.value, line.text)
     keys = list(line.value)
@@ -178,7 +182,7 @@ def _extra(value: Mapping[str, Any]) -> dict[str, Any]:
 def _metrics(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
-        # The order is by name, as in the log.
+    # Metrics are sorted by name, as in the log.
     metrics = {key: each for key, each in sorted(cast("dict[str, Any]", value).items()) if _is_metric(key, each)}
     return metrics if len(metrics) <= _MOST_METRICS else {}
 
@@ -260,7 +264,7 @@ def _written(how: Mapping[str, Any], fields: Mapping[str, Any], extra: Mapping[s
 
 
 def _native(run_id: str, row: RunEventRow, extra: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a new line; events of the kinds of a run folder have all fields of their schema."""
+    """Yield the keys and values of a new line; an event of `KINDS` has all fields of the schema."""
     known = _known(row)
     if row.kind in KINDS:
         known = defaults_of(row) | known

@@ -1,4 +1,4 @@
-"""List and content of the runs of a directory with run folders, for readers whose database is unavailable."""
+"""Lists of runs and their events from a directory of run folders, for readers whose database is unavailable."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STATUSES = {"queued": "queued", "running": "running", "completed": "completed",
 def listed_runs(root: Path) -> list[dict[str, Any]]:
     """Return the runs below a reports directory, newest first, in the form in which web front ends list runs.
 
-    If several folders hold the same run, the flow's folder comes before the legacy and the flat one. A folder whose
-    metadata cannot be read is left out.
+    If several folders hold the same run, the folder in the flow layout is used, else the one in the legacy layout, else
+    the one in the flat layout. A folder whose metadata cannot be read is left out.
 
     Raises:
         Invalid: the directory does not exist.
@@ -35,7 +35,7 @@ def run_with_events(root: Path, run: str) -> dict[str, Any]:
     """Return a run with its events; `run` is its id, or the id of a flow that has no other run.
 
     Raises:
-        NotFound: there is no such run.
+        NotFound: no run has this id, and there is no flow with this id and exactly one run.
         Invalid: the directory does not exist.
     """
     of_flow: dict[str, tuple[Place, dict[str, Any]]] = {}
@@ -51,7 +51,7 @@ def run_with_events(root: Path, run: str) -> dict[str, Any]:
 
 
 def events_of(place: Place) -> list[dict[str, Any]]:
-    """Return the events of a run in the order of its file; `seq` is the number of the event in the file."""
+    """Return the events of a run in the order of its file; `seq` counts them from 1."""
     try:
         lines, _ = split(place.own(EVENTS).read_bytes())
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def events_of(place: Place) -> list[dict[str, Any]]:
 
 
 def _runs(root: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield the readable runs: those of flows first, then the legacy layout, then the flat one."""
+    """Yield the readable runs: first those in the flow layout, then the legacy layout, then the flat layout."""
     for place in reading.find(root):
         try:
             meta = reading.meta_of(place)

@@ -68,7 +68,7 @@ class Mirror:
         return cursor is None or await self._keep(cursor)
 
     async def _changed(self, after: str | None) -> tuple[str | None, set[str]]:
-        """Return the cursor of the end of the log, and the rollouts with events after a cursor."""
+        """Return the cursor of the last event after `after` (None: no events), and the rollouts with such events."""
         changed: set[str] = set()
         cursor: str | None = None
         try:
@@ -80,7 +80,7 @@ class Mirror:
         except Incompatible as error:
             if after is None:
                 raise
-            _log.warning("the mirror starts anew: %s", error)
+            _log.warning("the mirror reads the log from the beginning again: %s", error)
             return await self._changed(None)
         return cursor, changed
 
@@ -99,7 +99,7 @@ class Mirror:
                 if self._on_written is not None:
                     self._on_written(rollout_id, folder)
         except Invalid as error:
-            # A repetition would fail again, and the other runs are waiting.
+            # Another try would fail again, and would delay the other runs.
             _log.warning("the mirror leaves run %s out: %s", rollout_id, error)
         except (StoreError, OSError) as error:
             _log.warning("the mirror could not write run %s, and will try again: %s", rollout_id, error)
@@ -114,7 +114,7 @@ class Mirror:
         except FileNotFoundError:
             return None
         except ValueError:
-            _log.warning("%s is damaged; the mirror starts anew", self._place_file)
+            _log.warning("%s is damaged; the mirror reads the log from the beginning again", self._place_file)
             return None
         cursor = cast("dict[str, Any]", value).get("cursor") if isinstance(value, dict) else None
         return cursor if isinstance(cursor, str) else None
@@ -124,6 +124,6 @@ class Mirror:
         try:
             await asyncio.to_thread(write_file, self._place_file, text.encode())
         except OSError as error:
-            _log.warning("the mirror could not keep its place: %s", error)
+            _log.warning("the mirror could not store its cursor, and will try again: %s", error)
             return False
         return True

@@ -50,7 +50,12 @@ class Named:
 
 
 def run_file(stem: str, suffix: str | None) -> str:
-    """Return the name of a run's own file: plain for the newest run of a folder, else with the run's id."""
+    """Return the name of one of the files in `OWN`.
+
+    Args:
+        stem: the name in `OWN`.
+        suffix: None for the newest run of a folder, else the id of the run.
+    """
     end = "jsonl" if stem in {EVENTS, EXTENSION} else "json"
     return f"{stem}.{end}" if suffix is None else f"{stem}.{suffix}.{end}"
 
@@ -61,18 +66,18 @@ def is_id(text: str) -> bool:
 
 
 def checked_id(value: object, field: str) -> str:
-    """Return an id unchanged that will be a part of a path.
+    """Check an id that will be a part of a path, and return it unchanged.
 
     Raises:
-        Invalid: the id could lead out of the folder, or is not text.
+        Invalid: the id is not text, or has a form that `is_id` rejects.
     """
     if not isinstance(value, str) or not is_id(value):
-        raise Invalid(field, f"{value!r} cannot name a folder: at most 64 letters, digits and ._- that begin with none")
+        raise Invalid(field, f"{value!r} cannot name a folder; use up to 64 of A-Za-z0-9_.-, no `..`, no . or - first")
     return value
 
 
 def stamp(at: float) -> str:
-    """Return the prefix of a file name for a time: UTC in milliseconds, sortable."""
+    """Return a time as the prefix of a file name: UTC with milliseconds, in a format that sorts by time."""
     moment = datetime.fromtimestamp(at, UTC)
     return f"{moment:%Y%m%dT%H%M%S}{moment.microsecond // 1000:03d}Z"
 
@@ -104,7 +109,7 @@ def path_for(scope: str, name: str, prefix: str, end: str) -> str:
     """Return the path of a run's checkpoint or artifact relative to its folder.
 
     Raises:
-        Invalid: the scope could lead out of the folder.
+        Invalid: the scope cannot name a folder, or the scope or the name is too long.
     """
     file = _quoted(name)
     if _OF_PORTFOLIO.fullmatch(f"x_{name}"):
@@ -122,7 +127,7 @@ def _directory(scope: str) -> str:
         raise Invalid("scope", f"{scope!r} cannot name a folder: no slashes, no U+0000, no `..`, no dot in front")
     if scope == _MARKET:
         return _MARKET_DIRECTORY
-    # The scope `market` is quoted, since the folder of that name belongs to the scope `MARKET`.
+    # The scope `market` is quoted, because the folder of that name belongs to the scope `MARKET`.
     return "%" + f"{ord(scope[0]):02X}" + scope[1:] if scope == _MARKET_DIRECTORY else _quoted(scope)
 
 

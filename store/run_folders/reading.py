@@ -23,7 +23,7 @@ _OWN_FILE: Final = re.compile(rf"(?:{'|'.join(names.OWN)})(?:\..+)?\.jsonl?")
 _DEPTH: Final = 4
 _ORDER: Final[dict[Layout, int]] = {"flow": 0, "legacy": 1, "flat": 2}
 _LARGEST_FILE: Final = MAX_CALL_BYTES // 4
-"""The limit in bytes; one call may contain the text of a file and the values in it."""
+"""The limit in bytes. It is below that of a call, because a call may contain both a file's text and its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Folder:
 
 
 def find(root: Path) -> list[Place]:
-    """Return the runs below a directory, or in a run folder, in the order of their paths.
+    """Return the runs below a directory, or in a run folder, by layout and path; the newest run of a folder is last.
 
     Raises:
         Invalid: the directory does not exist.
@@ -100,16 +100,16 @@ def read(place: Place) -> Folder:
     """Return a run with all its files.
 
     Raises:
-        Invalid: its `run_meta.json` is damaged, or contains an id that could lead out of its folder.
+        Invalid: its `run_meta.json` is damaged, or contains an id, a flow or a date that cannot be part of a path.
     """
     path = place.own(names.META)
     try:
         text = path.read_bytes().decode()
         meta = forms.loads(text)
     except (ValueError, OSError) as error:
-        raise Invalid(path.name, f"{path} cannot be read ({error}); mend it or take the folder away") from None
+        raise Invalid(path.name, f"{path} cannot be read ({error}); repair it or remove the folder") from None
     if not isinstance(meta, dict):
-        raise Invalid(path.name, f"{path} holds no JSON object; mend it or take the folder away")
+        raise Invalid(path.name, f"{path} holds no JSON object; repair it or remove the folder")
     known = cast("dict[str, Any]", meta)
     run_id, flow_id, date = identity(place, known)
     folder = Folder(
@@ -133,7 +133,7 @@ def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str |
     """Return the id, the flow and the date of a run.
 
     Raises:
-        Invalid: one of them could lead out of the folder.
+        Invalid: one of them cannot be part of a path.
     """
     path = place.own(names.META)
     run_id = names.checked_id(meta.get("id"), f"{path.name}: id")
@@ -141,7 +141,7 @@ def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str |
 
 
 def _flow(meta: dict[str, Any], place: Place) -> str | None:
-    """Return the flow of a run from the first of its fields that is present."""
+    """Return the flow of a run: its `flow_id`, else `short_rid`, else that of its params, else the folder's name."""
     path, params = place.own(names.META), meta.get("params")
     flow = _id(meta, "flow_id", path) or _id(meta, "short_rid", path)
     if flow is None and isinstance(params, dict):

@@ -1,4 +1,4 @@
-"""Part of a run that was recorded while its store was unavailable: the calls, and the folder that shows them."""
+"""Calls of a run that were recorded while its store was unavailable, and the run folder that contains them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Method = Literal[
 ]
 
 _STATUSES: Final = {"succeeded": "completed", "preparing": "running", "running": "running"}
-"""Statuses of a run by the status of its attempt; every other status is a failure."""
+"""Statuses of a run by the status of its attempt; any other status is `failed`."""
 
 
 class RecordedCall(Frozen):
@@ -35,13 +35,14 @@ class RecordedCall(Frozen):
 
 
 class RecordedRun:
-    """The folder of a run, with the calls that were recorded after what the folder held before.
+    """The folder of a run: its existing contents and the recorded calls.
 
     Args:
         root: the reports directory.
         rollout: the run with the attempt that recorded the calls.
         rerun_seq: the number of the attempt's re-run.
-        is_written: whether a dead process has written the calls to the folder, so that it is not read again.
+        is_written: whether a process that has ended already wrote the calls to the folder. The existing contents are
+            then not read, because they include the calls.
 
     Raises:
         Invalid: the group or the date cannot be part of a path, or the existing folder of the run is damaged.
@@ -131,7 +132,7 @@ class RecordedRun:
         attempt = self._rollout.attempt
         row = RunEventRow(
             rollout_id=self._rollout.rollout_id,
-            # The store assigns the versions at the import, so these lines have ids of their own.
+            # The store assigns the final version later, when the call is made, so the line has an id of its own.
             version=self._number,
             position=0,
             at=at,
@@ -161,7 +162,7 @@ class RecordedRun:
         self._error = str(error.get("message") or error.get("type") or given["status"]) if error else None
 
     def contents(self) -> Written:
-        """Return the contents of the folder, with the calls so far."""
+        """Return the contents of the folder, including the calls that were added so far."""
         how: dict[str, Any] = {"status": self._status, "completed_at": self._ended_at, "rerun_seq": self._rerun_seq}
         new = new_meta(self._rollout, self._run_id, self._flow, **how)
         meta = new | self._meta | how | {"error": self._error}
@@ -195,7 +196,7 @@ class RecordedRun:
 
 
 def pending_id(key: str) -> str:
-    """Return the id of a checkpoint or an artifact until the import, when the store assigns the final one."""
+    """Return the id that a recorded checkpoint or artifact has until the store assigns its final id."""
     return f"pending-{key}"
 
 

@@ -50,9 +50,9 @@ class ImportReport(Frozen):
     rollout_id: str | None = None
     outcome: Outcome
     reason: str | None = None
-    """Why it was skipped or refused."""
+    """Why the run was skipped or refused."""
     events: int = 0
-    """The number of appended events; the next two fields are numbers of saved checkpoints and artifacts."""
+    """The number of appended events; the next two fields are the numbers of saved checkpoints and artifacts."""
     checkpoints: int = 0
     artifacts: int = 0
     history_complete: bool = True
@@ -68,11 +68,11 @@ class FileRecord(Frozen):
     kind: FileKind
     id: str
     form: str | None = None
-    """The format of its JSON; None for other contents, and if `raw` holds the text."""
+    """The format of its JSON text, or `base64`; None for other text, and if `raw` holds the JSON text."""
     raw: str | None = None
-    """The text, if no format reproduces it."""
+    """The JSON text, if no format reproduces it."""
     is_replaced: bool = False
-    """Whether the file has changed since, and another record describes it."""
+    """Whether a later import found the file changed; another record then describes the new content."""
 
 
 class Record(Frozen):
@@ -101,7 +101,7 @@ class Record(Frozen):
 
 
 class SidecarFile(Frozen):
-    """The description of a file whose name is not sufficient."""
+    """The description of a file, for files whose names do not state all of it."""
 
     kind: FileKind
     scope: str
@@ -119,7 +119,7 @@ class Sidecar(Frozen):
 
 
 def imported_id(metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of an imported run in its folder, from the metadata of its rollout; None for another rollout."""
+    """Return the id of an imported run in its folder, from its rollout's metadata; None if it was not imported."""
     run_id = metadata.get(RUN_ID_KEY)
     is_imported = isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{PLAN_PREFIX}{run_id}")
     return run_id if is_imported else None
@@ -128,7 +128,7 @@ def imported_id(metadata: Mapping[str, Any]) -> str | None:
 def times_of(rollout: Rollout) -> tuple[float, float | None]:
     """Return when a run began and when it ended; for an imported run, the times in its folder.
 
-    If an imported run went on in the store, it ended when the store says.
+    If the store has attempts of an imported run that are newer than the import, the end is that of the rollout.
     """
     metadata = rollout.metadata or {}
     if imported_id(metadata) is None:

@@ -1,4 +1,4 @@
-"""Phase graph of trading runs, as their run folders and front ends know it: nodes, requirements, and what follows."""
+"""Phase graphs of trading runs, with the names of phases and nodes that existing run folders and front ends use."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def _graph(name: str, mask: CascadeMask | None) -> PhaseGraph:
 
 
 TA: Final = _graph("tradingagents", None)
-"""A re-run hides the whole portfolio phase."""
+"""The graph in which a re-run for a ticker hides all events of the portfolio phase."""
 TA_COMPAT: Final = _graph("tradingagents-compat", CascadeMask(nodes=["review_holdings", "make_pm_decision"]))
-"""A re-run hides two nodes of the portfolio phase in every scope, and not their children."""
+"""The graph in which a re-run for a ticker hides only two nodes of the portfolio phase, without their children."""

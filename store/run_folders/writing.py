@@ -58,7 +58,7 @@ def write(root: Path, run: Written) -> Path:
     target = day / run.flow
     day.mkdir(parents=True, exist_ok=True)
     if not target.resolve().is_relative_to(root.resolve()):
-        raise Invalid("DIR", f"{target} leads out of {root}; take the link away")
+        raise Invalid("DIR", f"{target} leads out of {root} through a link; remove the link")
     with _locked(day):
         _recover(day, run.flow)
         _check_places(target)
@@ -79,7 +79,7 @@ def write(root: Path, run: Written) -> Path:
 def _check_places(target: Path) -> None:
     for place in reading.places_of(target) if target.exists() else ():
         if reading.meta_of(place) is None:
-            raise Invalid("DIR", f"{place.own(META)} cannot be read; mend it or take it away")
+            raise Invalid("DIR", f"{place.own(META)} cannot be read; repair or remove it")
 
 
 def _copy(target: Path, new: Path) -> None:
@@ -126,14 +126,14 @@ def _bring_up_to_date(folder: Path, run: Written) -> bool:
 
 
 def _files_of_others(folder: Path, suffix: str | None) -> set[str]:
-    """Return the files of a folder that belong to runs other than the one of a suffix."""
+    """Return the files of a folder that belong to runs other than the run with a suffix."""
     others = {place: reading.read_sidecar(place) for place in reading.places_of(folder) if place.suffix != suffix}
     files = {path for sidecar in others.values() if sidecar is not None for path in sidecar.files}
     return files | (set(reading.files_of_newest(folder)) if suffix is not None else set())
 
 
 def _beside(path: str, others: set[str], run_id: str) -> str:
-    """Return a path for a file; it differs if another run of the folder has the original path."""
+    """Return the path of a file; the run's id is added to it if another run of the folder has the same path."""
     if path not in others:
         return path
     there = PurePosixPath(path)
@@ -141,7 +141,11 @@ def _beside(path: str, others: set[str], run_id: str) -> str:
 
 
 def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
-    """Return the suffix of the run's own files, after the newest run of the folder has received the plain names."""
+    """Return the suffix of the run's own files, and whether files of another run were renamed.
+
+    The newest run of a folder has no suffix. If this run is newer than the run without a suffix, the files of that run
+    receive its id as their suffix.
+    """
     metas = {place: reading.meta_of(place) or {} for place in reading.places_of(folder)}
     plain = next((place for place in metas if place.suffix is None), None)
     if plain is None or metas[plain].get("id") == run.run_id:
@@ -155,7 +159,7 @@ def _make_room(folder: Path, run: Written) -> tuple[str | None, bool]:
 
 
 def _demote(plain: Place, run_id: str) -> None:
-    """Add the run's id to the names of its own files, and write a sidecar with its other files."""
+    """Add the run's id to the names of its own files, and write a sidecar that lists its other files."""
     files = reading.files_of_newest(plain.folder)
     has_sidecar = plain.own(SIDECAR).exists()
     for stem in OWN:
@@ -285,7 +289,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _recover(day: Path, flow: str) -> None:
-    """Remove what an interrupted export has left."""
+    """Remove the folders that an interrupted export has left, or restore the old folder if there is no new one."""
     old, target = day / f".{flow}.old", day / flow
     if old.exists():
         if target.exists():

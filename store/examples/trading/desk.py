@@ -1,7 +1,7 @@
 """Phases of the trading desk, each as a plain async function.
 
 The data that a scope passes to its own later phases is in its state, which checkpoints save; data for other scopes is
-saved as artifacts. So a phase that runs again finds all data of phases that did not run again.
+saved as artifacts. Therefore a phase that runs again finds all data of phases that did not run again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ SCOPES: Final[Mapping[str, Sequence[str]]] = {"market": [MARKET], "ticker": feed
 MOST_SHARES: Final = 50
 
 _KINDS: Final = {"scan": ("market",), "pipeline": ("ticker",), "portfolio": ("portfolio",)}
-"""The kinds of scopes of a run, by its type; any other type has all of them."""
+"""The kinds of scopes of a run, by the type of the run; a run of any other type has all kinds."""
 _TOOLS: Final = dict(zip(ANALYSTS, ("get_prices", "get_posts", "get_news", "get_filings"), strict=True))
 
 
 def scopes_of(rollout: Rollout) -> dict[str, Sequence[str]]:
-    """Return the scopes of a posted run: by its type, for its tickers and its portfolio, or else the example's."""
+    """Return the scopes of a run, by kind.
+
+    The type in the metadata selects the kinds. The input names the tickers and the portfolio; the defaults are those of
+    the example.
+    """
     given = _params(rollout)
     kinds = _KINDS.get((rollout.metadata or {}).get("type", ""), tuple(SCOPES))
     named = {**SCOPES, "ticker": tickers_of(rollout), "portfolio": [given.get("portfolio_id") or FUND]}
@@ -35,14 +39,14 @@ def scopes_of(rollout: Rollout) -> dict[str, Sequence[str]]:
 
 
 def tickers_of(rollout: Rollout) -> Sequence[str]:
-    """Return the tickers of a run in the spelling of the log."""
+    """Return the tickers of a run in upper case, as the log spells them."""
     given = _params(rollout)
     named: list[str] = given.get("tickers") or ([given["ticker"]] if given.get("ticker") else [*feeds.TICKERS])
     return [ticker.upper() for ticker in named]
 
 
 class Desk:
-    """A pipeline of the trading graph.
+    """Owner of a pipeline that executes the phases of the trading graph.
 
     Args:
         pace: the duration of each answer of the model in seconds.
@@ -134,7 +138,7 @@ class Desk:
 
     @staticmethod
     async def _keep_of_node(step: Step, node: str, decisions: Mapping[str, Any], orders: Mapping[str, Any]) -> None:
-        """Save the artefacts of a node of the portfolio phase."""
+        """Save the artifacts of a node of the portfolio phase."""
         match node:
             case "compute_risk":
                 shares = {ticker: each["shares"] for ticker, each in orders.items()}
@@ -206,10 +210,13 @@ def _markdown(ticker: str, report: Mapping[str, Any]) -> str:
 
 
 async def _kept(step: Step, scope: str, name: str, otherwise: Any = None) -> Any:
-    """Return the latest artifact of another scope in the view of this attempt, or else of its flow.
+    """Return the content of the latest artifact with a scope and a name.
+
+    The artifact is searched in the view of this attempt, then in the other runs of the flow; if there is none, the
+    result is `otherwise`.
 
     Raises:
-        LookupError: there is none, and no other value is given.
+        LookupError: there is no such artifact, and `otherwise` is None.
     """
     runs, rollout = step.store.runs, step.rollout
     view = f"attempt:{rollout.attempt.sequence_id}"

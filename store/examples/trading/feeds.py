@@ -1,4 +1,4 @@
-"""Data of the desk's tools, for one fixed day."""
+"""Data that the tools of the trading desk return, for one fixed day."""
 
 from __future__ import annotations
 

@@ -28,8 +28,9 @@ _NEWS: Final = {"news_report": "A strike and a lawsuit: the operator warns of a 
 def run(db: str, *, stop_at: str | None = None, pace: float = 0.0) -> int:
     """Run the example on a store and print what happens; return the exit code for a shell.
 
-    A run whose process was killed is continued first. 0: all steps had the expected results. 1: one had not. 3:
-    `verify` found a difference. 130: interrupted.
+    If the store has a run whose process was killed, that run is continued; otherwise a new run is started. The exit
+    codes are 0: all steps had the expected results; 1: the undo did not restore the earlier view; 3: `verify` found a
+    difference; 130: interrupted.
 
     Args:
         db: the store of the run; a database is created if missing, and the URL of a server works too.
@@ -86,7 +87,7 @@ class _Show:
             # Every run reaches the node at which this process dies.
             await drive(store, run, self._desk)
         await self._killed(run.rollout_id)
-        self._paper.line(f"Its process was killed (SIGKILL) at {_STOPS_AT.replace('/', ' of ')}. The store has of it:")
+        self._paper.line(f"Its process was killed (SIGKILL) at {_STOPS_AT.replace('/', ' of ')}. The store contains:")
         await report.progress(self._paper, store, run.rollout_id)
         return run
 
@@ -106,7 +107,7 @@ class _Show:
         resumed = await go_on(store, run)
         fork = (await store.runs.list_lineage(run.rollout_id))[-1].fork
         if resumed is run:
-            self._paper.line("All was done, and only not said.")
+            self._paper.line("All phases were completed; only the status was missing.")
         elif fork is not None:
             number, unfinished = resumed.attempt.sequence_id, ", ".join(fork.scopes)
             self._paper.line(f"Attempt {number} builds on attempt {fork.base}; unfinished: {unfinished}.")

@@ -1,4 +1,4 @@
-"""Substitute for a language model: it counts words of good and bad news."""
+"""Substitute for a language model, which counts the words of good and bad news in a prompt."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Answer:
 async def ask(prompt: str) -> Answer:
     """Answer a prompt, whose first line is the task.
 
-    `Argue for …` keeps the good sentences, `Argue against …` the bad ones, `Judge …` weighs all; any other task gets a
-    summary. Equal prompts get equal answers.
+    The answer to `Argue for …` is the good sentences, to `Argue against …` the bad ones, to `Judge …` a verdict on all
+    words, and to any other task all sentences, each once. Equal prompts get equal answers.
     """
     task, _, material = prompt.partition("\n")
     sentences = [found.strip() for found in _SENTENCE.findall(material)]

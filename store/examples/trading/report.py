@@ -1,4 +1,4 @@
-"""Output of the example about a run."""
+"""Printing of the progress and the results of the example's run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReportPrinter:
         self.line(f"\n{text}")
 
     def line(self, text: str) -> None:
-        """Print a sentence at once, since the process may be killed before the next."""
+        """Print a sentence and flush it, because the process may be killed before the next one."""
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
@@ -33,7 +33,7 @@ class ReportPrinter:
         self.table(list(facts))
 
     def table(self, rows: Sequence[Sequence[str]]) -> None:
-        """Print rows, indented."""
+        """Print indented rows with aligned columns."""
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

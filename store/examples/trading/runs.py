@@ -31,7 +31,7 @@ async def begin(store: Store) -> AttemptedRollout:
 
 
 async def drive(store: Store, run: AttemptedRollout, desk: Desk) -> None:
-    """Execute the attempt with a runner of this process, which sends heartbeats and reports the status."""
+    """Execute the attempt with a runner in this process, which sends heartbeats and reports the status."""
 
     async def start(worker_id: str) -> AttemptedRollout:
         # The worker's heartbeats name this process, so that other processes can detect that it is gone.

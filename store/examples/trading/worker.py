@@ -1,7 +1,7 @@
 """Program that executes a run of the example in a process of its own, which the example kills.
 
 Usage: `python -m store.examples.trading.worker URL RUN PACE [NODE[/SCOPE]]`. PACE is the duration of each answer of the
-model in seconds, NODE the node at which the process kills itself.
+model in seconds; NODE is the node at which the process kills itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from store.opening import open_store
 
 
 async def main(url: str, run_id: str, pace: str, stop_at: str | None = None) -> None:
-    """Run the phases of the latest attempt of a run."""
+    """Execute the latest attempt of a run."""
     async with await open_store(url, create=False) as store:
         run = await store.get_rollout_by_id(run_id)
         if not isinstance(run, AttemptedRollout):

@@ -19,7 +19,7 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 AtomicMode = Literal["r", "w", "rw"]
-"""What happens inside an atomic block: reads, writes, or both."""
+"""The operations inside an atomic block: reads, writes, or both."""
 
 AtomicLabels = Literal[
     "rollouts",
@@ -46,9 +46,9 @@ class FilterField(TypedDict, total=False):
 FilterOptions = Mapping[str, Any]
 """Conditions by field, each a `FilterField`, as in `{"status": {"within": ["failed"]}}`.
 
-All conditions form one pool. The key `_aggregate` says whether all of them have to hold ("and", the default) or one of
+The key `_aggregate` states whether all conditions of all fields have to hold ("and", the default) or at least one of
 them ("or"). The key `_must` maps fields to further conditions, which always have to hold. `contains` matches a
-case-sensitive substring, and never None. An empty `within` matches nothing. Without conditions everything matches.
+case-sensitive substring, and never None. An empty `within` matches nothing. Without conditions, every item matches.
 """
 
 
@@ -56,7 +56,7 @@ class SortOptions(TypedDict):
     """The order of a query."""
 
     name: str
-    """The field. None comes last in fields that end in `_time`, in ascending order; in others it counts as empty."""
+    """The field. If its name ends in `_time`, None counts as later than all times, else as empty text."""
     order: Literal["asc", "desc"]
 
 
@@ -83,7 +83,7 @@ class Collection(abc.ABC, Generic[T]):
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[T]:
-        """Return the matching items, by default in the order of insertion; equal ones are in that order too.
+        """Return the matching items. Without `sort`, and among equal items, the order is that of insertion.
 
         Args:
             filter: the conditions.
@@ -106,7 +106,7 @@ class Collection(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     async def update(self, items: Sequence[T], update_fields: Sequence[str] | None = None) -> Sequence[T]:
-        """Replace the given fields of items, all by default, and return the items.
+        """Replace the given fields of the items with these primary keys, by default all fields, and return the items.
 
         Raises:
             ValueError: there is no item with this primary key.
@@ -170,18 +170,18 @@ class KeyValue(abc.ABC, Generic[K, V]):
 
     @abc.abstractmethod
     async def inc(self, key: K, amount: V) -> V:
-        """Add to the number of the key, 0 if it has none, and return the sum.
+        """Add an amount to the number of the key, or to 0 if the key has no value, and return the sum.
 
         Raises:
-            TypeError: one of the two is not a number.
+            TypeError: the amount or the value of the key is not a number.
         """
 
     @abc.abstractmethod
     async def chmax(self, key: K, value: V) -> V:
-        """Raise the number of the key to `value` if it is less or the key has none, and return it.
+        """Set the number of the key to `value` if the number is less or missing, and return the resulting number.
 
         Raises:
-            TypeError: one of the two is not a number.
+            TypeError: `value` or the value of the key is not a number.
         """
 
     @abc.abstractmethod
@@ -196,7 +196,7 @@ class KeyValue(abc.ABC, Generic[K, V]):
 class LightningCollections(abc.ABC):
     """The collections of one store.
 
-    All methods are called in one event loop. Only `plan_keys` and `close` are not in Agent-lightning.
+    All methods are called in one event loop. Agent-lightning's class has all of them except `plan_keys` and `close`.
     """
 
     @property
@@ -227,7 +227,7 @@ class LightningCollections(abc.ABC):
     @property
     @abc.abstractmethod
     def rollout_queue(self) -> Queue[str]:
-        """The ids of the rollouts that wait. Ids of others may remain in it; a claim drops them."""
+        """The ids of the rollouts that wait for a claim. Ids of other rollouts may remain until a claim drops them."""
 
     @property
     @abc.abstractmethod
@@ -237,7 +237,7 @@ class LightningCollections(abc.ABC):
     @property
     @abc.abstractmethod
     def plan_keys(self) -> KeyValue[str, str]:
-        """For each plan key its rollout and the hash of the rollout's input."""
+        """For each plan key (`rollbook.key` in the metadata), the rollout's id and the hash of its input."""
 
     @abc.abstractmethod
     def atomic(
@@ -248,13 +248,15 @@ class LightningCollections(abc.ABC):
         commit: bool = False,
         labels: Sequence[AtomicLabels] | None = None,
     ) -> AbstractAsyncContextManager[Self]:
-        """Return a context that sees no writes of others while it lasts. Others see its writes only after its end.
+        """Return the context of an atomic block.
+
+        The block sees no writes that others make while it runs. Others see its writes only after its end.
 
         Args:
-            mode: what happens inside.
+            mode: the operations inside the block.
             snapshot: whether all reads see the same state.
-            commit: whether to commit at the end, or to undo everything after an exception.
-            labels: the collections that are used; None for any.
+            commit: whether to commit the writes at the end, and to undo them after an exception.
+            labels: the collections that the block uses; None for any.
         """
 
     async def execute(
@@ -268,7 +270,8 @@ class LightningCollections(abc.ABC):
     ) -> R:
         """Return the result of a callback within `atomic`.
 
-        A backend whose transactions may fail overrides it and calls the callback again; the callback may be repeated.
+        A backend whose transactions may fail can override this method and call the callback again, because the store
+        passes only callbacks that can be repeated.
         """
         async with self.atomic(mode=mode, snapshot=snapshot, commit=commit, labels=labels) as collections:
             return await callback(collections)

@@ -38,13 +38,13 @@ Entry = tuple[int, T]
 
 
 class ListBasedCollection(Collection[T]):
-    """Collection in memory. Items go in and come out as copies.
+    """Collection in memory. Items are copied when they are stored and when they are read.
 
-    Items with the same first field of the primary key are kept together, so that the attempts and the spans of a
-    rollout are found without a search of all.
+    Items with equal first fields of their primary keys form a group, so that the attempts and the spans of a rollout
+    are found without a search of all items.
 
     Args:
-        items: the first items.
+        items: the initial items.
         item_type: the type of the items.
         primary_keys: the names of the fields of the primary key.
     """
@@ -147,7 +147,7 @@ class ListBasedCollection(Collection[T]):
         return found
 
     def _candidates(self, filter: FilterOptions | None) -> Iterable[Entry[T]]:
-        """Return the entries among which the matches are: all, or those of the groups that a condition names."""
+        """Return the entries that may match: those of the groups that a condition names, or else all entries."""
         first = self._primary_keys[0]
         required = [dict[str, Any]((filter or {}).get("_must") or {}).get(first, {})]
         if filter and filter.get("_aggregate", "and") == "and":
@@ -202,7 +202,7 @@ class DequeBasedQueue(Queue[I]):
 
     Args:
         item_type: the type of the items.
-        items: the first items.
+        items: the initial items.
     """
 
     def __init__(self, item_type: type[I], items: Sequence[I] = ()) -> None:
@@ -233,7 +233,7 @@ class DictBasedKeyValue(KeyValue[K, V]):
     """Values by key in memory.
 
     Args:
-        data: the first values.
+        data: the initial values.
     """
 
     def __init__(self, data: Mapping[K, V] | None = None) -> None:
@@ -270,7 +270,7 @@ def _number(value: Any) -> Any:
 
 
 class InMemoryLightningCollections(LightningCollections):
-    """The collections of a store in memory. One lock makes blocks atomic; nothing is undone after an exception.
+    """The collections of a store in memory. A lock makes blocks atomic; writes are not undone after an exception.
 
     Args:
         lock_type: has no effect, because a store calls its collections in one event loop.
@@ -330,6 +330,6 @@ class InMemoryLightningCollections(LightningCollections):
         labels: Sequence[AtomicLabels] | None = None,
     ) -> AsyncGenerator[Self]:
         del mode, snapshot, commit, labels
-        # One store after another may use the collections, each in its own loop.
+        # Several stores may use the collections one after another, each in its own event loop.
         async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             yield self

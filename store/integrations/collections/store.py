@@ -1,4 +1,4 @@
-"""Store on collections: each call is one decision or one read inside their `atomic`."""
+"""Store on collections: each call executes commands and reads, each in an atomic block of the collections."""
 
 from __future__ import annotations
 
@@ -66,25 +66,25 @@ span_logger = logging.getLogger("store.spans")
 C = TypeVar("C", bound=LightningCollections)
 R = TypeVar("R")
 
-# After these commands no waiting call has anything to do, unless the watchdog has.
+# These commands end no wait of another call, so they wake waiting calls only if they set a time for the watchdog.
 _QUIET: Final = (BeatWorker, Claim, NumberSpans, PublishResources, RecordSpans)
 _CLOSING_SECONDS: Final = 30.0
-# Later than any clock.
+# In µs, later than any time of a clock.
 _NEVER: Final = 2**62
 
 
 class CollectionBasedLightningStore(Store, Generic[C]):
     """Store on collections that you supply; see `LightningCollections`.
 
-    The rules are those of the other stores, and the collections only hold rows. There is no log: `as_at`, `log`,
-    `runs` and `annotations` raise `Unsupported`. All calls of the collections come from one event loop, which runs in a
-    thread of its own.
+    The store applies the same rules as the other stores; the collections only hold rows. There is no log: `as_at`,
+    `log`, `runs` and `annotations` raise `Unsupported`. All calls of the collections come from one event loop, which
+    runs in a thread of its own.
 
     Args:
         collections: the collections. Nothing else may write to them, except other stores like this one.
         read_snapshot: whether all reads of one call have to see the same state.
         scan_debounce_seconds: the minimum time between two checks for overdue attempts.
-        poll_seconds: how often a waiting call looks for changes that another process made.
+        poll_seconds: the interval at which a waiting call looks for changes that another process made.
         clock: the source of times, in µs; None for the machine's clock.
     """
 
@@ -106,7 +106,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         self._pid = process.number
         self._opened = time.monotonic()
         self._closed = False
-        # All of these belong to the thread's loop.
+        # The attributes below are used only in the event loop of the thread.
         self._calls: set[asyncio.Task[Any]] = set()
         self._news = asyncio.Event()
         self._last_stamp = 0
@@ -413,7 +413,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         return await self.collections.execute(read, mode="r", snapshot=self._snapshot)
 
     async def _decide(self, command: Command, spans: Sequence[Span] = ()) -> Any:
-        """Return the answer to a command. A caller that is cancelled does not interrupt the decision."""
+        """Return the answer to a command. The command is completed even if the caller is cancelled."""
         deciding = asyncio.ensure_future(self._decide_whole(command, spans))
         self._in_background(deciding)
         try:
@@ -423,7 +423,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
             raise
 
     def _unread(self, decided: asyncio.Task[Any]) -> None:
-        """Release the claims of a decision whose caller was cancelled."""
+        """Release the claims of a completed command whose caller was cancelled."""
         if decided.cancelled() or decided.exception() is not None:
             return
         answer: Any = decided.result()
@@ -501,11 +501,11 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         deadline: float,
         operation: str,
     ) -> None:
-        """Wait until a condition on the collections holds, or until the deadline; meanwhile the watchdog works.
+        """Wait until a condition on the collections holds, or until the deadline; meanwhile check for overdue attempts.
 
         Args:
             news: the event of the next change since the condition was last known not to hold.
-            condition: reads the collections.
+            condition: reads the collections, and returns whether the condition holds.
             deadline: a time of `time.monotonic`.
             operation: the name of the call, for the error.
 
@@ -528,7 +528,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         raise Closed(operation)
 
     def _seconds_to_check(self) -> float:
-        # A limit has to be exceeded, not only reached.
+        # A time limit has to be exceeded, not only reached, so the check is due 1 µs later.
         return (self._next_check + 1 - self._clock()) / 1_000_000
 
     def _give_back(self, claims: list[ClaimView]) -> None:
@@ -537,14 +537,14 @@ class CollectionBasedLightningStore(Store, Generic[C]):
             self._in_background(asyncio.ensure_future(self._release(claims)))
 
     async def _release(self, claims: list[ClaimView]) -> None:
-        # The last one is released first, so that the first one is at the head of the queue in the end.
+        # Each released rollout becomes the first of the queue, so the reverse order restores the original one.
         for claim in reversed(claims):
             attempt = claim.rollout.attempt
             assert attempt is not None  # a claim starts an attempt
             undo = ReleaseClaim(
                 rollout_id=claim.rollout.row[0],
                 attempt_id=attempt.row[1],
-                # A transaction loads every attempt with this position.
+                # The collections hold no positions, so every attempt is loaded with position 0.
                 claim_position=0,
                 status_before=claim.status_before,
                 queued_at=claim.queued_at,
@@ -558,7 +558,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
     async def _stop(self) -> None:
         self._announce()
         deadline = time.monotonic() + _CLOSING_SECONDS
-        # A call that ends may leave a claim to release.
+        # A call that ends may start another task, which releases its claims.
         while self._calls and time.monotonic() < deadline:
             await asyncio.wait(set(self._calls), timeout=deadline - time.monotonic())
         await self.collections.close()
@@ -592,7 +592,7 @@ def _options(query: FilterQuery, must: dict[str, Any] | None) -> dict[str, Any]:
 async def _numbered_page(
     collection: Collection[Span], query: FilterQuery, must: dict[str, Any]
 ) -> PaginatedResult[Span]:
-    """Return a page of spans by number. Those of one number are in the order of their times, None last."""
+    """Return a page of spans by sequence number; equal numbers are in the order of their times, None last."""
     found = [*await collection.query(_options(query, must))]
     found.sort(key=lambda span: (_last(span.start_time), _last(span.end_time)))
     found.sort(key=lambda span: span.sequence_id, reverse=query.is_descending)

@@ -1,4 +1,4 @@
-"""One decision on collections: load what it needs into a working set, decide, write what changed."""
+"""Execution of a command on collections: load rows into a working set, decide, and write the changed rows."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from store.sql.commands.spans import body_of
 from store.sql.mapping import rollouts as mapping
 
 _FIRST_POSITION: Final = 2**40
-"""Position of the first new event. Loaded rows have lower ones, which only express an order."""
+"""Position of the first new event. Loaded rows have lower positions, which only express their order."""
 _LOADED_SIGN: Final = 1
-"""Stamp of a loaded sign of life. Every new one is later."""
+"""Time stamp for a sign of life (heartbeat or span) that was loaded; all new time stamps are later."""
 
 
 class Decision(NamedTuple):
-    """A decided command."""
+    """The result of a command."""
 
     answer: Any
     error: StoreError | None
-    """The error of a refused command. What was recorded before the refusal is kept."""
+    """The error of a refused command. Changes that the command made before the refusal are kept."""
     next_check: int | None
-    """When the watchdog has to check a rollout that the decision changed, in µs."""
+    """When the watchdog has to check a rollout that the command changed, in µs; None if it has to check none."""
     last_stamp: int
-    """The greatest stamp so far."""
+    """The greatest time stamp so far, in µs."""
 
 
 class Transaction:
-    """Decision of one command on collections, inside their `atomic`.
+    """Execution of one command, inside an atomic block of the collections.
 
     Args:
         collections: the collections.
         clock: returns the time, in µs.
-        last_stamp: returns the greatest stamp so far. Both are called right before the decision.
+        last_stamp: returns the greatest time stamp so far, in µs. It and `clock` are called right before the decision.
     """
 
     def __init__(self, collections: LightningCollections, clock: Clock, last_stamp: Callable[[], int]) -> None:
@@ -64,7 +64,7 @@ class Transaction:
         self._spans: set[tuple[str, str, str]] = set()
 
     async def execute(self, command: Command, spans: Sequence[Span] = ()) -> Decision:
-        """Load, decide and write.
+        """Load the rows that the command needs, decide, and write the changed rows.
 
         Args:
             command: the command.
@@ -117,7 +117,7 @@ class Transaction:
             await self._load_resources(command.resources_id)
 
     async def _load_plan_keys(self, keys: Iterable[str]) -> dict[str, str]:
-        """Return the hash of the input of each rollout that exists under one of the keys."""
+        """Return the hashes of the inputs of the rollouts that have one of the plan keys, by rollout id."""
         found: dict[str, str] = {}
         for key in keys:
             entry = await self._collections.plan_keys.get(key)
@@ -129,7 +129,7 @@ class Transaction:
         return found
 
     async def _take(self, limit: int) -> list[Rollout]:
-        """Take up to `limit` rollouts that wait from the queue, and drop the ids of those that do not."""
+        """Take up to `limit` waiting rollouts from the queue; ids of rollouts that do not wait are dropped."""
         taken: list[Rollout] = []
         while len(taken) < limit:
             ids = await self._collections.rollout_queue.dequeue(limit - len(taken))
@@ -152,7 +152,7 @@ class Transaction:
         return [*await self._collections.rollouts.query(_among("rollout_id", rollout_ids))] if rollout_ids else []
 
     async def _load_attempts(self, rollouts: Sequence[Rollout], request: LoadRequest) -> None:
-        """Load the latest attempt of each rollout and those that are named."""
+        """Load the latest attempt of each rollout, and the attempts that the request names."""
         for rollout in rollouts:
             rollout_id = rollout.rollout_id
             latest = await latest_attempt(self._collections, rollout_id)
@@ -192,7 +192,7 @@ class Transaction:
             )
 
     async def _load_spans(self, request: LoadRequest) -> None:
-        """Load the counters and which of the spans exist."""
+        """Load the requested counters, and the keys of those requested spans that exist."""
         for rollout_id in request.counters:
             number = await self._collections.span_sequence_ids.get(rollout_id)
             if number is not None:
@@ -370,7 +370,7 @@ class Transaction:
         return known.model_copy(update=update)
 
     async def _save_queue(self, command: Command) -> None:
-        """Append the rollouts that began to wait. A released one is the first again."""
+        """Append the rollouts that began to wait to the queue; a released rollout becomes the first again."""
         joined = {
             each: position
             for each, before in self._set.queued_before.items()
@@ -381,7 +381,7 @@ class Transaction:
         queue = self._collections.rollout_queue
         ids = sorted(joined, key=joined.__getitem__)
         is_released = isinstance(command, ReleaseClaim)
-        # One that left the queue without a claim may still have its old place.
+        # A rollout that stopped waiting without a claim may still have its old entry in the queue.
         stale = {each for each in ids if each in self._rollouts and await queue.has(each)}
         if stale or is_released:
             others = [each for each in await queue.dequeue(await queue.size()) if each not in stale]
