@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+import aiosqlite
 import pytest
 
 from store import open_store
 from store.db.dialect import Row, Sql
 from store.db.drivers.sqlite import reader
-from store.db.drivers.sqlite.reader import Readers, Reading, SQLiteReader, State
+from store.db.drivers.sqlite.reader import Readers, SQLiteReader, State
+from store.errors import Unavailable
 from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.store import SQLStore
 from store.testing.samples import make_span
@@ -42,8 +49,30 @@ async def readers(path: Path) -> AsyncIterator[Readers]:
     await readers.close()
 
 
-def _thread_of(connection: Reading) -> threading.Thread:
-    return connection._thread  # pyright: ignore[reportPrivateUsage]
+ENDLESS = Sql("WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n) SELECT count(*) FROM n", (), {})
+
+dead_threads = pytest.mark.filterwarnings("ignore:.* was deleted before being closed:ResourceWarning")
+
+
+@pytest.fixture
+def died(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The errors of which threads died. aiosqlite's thread dies when the loop of its caller is closed."""
+    errors = list[str]()
+    # pytest's own hook keeps the traceback, and so the caller's task.
+    monkeypatch.setattr(threading, "excepthook", lambda args: errors.append(str(args.exc_value)))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType, reportUnknownMemberType]
+    return errors
+
+
+async def _thread_of(connection: SQLiteReader) -> threading.Thread:
+    return await connection.do(lambda _: threading.current_thread())
+
+
+async def _can_lend_all(readers: Readers) -> None:
+    async with asyncio.timeout(60):
+        taken = [await readers.take() for _ in range(4)]
+        for connection in taken:
+            assert len(await connection.fetch(NUMBERS, {})) == 10
+            readers.give(connection)
 
 
 async def test_a_read_that_is_cancelled_while_its_connection_opens_leaves_it_to_the_next(
@@ -78,66 +107,224 @@ async def test_a_read_that_is_cancelled_while_its_connection_opens_leaves_it_to_
 
 async def test_a_connection_given_back_after_the_end_is_closed(readers: Readers) -> None:
     connection = await readers.take()
+    thread = await _thread_of(connection)
     await readers.close()
     readers.give(connection)
-    thread = _thread_of(connection)
     await asyncio.to_thread(thread.join, 60)
     assert not thread.is_alive()
 
 
-def test_a_read_that_ends_after_its_loop_leaves_a_connection_that_works(path: Path) -> None:
+@dead_threads
+def test_a_read_that_ends_after_its_loop_leaves_a_pool_that_works(path: Path, died: list[str]) -> None:
     readers, begun, go_on = Readers(path), threading.Event(), threading.Event()
 
-    def slowly(connection: sqlite3.Connection) -> None:
+    def slowly(connection: sqlite3.Connection) -> sqlite3.Connection:
         begun.set()
         assert go_on.wait(60)
+        opened.append(connection)
+        return connection
 
-    async def left_at_work() -> Reading:
+    async def left_at_work() -> threading.Thread:
         connection = await readers.take()
+        thread = await _thread_of(connection)
         reading = asyncio.ensure_future(connection.do(slowly))
         await asyncio.to_thread(begun.wait, 60)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
         readers.give(connection)
-        return connection
+        return thread
 
-    async def used_again(connection: Reading) -> None:
-        assert await readers.take() is connection
-        async with asyncio.timeout(60):
-            assert len(await SQLiteReader(connection).fetch(NUMBERS, {})) == 10
+    async def used_again() -> None:
+        await _can_lend_all(readers)
         await readers.close()
-        readers.give(connection)
 
-    connection = asyncio.run(left_at_work())
+    opened: list[sqlite3.Connection] = []
+    thread = asyncio.run(left_at_work())
+    # Before the thread ends, and afterwards.
+    asyncio.run(_can_lend_all(readers))
     go_on.set()
-    asyncio.run(used_again(connection))
-    _thread_of(connection).join(60)
-    assert not _thread_of(connection).is_alive()
+    asyncio.run(used_again())
+    thread.join(60)
+    assert not thread.is_alive()
+    assert died == ["Event loop is closed"]
+    _wait_until_closed(opened[0])
+    gc.collect()
 
 
-def test_a_connection_may_be_left_by_a_loop_that_ends_at_once(path: Path) -> None:
+def _wait_until_closed(connection: sqlite3.Connection) -> None:
+    deadline = time.monotonic() + 60
+    with suppress(sqlite3.ProgrammingError):
+        while time.monotonic() < deadline:
+            connection.execute("SELECT 1")
+            time.sleep(0.01)
+        pytest.fail("the connection is still open")
+
+
+@dead_threads
+def test_a_connection_may_be_left_by_a_loop_that_ends_at_once(path: Path, died: list[str]) -> None:
     go_on = threading.Event()
 
-    async def leave() -> Reading:
+    async def leave() -> threading.Thread:
         connection = await readers.take()
+        thread = await _thread_of(connection)
         reading = asyncio.ensure_future(connection.do(lambda _: go_on.wait(60)))
         await asyncio.sleep(0)
         reading.cancel()
         await readers.close()
         readers.give(connection)
-        return connection
+        return thread
 
     readers = Readers(path)
-    connection = asyncio.run(leave())
+    thread = asyncio.run(leave())
     go_on.set()
-    _thread_of(connection).join(60)
-    assert not _thread_of(connection).is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert died == ["Event loop is closed"]
+    gc.collect()
+
+
+@pytest.mark.parametrize("way", ["fetch", "snapshot", "stream", "page"])
+def test_a_program_that_ends_while_it_reads_interrupts_the_read(path: Path, way: str) -> None:
+    readers, threads = Readers(path), list[threading.Thread]()
+
+    async def read(begun: asyncio.Event) -> None:
+        async with readers.lease(snapshot=way == "snapshot") as session:
+            threads.append(await _thread_of(session))
+            begun.set()
+            if way == "stream":
+                _ = [rows async for rows in session.stream(ENDLESS, {})]
+            elif way == "page":
+                await session.fetch_then(NUMBERS, {}, lambda _: ENDLESS)
+            else:
+                await session.fetch(ENDLESS, {})
+
+    async def main() -> None:
+        begun = asyncio.Event()
+        reading = asyncio.create_task(read(begun))
+        await begun.wait()
+        await asyncio.sleep(0.05)
+        assert not reading.done()
+
+    async def used_again() -> None:
+        await _can_lend_all(readers)
+        await readers.close()
+
+    # Each run cancels what still reads, and closes its loop. No thread dies: that would be a warning, so an error.
+    for _ in range(5):
+        asyncio.run(main())
+        assert not threads[-1].is_alive()
+    asyncio.run(used_again())
+
+
+async def test_a_read_that_is_cancelled_and_goes_on_gives_no_busy_connection_back(readers: Readers) -> None:
+    async with readers.lease(snapshot=False) as session:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await session.fetch(ENDLESS, {})
+    await _can_lend_all(readers)
+
+
+@dead_threads
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_read_destroyed_with_its_loop_leaves_its_place_to_another(
+    path: Path, died: list[str], *, snapshot: bool
+) -> None:
+    readers, threads = Readers(path), list[threading.Thread]()
+
+    async def read(begun: asyncio.Event, go_on: threading.Event) -> None:
+        async with readers.lease(snapshot=snapshot) as session:
+            threads.append(await _thread_of(session))
+            begun.set()
+            await session.do(lambda _: go_on.wait(60))
+
+    async def begin(go_on: threading.Event) -> asyncio.Task[None]:
+        begun = asyncio.Event()
+        reading = asyncio.create_task(read(begun, go_on))
+        await asyncio.wait_for(begun.wait(), 60)
+        return reading
+
+    async def used_again() -> None:
+        await _can_lend_all(readers)
+        await readers.close()
+
+    for _ in range(5):
+        loop, go_on = asyncio.new_event_loop(), threading.Event()
+        reading = loop.run_until_complete(begin(go_on))
+        loop.close()
+        go_on.set()
+        threads[-1].join(60)
+        assert not reading.done()
+        del reading
+        gc.collect()
+    assert died == ["Event loop is closed"] * 5
+    asyncio.run(used_again())
+    gc.collect()
+
+
+async def test_a_generator_closed_within_its_read_leaves_a_pool_that_works(readers: Readers) -> None:
+    async def numbers() -> AsyncGenerator[Sequence[Row]]:
+        async with readers.lease(snapshot=True) as session:
+            async for rows in session.stream(NUMBERS, {}, batch=3):
+                yield rows
+
+    for _ in range(5):
+        found = numbers()
+        assert len(await anext(found)) == 3
+        await found.aclose()
+    await _can_lend_all(readers)
+
+
+async def test_a_connection_left_at_work_is_replaced_for_a_caller_that_waits(readers: Readers) -> None:
+    taken = [await readers.take() for _ in range(4)]
+    waiting = asyncio.create_task(readers.take())
+    reading = asyncio.create_task(taken[0].fetch(ENDLESS, {}))
+    await asyncio.sleep(0.01)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    readers.give(taken[0])
+    replacement = await asyncio.wait_for(waiting, 60)
+    assert replacement not in taken
+    for connection in [replacement, *taken[1:]]:
+        readers.give(connection)
+    await _can_lend_all(readers)
+
+
+async def test_all_reads_of_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    readers = Readers(tmp_path / "missing.db")
+    async with asyncio.timeout(60):
+        refused = await asyncio.gather(*(readers.take() for _ in range(9)), return_exceptions=True)
+    assert [type(error) for error in refused] == [Unavailable] * 9
+    await readers.close()
+
+
+def test_a_process_that_does_not_close_its_store_ends(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from store import open_store
+
+async def main():
+    store = await open_store(sys.argv[1])
+    await store.start_rollout(1)
+    print(len(await store.query_rollouts()))
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, f"sqlite:///{tmp_path / 'run.db'}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "Exception in thread" not in done.stderr
 
 
 async def test_whoever_takes_no_more_of_a_long_answer_holds_no_snapshot(readers: Readers, path: Path) -> None:
     connection = await readers.take()
-    rows = cast("AsyncGenerator[Sequence[Row]]", SQLiteReader(connection).stream(NUMBERS, {}, batch=3))
+    rows = cast("AsyncGenerator[Sequence[Row]]", connection.stream(NUMBERS, {}, batch=3))
     assert [row[0] for row in await anext(rows)] == [0, 1, 2]
     await rows.aclose()
     writing = sqlite3.connect(path, isolation_level=None)
@@ -151,21 +338,27 @@ async def test_whoever_takes_no_more_of_a_long_answer_holds_no_snapshot(readers:
 @pytest.mark.parametrize("batch,batches", [(3, [3, 3, 3, 1]), (5, [5, 5]), (10, [10]), (11, [10])])
 async def test_a_long_answer_comes_in_batches_and_whole(readers: Readers, batch: int, batches: list[int]) -> None:
     connection = await readers.take()
-    found = [list(rows) async for rows in SQLiteReader(connection).stream(NUMBERS, {}, batch=batch)]
+    found = [list(rows) async for rows in connection.stream(NUMBERS, {}, batch=batch)]
     assert [len(rows) for rows in found] == batches
     assert [row[0] for rows in found for row in rows] == list(range(10))
     readers.give(connection)
 
 
 async def test_a_page_and_its_count_take_one_hop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hops: list[object] = []
-    do: Callable[..., Awaitable[Any]] = Reading.do
+    hops: list[str] = []
 
-    async def counted(self: Reading, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        hops.append(work)
-        return await do(self, work)
+    def counted(name: str) -> Callable[..., Any]:
+        method = getattr(aiosqlite.Connection, name)
 
-    monkeypatch.setattr(Reading, "do", counted)
+        def call(*args: Any) -> Any:
+            hops.append(name)
+            return method(*args)
+
+        return call
+
+    # All methods that execute a statement, so that none is missed.
+    for name in ("execute", "execute_fetchall", "execute_insert", "executemany", "executescript", "cursor", "rollback"):
+        monkeypatch.setattr(aiosqlite.Connection, name, counted(name))
     async with await open_store(f"sqlite:///{tmp_path / 'run.db'}") as store:
         assert isinstance(store, SQLStore)
         rollout = await store.start_rollout(1)

@@ -4,8 +4,8 @@ import asyncio
 import os
 import sqlite3
 import tempfile
-from collections.abc import AsyncGenerator, Hashable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from store.db.dialect import Dialect, Guards, ReadSession, Sql, Wakeups, WriteSession
 from store.db.drivers.sqlite.errors import translate
-from store.db.drivers.sqlite.reader import DataVersion, Readers, Reading, SQLiteReader, State
+from store.db.drivers.sqlite.reader import DataVersion, Readers, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.db.schema import prepare_sqlite, triggers
 from store.db.url import StoreURL
@@ -41,7 +41,6 @@ class SQLite(Dialect):
             self.path = url.path.absolute()
         self._readers = Readers(self.path)
         self._state = State(self.path)
-        self._ending: set[asyncio.Future[None]] = set()
 
     # The methods of `Dialect`.
 
@@ -87,33 +86,8 @@ class SQLite(Dialect):
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    @asynccontextmanager
-    async def read(self, *, snapshot: bool = False) -> AsyncGenerator[ReadSession]:
-        connection = await self._readers.take()
-        try:
-            if snapshot:
-                await connection.do(lambda reading: reading.execute("BEGIN").close())
-            yield SQLiteReader(connection)
-        except sqlite3.Error as error:
-            raise self._readers.refusal(error) from error
-        finally:
-            if snapshot:
-                # This also runs when the caller is cancelled, because a cancelled BEGIN may still be waiting in the
-                # connection's thread.
-                ending = asyncio.ensure_future(self._end_snapshot(connection))
-                self._ending.add(ending)
-                ending.add_done_callback(self._ending.discard)
-                await asyncio.shield(ending)
-            else:
-                self._readers.give(connection)
-
-    async def _end_snapshot(self, connection: Reading) -> None:
-        try:
-            # If BEGIN failed, there is no transaction to end.
-            with suppress(sqlite3.Error):
-                await connection.do(lambda reading: reading.execute("ROLLBACK").close())
-        finally:
-            self._readers.give(connection)
+    def read(self, *, snapshot: bool = False) -> AbstractAsyncContextManager[ReadSession]:
+        return self._readers.lease(snapshot=snapshot)
 
     def wakeups(self) -> Wakeups:
         return DataVersion(self.path)

@@ -4,15 +4,13 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from functools import partial
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Thread
-from typing import Any, TypeVar, cast
+from threading import Lock, Thread, current_thread
+from typing import Any, Self, TypeVar
 
 import aiosqlite
 
@@ -25,88 +23,92 @@ Done = TypeVar("Done")
 
 _READERS = 4
 _DATA_VERSION = "PRAGMA data_version"
+_INTERRUPT_SECONDS = 0.1
 
 
-class Reading(aiosqlite.Connection):
-    """A read-only connection with its own thread. Each function is passed to the thread in one step."""
+class _Database(sqlite3.Connection):
+    """A connection whose scripts are functions: they run several statements in one hop to aiosqlite's thread."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(lambda: _connected(path), iter_chunk_size=1)
-        # At exit Python waits for non-daemon threads before it runs the function that closes the store, so this thread
-        # is a daemon.
-        self._thread.daemon = True
-
-    async def open(self) -> None:
-        """Start the thread and connect there."""
-        self._thread.start()
-
-        def connect() -> None:
-            self._connection = self._connector()
-
-        try:
-            await self._run(connect)
-        except BaseException:
-            self.leave()
-            raise
-
-    def do(self, work: Callable[[sqlite3.Connection], Done]) -> Awaitable[Done]:
-        """Return the awaitable result of a function that runs in the connection's thread."""
-        return self._run(partial(work, self._conn))
-
-    def _run(self, work: Callable[[], Done]) -> Awaitable[Done]:
-        """Run a function in the connection's thread.
-
-        When the function returns, the loop of a cancelled caller may be closed. The error would end aiosqlite's thread,
-        so it is suppressed here.
-        """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Done] = loop.create_future()
-
-        def run() -> None:
-            tell: Callable[[], None]
-            try:
-                tell = partial(_set, answer, work())
-            except BaseException as error:  # noqa: BLE001 - raised in the waiting caller
-                tell = partial(_fail, answer, error)
-            # The call fails once the loop is closed; no caller waits then.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell)
-
-        cast("SimpleQueue[Any]", self._tx).put_nowait((None, run))  # pyright: ignore[reportUnknownMemberType]
-        return answer
-
-    def leave(self) -> None:
-        """Close the connection after its pending work, without waiting."""
-        # `stop` runs in another thread, because the library notifies a running loop, which may be closed by then.
-        stop = cast("Callable[[], object]", self.stop)  # pyright: ignore[reportUnknownMemberType]
-        Thread(target=stop, daemon=True).start()
-
-
-def _set(answer: asyncio.Future[Done], result: Done) -> None:
-    if not answer.done():
-        answer.set_result(result)
-
-
-def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
-    if not answer.done():
-        answer.set_exception(error)
+    def executescript(self, sql_script: Any, /) -> Any:
+        sql_script(self)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(read_only_uri(path), uri=True, isolation_level=None, timeout=LOCK_SECONDS)
+    connection = sqlite3.connect(
+        read_only_uri(path),
+        uri=True,
+        isolation_level=None,
+        timeout=LOCK_SECONDS,
+        factory=_Database,
+        # Another thread interrupts a statement, and closes the connection after aiosqlite's thread has ended.
+        check_same_thread=False,
+    )
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-class SQLiteReader(ReadSession):
-    """A read-only session. Each statement, or each batch of a long one, is one call to the connection's thread."""
+def _in_daemon_thread(function: Callable[[], Done]) -> Future[Done]:
+    """Run a function in a daemon thread and return its future result, which cannot be cancelled."""
+    answer: Future[Done] = Future()
+    answer.set_running_or_notify_cancel()
 
-    def __init__(self, connection: Reading) -> None:
-        self._do = connection.do
+    def run() -> None:
+        try:
+            answer.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting caller
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return answer
+
+
+class SQLiteReader(ReadSession):
+    """A read-only session on a connection of aiosqlite. Each statement, or each batch of a long one, is one hop.
+
+    The connection's thread passes each result to the event loop of its caller, and dies if this loop is closed. So a
+    connection is not used again once a caller did not wait for its result.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.is_abandoned = False
+        """Whether a caller did not wait for a result. The thread may still be at work, and may die afterwards."""
+        self._path = path
+        self._thread: Future[Thread] = Future()
+        self._database: sqlite3.Connection | None = None
+        self._connection = aiosqlite.Connection(self._connect, iter_chunk_size=1)
+
+    @classmethod
+    async def open(cls, path: Path) -> Self:
+        """Return a new connection to a file."""
+        # At exit Python waits for non-daemon threads before it runs the function that closes the store. aiosqlite's
+        # thread is a daemon if the thread that creates it is one.
+        reading = await asyncio.wrap_future(_in_daemon_thread(lambda: cls(path)))
+        await reading.start()
+        return reading
+
+    async def start(self) -> None:
+        """Start the thread, which opens the file."""
+        try:
+            await self._connection
+        except GeneratorExit:
+            self.leave()
+            raise
+        except BaseException:
+            await asyncio.wrap_future(self.leave())
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        self._thread.set_result(current_thread())
+        self._database = _connected(self._path)
+        return self._database
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        text, args = sql.text, sql.args(params)
-        return await self._do(lambda connection: connection.execute(text, args).fetchall())
+        try:
+            rows: Any = await self._connection.execute_fetchall(sql.text, sql.args(params))
+        except (asyncio.CancelledError, GeneratorExit):
+            self.is_abandoned = True
+            raise
+        return rows
 
     async def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
@@ -118,24 +120,59 @@ class SQLiteReader(ReadSession):
                 return rows, None
             return rows, connection.execute(following.text, following.args(params)).fetchall()
 
-        return await self._do(work)
+        return await self.do(work)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
             cursor = connection.execute(sql.text, sql.args(params))
             return cursor, cursor.fetchmany(batch)
 
-        cursor, rows = await self._do(begin)
+        cursor, rows = await self.do(begin)
         try:
             while rows:
                 yield rows
                 if len(rows) < batch:
                     return
-                rows = await self._do(lambda _: cursor.fetchmany(batch))
+                rows = await self.do(lambda _: cursor.fetchmany(batch))
         finally:
-            if len(rows) == batch:
-                # If a consumer stops early, the open statement would keep its snapshot, so it is closed.
-                await self._do(lambda _: cursor.close())
+            # If a consumer stops early, the open statement would keep its snapshot, so it is closed. An abandoned
+            # connection is closed as a whole.
+            if len(rows) == batch and not self.is_abandoned:
+                await self.do(lambda _: cursor.close())
+
+    async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
+        """Return the result of a function that runs in the connection's thread."""
+        results: list[Done] = []
+
+        def run(database: sqlite3.Connection) -> None:
+            results.append(work(database))
+
+        script: Any = run
+        try:
+            await self._connection.executescript(script)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.is_abandoned = True
+            raise
+        # aiosqlite's thread keeps the function until its next call, but not the rows.
+        return results.pop()
+
+    def leave(self) -> Future[None]:
+        """Interrupt the running statement and close the connection, without waiting; return the future end."""
+        return _in_daemon_thread(self._leave)
+
+    def _leave(self) -> None:
+        # The library notifies the running loop of the end, but this thread has none that could be closed by then.
+        self._connection.stop()  # pyright: ignore[reportUnknownMemberType]
+        thread = self._thread.result()
+        while thread.is_alive():
+            # An interrupt has no effect on a statement that has not begun, so it is repeated.
+            with suppress(sqlite3.ProgrammingError):
+                if self._database is not None:
+                    self._database.interrupt()
+            thread.join(_INTERRUPT_SECONDS)
+        # The thread has not closed the connection if it died.
+        if self._database is not None:
+            self._database.close()
 
 
 class Readers:
@@ -144,14 +181,55 @@ class Readers:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = Lock()
-        self._idle: list[Reading] = []
-        self._waiting: deque[Future[Reading]] = deque()
-        self._making: set[asyncio.Future[Reading]] = set()
+        self._idle: list[SQLiteReader] = []
+        self._waiting: deque[Future[SQLiteReader | None]] = deque()
+        self._making: set[asyncio.Future[SQLiteReader]] = set()
+        self._ending: set[asyncio.Future[None]] = set()
         self._made = 0
         self._closed = False
 
-    async def take(self) -> Reading:
-        waiter: Future[Reading] | None = None
+    @asynccontextmanager
+    async def lease(self, *, snapshot: bool) -> AsyncGenerator[SQLiteReader]:
+        """Lend a connection to one reader, in a transaction if all its statements see the same state."""
+        connection = await self.take()
+        can_wait = True
+        try:
+            if snapshot:
+                await connection.do(lambda database: database.execute("BEGIN").close())
+            yield connection
+        except GeneratorExit:
+            # The caller's task was destroyed, and its loop may be closed.
+            can_wait = False
+            connection.is_abandoned |= snapshot
+            raise
+        except sqlite3.Error as error:
+            raise self.refusal(error) from error
+        finally:
+            if connection.is_abandoned:
+                left = self._replace(connection)
+                if can_wait:
+                    # A caller that ended here could close its loop before the thread has passed the result to it.
+                    await asyncio.wrap_future(left)
+            elif snapshot:
+                # This also runs when the caller is cancelled.
+                ending = asyncio.ensure_future(self._end_snapshot(connection))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+                await asyncio.shield(ending)
+            else:
+                self.give(connection)
+
+    async def _end_snapshot(self, connection: SQLiteReader) -> None:
+        try:
+            await connection.do(lambda database: database.rollback())
+        except sqlite3.Error:
+            # The next reader would find an open transaction.
+            connection.is_abandoned = True
+        finally:
+            self.give(connection)
+
+    async def take(self) -> SQLiteReader:
+        waiter: Future[SQLiteReader | None] | None = None
         with self._lock:
             if self._closed:
                 raise Closed("a read")
@@ -165,51 +243,75 @@ class Readers:
         if waiter is None:
             return await self._make()
         try:
-            return await asyncio.wrap_future(waiter)
-        except asyncio.CancelledError:
+            connection = await asyncio.wrap_future(waiter)
+        except BaseException:
             if not waiter.cancel():
                 # Another thread may be passing a connection to this waiter at this moment.
-                waiter.add_done_callback(lambda given: self.give(given.result()))
+                waiter.add_done_callback(lambda given: self._pass_on(given.result()))
             raise
+        return await self._make() if connection is None else connection
 
-    def give(self, connection: Reading) -> None:
+    def give(self, connection: SQLiteReader) -> None:
+        """Take a connection back. An abandoned one is closed."""
+        if connection.is_abandoned:
+            self._replace(connection)
+            return
         with self._lock:
-            while self._waiting:
-                waiter = self._waiting.popleft()
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_result(connection)
-                    return
-            if not self._closed:
+            waiter = self._next_waiter()
+            if waiter is None and not self._closed:
                 self._idle.append(connection)
                 return
-        connection.leave()
+        if waiter is None:
+            connection.leave()
+        else:
+            waiter.set_result(connection)
 
-    async def _make(self) -> Reading:
+    def _replace(self, connection: SQLiteReader) -> Future[None]:
+        """Close a connection, whose place another one can take; return the future end."""
+        left = connection.leave()
+        self._pass_on(None)
+        return left
+
+    def _pass_on(self, connection: SQLiteReader | None) -> None:
+        """Give a connection to the next caller. None is a free place, where the caller opens its own."""
+        if connection is not None:
+            self.give(connection)
+            return
+        with self._lock:
+            waiter = self._next_waiter()
+            if waiter is None:
+                self._made -= 1
+                return
+        waiter.set_result(None)
+
+    def _next_waiter(self) -> Future[SQLiteReader | None] | None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if waiter.set_running_or_notify_cancel():
+                return waiter
+        return None
+
+    async def _make(self) -> SQLiteReader:
         """Return a new connection. If the caller is cancelled meanwhile, the pool gets the connection."""
-        making = asyncio.ensure_future(self._connect())
+        making = asyncio.ensure_future(SQLiteReader.open(self._path))
         self._making.add(making)
-        making.add_done_callback(self._making.discard)
+        making.add_done_callback(self._end_making)
         try:
             return await asyncio.shield(making)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             making.add_done_callback(self._keep)
             raise
+        except sqlite3.Error as error:
+            raise self.refusal(error) from error
 
-    def _keep(self, made: asyncio.Future[Reading]) -> None:
+    def _end_making(self, made: asyncio.Future[SQLiteReader]) -> None:
+        self._making.discard(made)
+        if made.cancelled() or made.exception() is not None:
+            self._pass_on(None)
+
+    def _keep(self, made: asyncio.Future[SQLiteReader]) -> None:
         if not made.cancelled() and made.exception() is None:
             self.give(made.result())
-
-    async def _connect(self) -> Reading:
-        try:
-            connection = Reading(self._path)
-            await connection.open()
-        except BaseException as error:
-            with self._lock:
-                self._made -= 1
-            if isinstance(error, sqlite3.Error):
-                raise self.refusal(error) from error
-            raise
-        return connection
 
     def refusal(self, error: sqlite3.Error) -> StoreError:
         """Return the store's error for a failed read; a private file does not exist after the pool is closed."""
@@ -222,8 +324,8 @@ class Readers:
         loop = asyncio.get_running_loop()
         if making := [each for each in self._making if each.get_loop() is loop]:
             await asyncio.wait(making)
-        for connection in idle:
-            await connection.close()
+        for left in [connection.leave() for connection in idle]:
+            await asyncio.wrap_future(left)
 
 
 class State:
