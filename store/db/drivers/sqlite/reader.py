@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from threading import Lock, Thread, current_thread
+from types import CoroutineType
 from typing import Any, Self, TypeVar
 
 import aiosqlite
@@ -30,7 +31,8 @@ class _Database(sqlite3.Connection):
     """A connection whose scripts are functions: they run several statements in one hop to aiosqlite's thread."""
 
     def executescript(self, sql_script: Any, /) -> Any:
-        sql_script(self)
+        work, results = sql_script
+        results.append(work(self))
 
 
 def _connected(path: Path) -> sqlite3.Connection:
@@ -110,9 +112,9 @@ class SQLiteReader(ReadSession):
             raise
         return rows
 
-    async def fetch_then(
+    def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
-    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+    ) -> "CoroutineType[Any, Any, tuple[Sequence[Row], Sequence[Row] | None]]":
         def work(connection: sqlite3.Connection) -> tuple[Sequence[Row], Sequence[Row] | None]:
             rows = connection.execute(sql.text, sql.args(params)).fetchall()
             following = follow(len(rows))
@@ -120,7 +122,7 @@ class SQLiteReader(ReadSession):
                 return rows, None
             return rows, connection.execute(following.text, following.args(params)).fetchall()
 
-        return await self.do(work)
+        return self.do(work)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
@@ -143,11 +145,7 @@ class SQLiteReader(ReadSession):
     async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
         """Return the result of a function that runs in the connection's thread."""
         results: list[Done] = []
-
-        def run(database: sqlite3.Connection) -> None:
-            results.append(work(database))
-
-        script: Any = run
+        script: Any = (work, results)
         try:
             await self._connection.executescript(script)
         except (asyncio.CancelledError, GeneratorExit):
