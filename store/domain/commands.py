@@ -31,6 +31,12 @@ class LoadRequest:
     """Ids of attempts that are loaded in addition to the latest attempt of each rollout in `rollouts`."""
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     counters: set[str] = field(default_factory=set[str])
+    draws: dict[str, int] = field(default_factory=dict[str, int])
+    """The number of span numbers that the batch draws, by rollout."""
+    numbers_of: set[str] = field(default_factory=set[str])
+    """Rollouts whose greatest recorded span number is loaded; `reservations_of` contains their streams."""
+    reservations_of: set[str] = field(default_factory=set[str])
+    """Streams of rollouts whose reservations of span numbers are loaded."""
     plan_keys: set[str] = field(default_factory=set[str])
     workers: set[str] = field(default_factory=set[str])
     worked: set[str] = field(default_factory=set[str])
@@ -312,18 +318,25 @@ class RecordSpans(Command):
             request.rollouts.add(item.rollout_id)
             request.attempts.add(item.fact.attempt_id)
             request.counters.add(item.rollout_id)
+            if self.number:
+                request.draws[item.rollout_id] = request.draws.get(item.rollout_id, 0) + 1
             request.spans.add((item.rollout_id, item.fact.attempt_id, item.fact.span_id))
         request.leavers += 1
 
 
 @dataclass(slots=True, kw_only=True)
 class NumberSpans(Command):
-    """Take the next span number of each given rollout, whether the rollout exists or not."""
+    """Draw the next span number of each given rollout, whether the rollout exists or not.
+
+    The numbers of a rollout that exists are reserved in its stream, a block at a time.
+    """
 
     rollout_ids: list[str]
 
     def request_rows(self, request: LoadRequest) -> None:
         request.counters.update(self.rollout_ids)
+        for rollout_id in self.rollout_ids:
+            request.draws[rollout_id] = request.draws.get(rollout_id, 0) + 1
 
 
 @dataclass(slots=True, kw_only=True)

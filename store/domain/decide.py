@@ -4,8 +4,9 @@ A command is refused before it records an event. `RecordSpans` is the exception:
 group stay recorded.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from store.domain import retry
 from store.domain.commands import (
@@ -43,6 +44,7 @@ from store.domain.events import (
     RolloutEnqueued,
     RolloutStarted,
     RolloutStatusChanged,
+    SpanNumbersReserved,
 )
 from store.domain.rollout import ACTIVE, ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
 from store.domain.run_commands import AppendToRun, Fork, MoveHead, RetractArtifact
@@ -60,6 +62,9 @@ from store.domain.views import (
 )
 from store.domain.working_set import WorkingSet
 from store.errors import Conflict, NotFound
+
+NUMBERS_RESERVED: Final = 32
+"""The number of span numbers that one event reserves, unless one call draws more."""
 
 
 def decide(command: Command, working_set: WorkingSet) -> Any:
@@ -376,7 +381,23 @@ def _propagate(
 
 
 def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
-    """Return the next number of each given rollout, in the given order."""
+    """Return the next number of each given rollout, in the given order.
+
+    A rollout whose numbers exceed its reserved block reserves the next block. The numbers of a rollout that does not
+    exist are not in the log.
+    """
+    is_first = True
+    for rollout_id, count in Counter(command.rollout_ids).items():
+        first = working_set.counters.get(rollout_id, 0) + 1
+        if first + count - 1 <= working_set.reserved.get(rollout_id, 0) or rollout_id not in working_set.rollouts:
+            continue
+        if not is_first:
+            working_set.tick()
+        is_first = False
+        until = first + max(count, NUMBERS_RESERVED) - 1
+        fact = SpanNumbersReserved(first=first, until=until)
+        working_set.record_rollout(rollout_id, fact, actor=command.actor)
+        working_set.reserved[rollout_id] = until
     return [working_set.next_number(rollout_id) for rollout_id in command.rollout_ids]
 
 

@@ -145,6 +145,18 @@ class ClaimReleased:
 
 
 @dataclass(slots=True)
+class SpanNumbersReserved:
+    """Span numbers of a rollout were reserved for calls that draw numbers without recording spans."""
+
+    type: ClassVar = "span.numbers_reserved"
+    shape: ClassVar = 1
+    first: int
+    """The first number of the block, which the call drew at once."""
+    until: int
+    """The last number of the block. Drawing the other numbers of the block appends no event."""
+
+
+@dataclass(slots=True)
 class SpanRecorded:
     """A span arrived."""
 
@@ -244,6 +256,7 @@ RolloutEvent = (
     | AttemptStatusChanged
     | AttemptAmended
     | ClaimReleased
+    | SpanNumbersReserved
     | SpanRecorded
     | RolloutAnnotated
     | RunFact
@@ -263,6 +276,7 @@ FACTS: dict[str, type[Fact]] = {
         AttemptStatusChanged,
         AttemptAmended,
         ClaimReleased,
+        SpanNumbersReserved,
         SpanRecorded,
         ResourcesPublished,
         ResourcesReplaced,

@@ -17,6 +17,7 @@ from store.domain.events import (
     RolloutEnqueued,
     RolloutStarted,
     RolloutStatusChanged,
+    SpanNumbersReserved,
     SpanRecorded,
 )
 from store.domain.run_events import (
@@ -304,6 +305,10 @@ def _claim_released(state: RolloutState, event: Event, fact: ClaimReleased) -> N
     state.queued_position = fact.queued_at
 
 
+def _numbers_reserved(_state: RolloutState, _event: Event, _fact: SpanNumbersReserved) -> None:
+    """The reservation is not part of the rollout's row; it is in the row of the rollout's span counter."""
+
+
 def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> None:
     attempt = _named(state, event, fact.attempt_id)
     attempt.last_heartbeat_time = event.at / 1_000_000
@@ -386,6 +391,7 @@ _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {
     AttemptStatusChanged: _attempt_status_changed,
     AttemptAmended: _attempt_amended,
     ClaimReleased: _claim_released,
+    SpanNumbersReserved: _numbers_reserved,
     SpanRecorded: _span_recorded,
     RunEvent: _run_event_recorded,
     PhaseStarted: _run_event_recorded,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
 from store.domain.commands import SpanKey
-from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanRecorded
+from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.run_events import (
@@ -92,6 +92,9 @@ class WorkingSet:
     resource_versions: dict[str, int] = field(default_factory=dict[str, int])
     latest_resources: str | None = None
     counters: dict[str, int] = field(default_factory=dict[str, int])
+    """The greatest span number of each rollout that was drawn or recorded."""
+    reserved: dict[str, int] = field(default_factory=dict[str, int])
+    """The greatest span number of each rollout that its stream reserves, 0 if none; absent if it was not looked up."""
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     taken: set[str] = field(default_factory=set[str])
     """The ids generated for new rollouts that exist already."""
@@ -123,7 +126,7 @@ class WorkingSet:
     queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
     """The place in the queue before the batch, for each changed rollout."""
     moved: set[str] = field(default_factory=set[str])
-    """Rollouts changed by events other than signs of life and annotations."""
+    """Rollouts changed by events other than signs of life, annotations and reservations of span numbers."""
     moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Attempts changed by events other than signs of life."""
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
@@ -166,8 +169,11 @@ class WorkingSet:
             self.queued_before[rollout_id] = state.queued_position if state else None
         if isinstance(fact, _Sign) and state is not None:
             return self._record_sign(state, fact, actor, cause, body)
-        if isinstance(fact, RolloutAnnotated) and state is not None:
-            return self._record_annotation(state, fact, actor, cause, body)
+        if isinstance(fact, RolloutAnnotated | SpanNumbersReserved) and state is not None:
+            return self._record_aside(state, fact, actor, cause, body)
+        if state is None:
+            # The stream of a new rollout contains no reservation.
+            self.reserved.setdefault(rollout_id, 0)
         was_limited = state is not None and _limited(state)
         event = self._event(f"rollout/{rollout_id}", state.stream_version if state else 0, fact, actor, cause, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
@@ -193,13 +199,19 @@ class WorkingSet:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or _limited(state)
         return event
 
-    def _record_annotation(
-        self, state: RolloutState, fact: RolloutAnnotated, actor: str | None, cause: int | None, body: Body | None
+    def _record_aside(
+        self,
+        state: RolloutState,
+        fact: RolloutAnnotated | SpanNumbersReserved,
+        actor: str | None,
+        cause: int | None,
+        body: Body | None,
     ) -> Event:
-        """Append an annotation of a rollout. The watchdog does not need to check the rollout."""
+        """Append an event that changes no status and no attempt, so that the watchdog need not check the rollout."""
         event = self._event(f"rollout/{state.rollout_id}", state.stream_version, fact, actor, cause, body)
         self.rollouts[state.rollout_id] = rollout.evolve(state, event)
-        self.touched_labels.update((state.rollout_id, label) for label in (*fact.added, *fact.removed))
+        if isinstance(fact, RolloutAnnotated):
+            self.touched_labels.update((state.rollout_id, label) for label in (*fact.added, *fact.removed))
         return event
 
     def record_worker(self, worker_id: str, fact: Fact, *, actor: str | None, cause: int | None = None) -> Event:

@@ -20,7 +20,7 @@ from store.domain.commands import (
     StartAttempt,
     StartRollout,
 )
-from store.domain.events import Body
+from store.domain.events import Body, SpanNumbersReserved, upcast
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, RolloutState
 from store.domain.run_commands import Fork
@@ -43,6 +43,8 @@ _REQUESTABLE = (
     "metadata_of",
     "spans",
     "counters",
+    "numbers_of",
+    "reservations_of",
     "workers",
     "worked",
     "resources",
@@ -108,7 +110,35 @@ class Loader:
             await self._round(session, again, working_set, 0)
             # Rows of signals are not part of the log, so the rollout of such a row may be missing.
             working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
+        await self._load_for_draws(session, request.draws, working_set)
         return working_set
+
+    async def _load_for_draws(self, session: WriteSession, draws: Mapping[str, int], working_set: WorkingSet) -> None:
+        """Load what is needed to draw span numbers beyond the reserved blocks, given the number of draws by rollout.
+
+        If a rollout has no counter, or one that was written without a search for reservations, an earlier counter may
+        have been lost. Its numbers then continue after every number that the log contains.
+        """
+        counters, reserved = working_set.counters, working_set.reserved
+        exceeding = {each for each, drawn in draws.items() if counters.get(each, 0) + drawn > reserved.get(each, 0)}
+        unsearched = exceeding - reserved.keys()
+        again = LoadRequest(rollouts=exceeding - working_set.rollouts.keys(), numbers_of=unsearched)
+        if not again.rollouts and not unsearched:
+            return
+        again.reservations_of = {f"rollout/{rollout_id}" for rollout_id in unsearched}
+        self.cache.fill_in(again, working_set)
+        loaded = await self._round(session, again, working_set, 0)
+        reserved.update(dict.fromkeys(unsearched, 0))
+        for stream, shape, data in loaded.get("reservations", ()):
+            fact = upcast(SpanNumbersReserved.type, shape, orjson.loads(data))
+            assert isinstance(fact, SpanNumbersReserved)  # the statement selects no other type
+            rollout_id = stream.removeprefix("rollout/")
+            reserved[rollout_id] = max(reserved[rollout_id], fact.until)
+        recorded = {row[0]: row[1] for row in loaded.get("recorded_numbers", ())}
+        for rollout_id in unsearched:
+            last = max(recorded.get(rollout_id, 0), reserved[rollout_id])
+            if last > counters.get(rollout_id, 0):
+                counters[rollout_id] = last
 
     async def more_heads(self, session: WriteSession, working_set: WorkingSet, wanted: int) -> None:
         """Load the next rows of the queue after the loaded ones."""
@@ -180,6 +210,8 @@ class StateCache:
         """The keys of all spans of a rollout, for some of the cached rollouts."""
         self._span_count = 0
         self._counters: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
+        """The greatest reserved span numbers, also of rollouts that have no counter yet."""
         self._workers: dict[str, WorkerState] = {}
         self._signals: dict[str, WorkerSignals] = {}
         self._resources: dict[str, ResourcesState] = {}
@@ -193,6 +225,7 @@ class StateCache:
         """Store the states of a committed batch."""
         if (
             len(self._rollouts) + len(self._counters) + len(self._workers) > _MAX_CACHED
+            or len(self._reserved) > _MAX_CACHED
             or self._span_count > _MAX_CACHED_SPANS
         ):
             self.clear()
@@ -221,6 +254,7 @@ class StateCache:
                 self._span_count -= len(self._spans.pop(rollout_id))
         # The working set also has counters of rollouts that were not loaded, and these are cached too.
         self._counters.update(working_set.counters)
+        self._reserved.update(working_set.reserved)
         self._workers.update(working_set.workers)
         self._signals.update(working_set.worker_signals)
         self._resources.update(working_set.resources)
@@ -245,6 +279,8 @@ class StateCache:
         spans = [key for key in request.spans if key[0] in self._spans]
         working_set.spans.update(key for key in spans if key in self._spans[key[0]])
         request.spans.difference_update(spans)
+        for rollout_id in request.counters & self._reserved.keys():
+            working_set.reserved[rollout_id] = self._reserved[rollout_id]
         for rollout_id in request.counters & self._counters.keys():
             working_set.counters[rollout_id] = self._counters[rollout_id]
             request.counters.discard(rollout_id)
@@ -273,8 +309,10 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
     for key in loaded.get("spans", ()):
         working_set.spans.add((key[0], key[1], key[2]))
-    for rollout_id, value in loaded.get("counters", ()):
+    for rollout_id, value, reserved in loaded.get("counters", ()):
         working_set.counters.setdefault(rollout_id, value)
+        if reserved is not None:
+            working_set.reserved.setdefault(rollout_id, reserved)
     _fill_resources(working_set, loaded.get("resources", ()))
     latest = loaded.get("latest_resources", ())
     _fill_resources(working_set, latest)

@@ -239,7 +239,7 @@ def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -
 def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     """Add the rows that no event determines: counters, heartbeats, and the times of the watchdog's next checks."""
     for rollout_id in working_set.touched_counters:
-        counter = (rollout_id, working_set.counters[rollout_id])
+        counter = (rollout_id, working_set.counters[rollout_id], working_set.reserved.get(rollout_id))
         changes.upserts.setdefault(core_tables.span_counters, []).append(counter)
     for worker_id in working_set.touched_signals:
         signals = signals_row(working_set.worker_signals[worker_id])

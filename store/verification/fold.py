@@ -21,7 +21,7 @@ from store.domain import retry
 from store.domain import rollout as rollout_stream
 from store.domain import thread as thread_stream
 from store.domain import worker as worker_stream
-from store.domain.events import FACTS, Event, SpanRecorded, decode, upcast
+from store.domain.events import FACTS, Event, SpanNumbersReserved, SpanRecorded, decode, upcast
 from store.domain.resources import ResourcesState
 from store.domain.rollout import RolloutState
 from store.domain.thread import ThreadState
@@ -55,6 +55,10 @@ class Stream:
     run: RunRows = field(default_factory=RunRows)
     last_number: int = 0
     """The greatest sequence id of the rollout's spans."""
+    drawn: int = 0
+    """The greatest span number that the rollout's reservations prove to be drawn."""
+    reserved: int = 0
+    """The greatest span number that is reserved."""
     last_position: int = 0
     fault: str | None = None
     """The reason why an event could not be folded; None if there is no such event. Later events are not folded."""
@@ -126,6 +130,8 @@ def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
                     stream.rewards.extend(row_of.rewards(rollout_id, event, fact))
                 if fact.sequence_id > last:  # noqa: PLR1730 (for every event: half the time of max)
                     last = fact.sequence_id
+            elif isinstance(fact, SpanNumbersReserved):
+                stream.drawn, stream.reserved = fact.first, fact.until
             if has_run_rows(fact):
                 run.add(event, fact, state)
             stream.events += 1
@@ -274,7 +280,10 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
             for finding in differing(table, expected[table], rows)
         ]
         if is_of_rollouts:
-            findings.extend(_behind(stream, found[core_tables.span_counters]))
+            counter = next(iter(found[core_tables.span_counters]), None)
+            correct = correct_counter(stream, counter)
+            if correct is not None:
+                findings.append(Finding(core_tables.span_counters, correct, counter))
             if _is_unwatched(stream.state, found[core_tables.watch]):
                 compared.unwatched.append(stream.name)
         if findings:
@@ -319,10 +328,17 @@ def _by_first(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
     return {key: list(group) for key, group in groupby(rows, itemgetter(column))}
 
 
-def _behind(stream: Stream, found: Sequence[Row]) -> list[Finding]:
-    if stream.last_number and (not found or found[0][1] < stream.last_number):
-        return [Finding(core_tables.span_counters, (stream.key, stream.last_number), found[0] if found else None)]
-    return []
+def correct_counter(stream: Stream, found: Row | None) -> Row | None:
+    """Return the row that replaces a wrong or missing row of a rollout's span counter; None if there is no fault.
+
+    The counter may be ahead of the log, because most draws append no event. If the row is wrong, it is unknown which of
+    the reserved numbers were drawn, so the counter rises to the end of the reserved block. It never falls.
+    """
+    value, reserved = (0, None) if found is None else (found[1], found[2])
+    if value >= max(stream.last_number, stream.drawn) and (reserved or 0) == stream.reserved:
+        return None
+    is_unsearched = reserved is None and stream.reserved == 0
+    return stream.key, max(value, stream.last_number, stream.reserved), None if is_unsearched else stream.reserved
 
 
 def _is_unwatched(state: Any, found: Sequence[Row]) -> bool:

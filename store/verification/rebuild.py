@@ -28,7 +28,17 @@ from store.projections import rollouts as row_of
 from store.verification import pool
 from store.verification.compare import Calls
 from store.verification.differences import Differences
-from store.verification.fold import Compared, Finding, Live, Stream, differing, fold, key_of, rows_of
+from store.verification.fold import (
+    Compared,
+    Finding,
+    Live,
+    Stream,
+    correct_counter,
+    differing,
+    fold,
+    key_of,
+    rows_of,
+)
 from store.verification.state_hash import state_hash
 from store.verification.verify import Proof
 
@@ -237,21 +247,24 @@ class _Mending:
         return live
 
     async def _signals(self, session: ReadSession) -> None:
-        """Raise counters that are behind the log, and correct wrong times of the watchdog's next checks."""
+        """Raise wrong span counters above the log, and correct wrong times of the watchdog's next checks."""
         dialect = self._dialect
         rollouts = {stream.key: stream for name, stream in self._part.streams.items() if name.startswith("rollout/")}
         if not rollouts:
             return
         ids = list(rollouts)
-        counters = dict(await self._pairs(session, core_tables.span_counters, ids))
-        watched = dict(await self._pairs(session, core_tables.watch, ids))
+        found = await scan.rows_with(dialect, session, core_tables.span_counters.c.rollout_id, ids)
+        counters = {row[0]: row for row in found}
+        found = await scan.rows_with(dialect, session, core_tables.watch.c.rollout_id, ids)
+        watched: dict[str, int] = {row[0]: row[1] for row in found}
         beats = {
             (row[0], row[1]): row
             for row in await scan.rows_with(dialect, session, core_tables.attempt_signals.c.rollout_id, ids)
         }
         for key, stream in rollouts.items():
-            if stream.last_number > counters.get(key, 0):
-                self._upserts.setdefault(core_tables.span_counters, []).append((key, stream.last_number))
+            counter = correct_counter(stream, counters.get(key))
+            if counter is not None:
+                self._upserts.setdefault(core_tables.span_counters, []).append(counter)
             state = stream.state
             if not isinstance(state, RolloutState):
                 continue
@@ -264,10 +277,6 @@ class _Mending:
                 self._deletes.setdefault(core_tables.watch, {})[key,] = None
             elif at is not None and watched.get(key, at + 1) > at:
                 self._upserts.setdefault(core_tables.watch, []).append((key, at))
-
-    async def _pairs(self, session: ReadSession, table: Table, ids: Sequence[str]) -> list[tuple[str, int]]:
-        rows = await scan.rows_with(self._dialect, session, table.c.rollout_id, ids)
-        return [(row[0], row[1]) for row in rows]
 
     # -- rows of single events -----------------------------------------------------------------------------------------
 

@@ -329,7 +329,7 @@ class TestNothingChanges:
         story.tell(start(worker_id="w1"))
         story.tell(claim(["a8"], "idle"))
         story.tell(record(span(1)))
-        story.tell(report("preparing"))
+        story.tell(report("preparing"), number("r1"))
         before = story.copy()
         story.passes(1).tell(command)
         assert story.events == []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from store.domain.events import (
+    Fact,
     ResourcesPublished,
     ResourcesReplaced,
+    SpanNumbersReserved,
     SpanRecorded,
 )
 from store.errors import NotFound
@@ -144,6 +146,71 @@ class TestSpanNumbers:
     def test_numbers_are_dense_per_rollout_known_or_not(self, story: Story) -> None:
         assert story.tell(number("r1", "r2", "r1", "r1")) == [1, 1, 2, 3]
         assert story.events == []
+        story.tell(start("r2"))
+        assert story.tell(number("r1", "r2", "r1", "r2")) == [4, 2, 5, 3]
+        assert story.facts == [SpanNumbersReserved(first=2, until=33)]
+
+    def test_one_fact_reserves_a_block(self, story: Story) -> None:
+        story.tell(start())
+        facts: list[Fact] = []
+        for expected in range(1, 66):
+            assert story.tell(number("r1")) == [expected]
+            facts += story.facts
+        assert facts == [
+            SpanNumbersReserved(first=1, until=32),
+            SpanNumbersReserved(first=33, until=64),
+            SpanNumbersReserved(first=65, until=96),
+        ]
+
+    def test_a_call_for_more_than_a_block_reserves_what_it_draws(self, story: Story) -> None:
+        story.tell(start())
+        assert story.tell(number(*["r1"] * 30)) == [*range(1, 31)]
+        assert story.tell(number(*["r1"] * 40)) == [*range(31, 71)]
+        assert story.facts == [SpanNumbersReserved(first=31, until=70)]
+        assert story.tell(number("r1")) == [71]
+        assert story.facts == [SpanNumbersReserved(first=71, until=102)]
+
+    def test_a_draw_within_the_block_takes_no_time_and_leaves_the_rollout_as_it_is(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(number("r1"))
+        before = story.copy()
+        story.passes(1).tell(number("r1"))
+        assert (story.events, story.working_set.rollouts) == ([], before.working_set.rollouts)
+
+    def test_a_reservation_changes_only_the_last_event_of_the_rollout(self, story: Story) -> None:
+        story.tell(start(unresponsive_seconds=5.0))
+        before, watched = story.copy().rollout(), dict(story.watch)
+        story.passes(1).tell(number("r1"))
+        (event,) = story.events
+        assert event.cause is None
+        after = story.rollout()
+        assert (after.stream_version, after.last_position) == (event.version, event.position)
+        after.stream_version, after.last_position = before.stream_version, before.last_position
+        assert (after, story.watch) == (before, watched)
+
+    def test_two_calls_of_a_batch_share_a_block(self, story: Story) -> None:
+        story.tell(start())
+        assert story.tell(number("r1"), number("r1", "r1")) == [2, 3]
+        assert story.facts == [SpanNumbersReserved(first=1, until=32)]
+
+    def test_the_rollouts_of_one_call_have_stamps_of_their_own(self, story: Story) -> None:
+        story.tell(start(), start("r2"))
+        story.passes(1).tell(number("r1", "r2", "r1"))
+        assert [(event.stream, event.at - story.now) for event in story.events] == [
+            ("rollout/r1", 0),
+            ("rollout/r2", 1),
+        ]
+
+    def test_spans_need_no_reservation_and_draws_continue_after_them(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(number("r1"))
+        story.tell(record(*(span(0, span_id=f"s{each}") for each in range(40)), number=True))
+        assert {event.fact.type for event in story.events if event.fact.type != "span.recorded"} == {
+            "attempt.status_changed",
+            "rollout.status_changed",
+        }
+        assert story.tell(number("r1")) == [42]
+        assert story.facts == [SpanNumbersReserved(first=42, until=73)]
 
     @pytest.mark.parametrize("given,following", [(100, 101), (0, 1), (-4, 1)])
     def test_an_explicit_number_raises_the_counter_and_never_lowers_it(

@@ -90,6 +90,7 @@ def test_deciding_reads_no_clock_throws_no_dice_and_touches_no_file(monkeypatch:
         "attempt.status_changed",
         "attempt.amended",
         "claim.released",
+        "span.numbers_reserved",
         "span.recorded",
         "resources.published",
         "resources.replaced",
@@ -119,7 +120,7 @@ def tell_everything() -> Story:
     story.tell(start("r3", worker_id="w1"))
     (claimed,) = story.claim("w2")
     story.tell(release(claimed), claim(["b1"], "w2"))
-    story.tell(record(span(1, "b1"), span(2, "b1")), report("running", rollout_id="r1", metadata={}))
+    story.tell(record(span(1, "b1"), span(2, "b1")), number("r1"), report("running", rollout_id="r1", metadata={}))
     story.passes(6).sweep()
     story.tell(attempt("b2", "r2"), amend("r2", "cancelled", mode="val"))
     return tell_of_runs(story)

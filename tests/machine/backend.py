@@ -169,9 +169,9 @@ class Backend:
         self.events += new
         return new
 
-    async def counters(self) -> dict[str, int]:
-        """Read the span counters."""
-        return dict(await self._all_rows(core_tables.span_counters))
+    async def counters(self) -> dict[str, tuple[int, int]]:
+        """Read the span counters: the last number of each rollout and the last reserved one."""
+        return {row[0]: (row[1], row[2] or 0) for row in await self._all_rows(core_tables.span_counters)}
 
     async def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Read every projection, as column to value."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -64,6 +65,8 @@ class Model:
         self.latest_resources: str | None = None
         self.workers: dict[str, Json] = {}
         self.counters: dict[str, int] = {}
+        self.reserved: dict[str, int] = {}
+        """By rollout, the last number that its stream reserves."""
         self.queue: list[tuple[int, str]] = []
         self.total_attempts = 0
         self.current: str | None = None
@@ -487,7 +490,18 @@ class Model:
         return self.counters[rollout_id]
 
     def number_spans(self, rollout_ids: Sequence[str]) -> list[int]:
+        for rollout_id, drawn in Counter(rollout_ids).items():
+            last = self.counters.get(rollout_id, 0) + drawn
+            if rollout_id in self.rollouts and last > self.reserved.get(rollout_id, 0):
+                # Each block has one fact, later than the fact before it.
+                self._begin()
+                self._fact()
+                self.reserved[rollout_id] = max(last, last - drawn + 32)
         return [self._number(rollout_id) for rollout_id in rollout_ids]
+
+    def span_counters(self) -> dict[str, tuple[int, int]]:
+        """Return the last number of each rollout and the last reserved one."""
+        return {each: (number, self.reserved.get(each, 0)) for each, number in self.counters.items()}
 
     # -- resources ---------------------------------------------------------------------------------------------------
 

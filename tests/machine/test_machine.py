@@ -182,7 +182,7 @@ class Machine(RuleBasedStateMachine):
             assert report.ok, f"{backend.name}: {report.differences}"
             hashes[backend.name] = report.state_hash
             news.append([(*row[:_COMMIT], *row[_STREAM:_COMMAND], *row[_TYPE:]) for row in await self._news(backend)])
-            assert await backend.counters() == self.model.counters, backend.name
+            assert await backend.counters() == self.model.span_counters(), backend.name
             assert await backend.read(lambda store: store.query_workers()) == _page(
                 [self.model.worker(each) for each in self.model.workers]
             ), backend.name

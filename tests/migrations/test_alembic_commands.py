@@ -50,8 +50,15 @@ def accepts(url: str) -> bool:
     return [CliRunner().invoke(app, [*command, "--db", url]).exit_code for command in commands] == [0, 0, 0]
 
 
+async def draw(url: str) -> None:
+    """Record an event that only the newest revision can read."""
+    async with await open_store(url) as store:
+        rollout = await store.enqueue_rollout("task")
+        assert await store.get_next_span_sequence_id(rollout.rollout_id, "any") == 1
+
+
 async def annotate(url: str) -> None:
-    """Record an event that only the newest schema has a table for."""
+    """Record an event for which revision 0006 added a table."""
     async with await open_store(url) as store:
         rollout = await store.enqueue_rollout("task")
         await store.annotations.annotate(rollout.rollout_id, add_labels=["odd"])
@@ -65,9 +72,18 @@ def test_a_new_store_is_accepted_by_every_command_and_may_be_downgraded(durable_
     run(ini, durable_url, "downgrade", "-1")
     assert current(ini, durable_url) == BEFORE_HEAD
     run(ini, durable_url, "upgrade", "head")
-    asyncio.run(annotate(durable_url))
+    asyncio.run(draw(durable_url))
     refused = run(ini, durable_url, "downgrade", "-1")
     assert f"FAILED: the log contains 1 events that revision {BEFORE_HEAD} cannot read" in refused
+    assert accepts(durable_url)
+
+
+def test_a_store_with_annotations_may_be_downgraded_to_the_revision_that_added_them(durable_url: str, ini: str) -> None:
+    asyncio.run(annotate(durable_url))
+    assert "FAILED" not in run(ini, durable_url, "downgrade", "0006")
+    refused = run(ini, durable_url, "downgrade", "-1")
+    assert "FAILED: the log contains 1 events that revision 0005 cannot read" in refused
+    run(ini, durable_url, "upgrade", "head")
     assert accepts(durable_url)
 
 

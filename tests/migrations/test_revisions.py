@@ -136,7 +136,7 @@ async def test_sequences_are_the_partitions_own_and_have_no_cache(postgres_url: 
     [
         ("attempt_signals VALUES ('ro', 'at', 1.0, 1)", "attempt_signals SET beat_time = {n}, stamped_at = {n}"),
         ("worker_signals VALUES ('w', '{{}}', 1, 1, 1, 1)", "worker_signals SET last_heartbeat_at = {n}"),
-        ("span_counters VALUES ('ro', 1)", "span_counters SET value = {n}"),
+        ("span_counters VALUES ('ro', 1, NULL)", "span_counters SET value = {n}"),
     ],
     ids=["attempt_signals", "worker_signals", "span_counters"],
 )

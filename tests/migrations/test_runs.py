@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from store import open_store
@@ -17,7 +19,7 @@ from tests.databases import Database
 _BEFORE = "0003"
 _LATER_TABLES = ("blobs", "run_events", "forks", "fork_masks", "checkpoints", "artifacts", "run_keys")
 # The columns that 0003 knew, in their order: those that came later stand at the end.
-_LATER_COLUMNS = {"rollouts": 2, "attempts": 5}
+_LATER_COLUMNS = {"rollouts": 2, "attempts": 5, "span_counters": 1}
 NODE = {
     "agl.node_id": "Trader",
     "agl.scope": "RIG",
@@ -41,13 +43,13 @@ async def fill(url: str, clock: ManualClock) -> None:
         await store.enqueue_rollout({"n": 2})
 
 
-async def copy_log(source: Database, target: Database) -> None:
-    """Copy all but the tables and columns that came later."""
+async def copy_log(source: Database, target: Database, later: Mapping[str, int] = _LATER_COLUMNS) -> None:
+    """Copy all but the tables and columns that came later; `later` has the number of such columns by table."""
     tables = ("commits", "events", "bodies", "rollouts", "attempts", "spans", "rewards", "queue", "span_counters")
     for table in (*tables, "watch"):
         rows = await source.rows(f"SELECT * FROM {table}")
         for row in rows:
-            known = row[: len(row) - _LATER_COLUMNS.get(table, 0)]
+            known = row[: len(row) - later.get(table, 0)]
             values = ", ".join(_literal(value, target.kind) for value in known)
             await target.execute(f"INSERT INTO {table} VALUES ({values})")
 

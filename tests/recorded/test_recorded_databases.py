@@ -12,7 +12,7 @@ from store.client import HTTPStore
 from store.db.schema import migrate
 from store.db.tables.core import PROJECTIONS
 from store.db.url import with_partition
-from store.domain.events import FACTS, BodyDropped
+from store.domain.events import FACTS, BodyDropped, SpanNumbersReserved
 from store.models import AttemptStatus, RolloutStatus
 from store.runtime import context
 from store.sql.api_keys import Keys, digest
@@ -161,6 +161,12 @@ async def test_a_recorded_database_is_written_further(store: SQLStore) -> None:
     assert {each.rollout_id for each in claimed} == {each.rollout_id for each in waiting}
     for each in claimed:
         await store.update_attempt(each.rollout_id, each.attempt.attempt_id, status="succeeded")
+    # The recorded story drew a number of one rollout, when draws were not in the log yet.
+    amended = next(each for each in claimed if each.input == ["as", "a list"])
+    drawn = await store.get_many_span_sequence_ids([(amended.rollout_id, "any"), ("ro-unknown", "any")])
+    assert drawn == [2, 2]
+    last = (await store.log.history(amended.rollout_id))[-1]
+    assert (last.type, last.data) == (SpanNumbersReserved.type, {"first": 2, "until": 33})
     report = await store.log.verify()
     assert report.differences == []
     assert report.events > FACTS_RECORDED["main"]["events"]
@@ -174,8 +180,8 @@ async def test_the_same_calls_at_the_same_times_write_the_same_bytes(empty_url: 
 
 def test_the_recording_has_every_type_of_event_and_every_status() -> None:
     types = FACTS_RECORDED["main"]["types"]
-    # Nothing writes it yet.
-    assert types.keys() == FACTS.keys() - {BodyDropped.type}
+    # Nothing writes the one yet, and the other is younger than the recording.
+    assert types.keys() == FACTS.keys() - {BodyDropped.type, SpanNumbersReserved.type}
     rollouts = recording.load_json(recording.ANSWERS)["rollouts"]
     assert {each["status"] for each in rollouts} == set(get_args(RolloutStatus))
     attempts = {each["attempt"]["status"] for each in rollouts if "attempt" in each}

@@ -18,9 +18,9 @@ from store.db.tables.core import metadata
 from store.db.url import parse
 from store.errors import Corrupt, ReadOnly
 from store.interface.store import Store
-from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from store.models import AttemptedRollout, Difference, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
-from store.testing.samples import make_span
+from store.testing.samples import make_sdk_span, make_span
 from tests.journal.given import REWARD, SPAN, ask, claimed, fill, run_sql, tamper, untouched
 
 TABLES = ("rollouts", "attempts", "spans", "rewards", "resources", "workers", "queue")
@@ -53,6 +53,10 @@ class Filled:
 async def filled(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
     async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
         yield Filled(durable_url, store, await fill(store, clock))
+
+
+async def differences(store: Store) -> list[Difference]:
+    return (await store.log.verify()).differences
 
 
 async def test_a_sound_store_is_left_as_it_is(store: Store, clock: ManualClock) -> None:
@@ -175,6 +179,54 @@ async def test_counters_only_ever_rise(filled: Filled) -> None:
     assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == 4
     await filled.store.log.rebuild()
     assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == 5
+
+
+@pytest.mark.parametrize("rebuilds", [False, True])
+async def test_no_number_is_drawn_again_after_a_lost_counter(filled: Filled, *, rebuilds: bool) -> None:
+    store, rollout_id = filled.store, filled.first.rollout_id
+    empty = (await store.enqueue_rollout("without spans")).rollout_id
+    pairs = [(rollout_id, "any"), (empty, "any"), (empty, "any")]
+    assert await store.get_many_span_sequence_ids(pairs) == [4, 1, 2]
+    await run_sql(filled.url, f"DELETE FROM span_counters WHERE rollout_id IN ('{rollout_id}', '{empty}')")
+    if rebuilds:
+        await store.log.rebuild()
+        assert await differences(filled.store) == []
+    assert await store.get_many_span_sequence_ids(pairs) == [36, 33, 34]
+    assert await differences(filled.store) == []
+
+
+async def test_a_counter_that_a_span_wrote_anew_is_behind_no_reservation(filled: Filled) -> None:
+    store, rollout_id = filled.store, filled.first.rollout_id
+    assert await store.get_next_span_sequence_id(rollout_id, "any") == 4
+    await run_sql(filled.url, f"DELETE FROM span_counters WHERE rollout_id = '{rollout_id}'")
+    await store.add_span(make_span(filled.first.attempt, 2, span_id="late"))
+    assert {(each.check, each.field) for each in await differences(filled.store)} == {
+        ("counters", "value"),
+        ("counters", "reserved"),
+    }
+    assert await store.get_next_span_sequence_id(rollout_id, "any") == 36
+    assert await differences(filled.store) == []
+
+
+async def test_a_span_that_draws_its_number_skips_what_was_reserved(filled: Filled) -> None:
+    store, first = filled.store, filled.first
+    assert await store.get_next_span_sequence_id(first.rollout_id, "any") == 4
+    await run_sql(filled.url, f"DELETE FROM span_counters WHERE rollout_id = '{first.rollout_id}'")
+    span = await store.add_otel_span(first.rollout_id, first.attempt.attempt_id, make_sdk_span())
+    assert span is not None
+    assert span.sequence_id == 36
+    assert await differences(filled.store) == []
+
+
+async def test_a_rebuild_corrects_a_counter_and_never_lowers_it(filled: Filled) -> None:
+    store, rollout_id = filled.store, filled.first.rollout_id
+    await store.get_next_span_sequence_id(rollout_id, "any")
+    for change, following in (("value = 1", 36), ("value = 90, reserved = 99", 91), ("reserved = 0", 123)):
+        await run_sql(filled.url, f"UPDATE span_counters SET {change} WHERE rollout_id = '{rollout_id}'")
+        await store.log.rebuild()
+        assert await differences(filled.store) == []
+        assert await store.get_next_span_sequence_id(rollout_id, "any") == following
+        assert await differences(filled.store) == []
 
 
 async def test_the_watchdog_wakes_again_for_what_it_had_lost(filled: Filled, clock: ManualClock) -> None:

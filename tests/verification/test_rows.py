@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from store.testing.samples import make_span
@@ -78,9 +80,43 @@ async def test_a_counter_behind_the_log_is_found(filled: Filled) -> None:
 
 
 async def test_a_counter_ahead_of_the_log_is_fine(filled: Filled) -> None:
-    await filled.store.get_next_span_sequence_id(filled.first.rollout_id, "any")
+    for _ in range(3):
+        await filled.store.get_next_span_sequence_id(filled.first.rollout_id, "any")
     await filled.store.get_next_span_sequence_id("ro-that-does-not-exist", "any")
     assert await filled.differences() == []
+
+
+async def test_a_counter_row_that_is_missing_is_found(filled: Filled) -> None:
+    # The rollout that waits has no spans: only its reservation shows that numbers were drawn.
+    spans, waiting = filled.first.rollout_id, (await filled.store.enqueue_rollout("waits")).rollout_id
+    await filled.store.get_next_span_sequence_id(waiting, "any")
+    await run_sql(filled.url, "DELETE FROM span_counters")
+    found = {each.key: each for each in await filled.differences()}
+    assert {(each.check, each.field, each.found) for each in found.values()} == {("counters", None, None)}
+    assert found[spans].expected == {"rollout_id": spans, "value": 3, "reserved": None}
+    assert found[waiting].expected == {"rollout_id": waiting, "value": 32, "reserved": 32}
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        ("value = 3", {("value", 35, 3)}),
+        ("reserved = NULL", {("value", 35, 6), ("reserved", 35, None)}),
+        ("reserved = 0", {("value", 35, 6), ("reserved", 35, 0)}),
+        ("reserved = 99", {("value", 35, 6), ("reserved", 35, 99)}),
+        ("value = 40, reserved = 99", {("reserved", 35, 99)}),
+    ],
+)
+async def test_a_counter_that_contradicts_its_reservation_is_found(
+    filled: Filled, change: str, expected: set[Any]
+) -> None:
+    rollout_id = filled.first.rollout_id
+    for number in (4, 5, 6):
+        assert await filled.store.get_next_span_sequence_id(rollout_id, "any") == number
+    await run_sql(filled.url, f"UPDATE span_counters SET {change} WHERE rollout_id = '{rollout_id}'")
+    found = await filled.differences()
+    assert {(each.check, each.key) for each in found} == {("counters", rollout_id)}
+    assert {(each.field, each.expected, each.found) for each in found} == expected
 
 
 async def test_signals_are_not_compared(filled: Filled) -> None:

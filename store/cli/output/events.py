@@ -129,6 +129,9 @@ class Narrator:
         undone = f"claim of attempt {data['sequence']} undone, its client disconnected"
         return f"{undone} → {data['to']}, at its previous place in the queue"
 
+    def _reserved(self, _event: HistoryEvent, data: Json) -> str:
+        return f"span numbers {data['first']} to {data['until']} reserved"
+
     def _span(self, _event: HistoryEvent, data: Json) -> str:
         parts = [f'{self._attempt(data)}: span {data["sequence_id"]} "{data["name"]}"']
         start, end = data.get("start"), data.get("end")
@@ -173,6 +176,7 @@ class Narrator:
         "attempt.status_changed": _attempt_moved,
         "attempt.amended": _attempt_amended,
         "claim.released": _released,
+        "span.numbers_reserved": _reserved,
         "span.recorded": _span,
         "rollout.annotated": _annotated,
         "resources.published": _published,

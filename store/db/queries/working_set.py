@@ -7,7 +7,7 @@ such a query badly.
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select
 from sqlalchemy.types import BigInteger, Integer
 
 from store.db.dialect import Dialect
@@ -33,6 +33,7 @@ from store.db.tables.core import (
     worker_signals,
     workers,
 )
+from store.domain.events import SpanNumbersReserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,22 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
             "counters",
             ("counters",),
             select(*span_counters.c).where(dialect.any_of(span_counters.c.rollout_id, "counters")),
+        ),
+        LoadStatement(
+            "recorded_numbers",
+            "numbers_of",
+            ("numbers_of",),
+            select(spans.c.rollout_id, func.max(spans.c.sequence_id))
+            .where(dialect.any_of(spans.c.rollout_id, "numbers_of"))
+            .group_by(spans.c.rollout_id),
+        ),
+        LoadStatement(
+            "reservations",
+            "reservations_of",
+            ("reservations_of",),
+            select(events.c.stream, events.c.shape, events.c.data).where(
+                dialect.any_of(events.c.stream, "reservations_of"), events.c.type == SpanNumbersReserved.type
+            ),
         ),
         LoadStatement("workers", "workers", ("workers",), _workers(dialect.any_of(workers.c.worker_id, "workers"))),
         LoadStatement("workers", "worked", ("worked",), _workers(workers.c.worker_id.in_(their_workers))),

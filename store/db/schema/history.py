@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-HEAD = "0006"
+HEAD = "0007"
 """The revision that this program reads and writes; revisions are numbered, so a greater one is newer."""
 LOG_FORMAT = 1
 """The format of the log, which no migration changes."""

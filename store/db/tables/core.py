@@ -3,8 +3,8 @@
 There are three groups. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers refuse
 other changes. The *projections* are folds of the log: they are computed from its events, `rebuild` computes them again,
 and `verify` checks that they are equal. The *signals* (heartbeats, counters, times of the watchdog's next checks,
-idempotency keys) are neither events nor folds. Of the signals, `verify` checks only the counters, which must not fall
-behind the log.
+idempotency keys) are neither events nor folds. Of the signals, `verify` checks only the span counters, which must not
+fall behind the log and must contain the last reservation of the log.
 
 Columns that end in `_at` are integer microseconds since the epoch. Columns that end in `_time` are float seconds
 exactly as a caller sent them.
@@ -308,6 +308,8 @@ span_counters = keyed(
     "span_counters",
     Column("rollout_id", Str, primary_key=True),
     Column("value", BigInteger, nullable=False),
+    # The greatest number that the rollout's stream reserves. Null if the stream was not searched for reservations yet.
+    Column("reserved", BigInteger),
     family="signal",
 )
 
