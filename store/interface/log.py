@@ -66,7 +66,7 @@ class StoreLog:
         """Check that the log is complete and unchanged and that every table agrees with it; return a report.
 
         It checks, in one snapshot, the hash chain over all commits, the triggers that make the log append-only, and the
-        totals and counters. It also computes every projected row from its events and compares the two. It changes
+        totals and span counters. It also computes every projected row from its events and compares the two. It changes
         nothing.
 
         Args:
@@ -79,6 +79,8 @@ class StoreLog:
 
     async def rebuild(self) -> RebuildReport:
         """Compute all projected rows from the log and write those that are wrong; readers and writers may continue.
+
+        A span counter that is missing or wrong rises above every number that the log records or reserves.
 
         Raises:
             Corrupt: the log itself is damaged and must be restored first.

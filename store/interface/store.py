@@ -262,7 +262,8 @@ class Store(abc.ABC):
         """Return the next number for a span of a rollout.
 
         The numbers of a rollout are 1, 2, 3 …; its attempts share them, and each number is returned once. Neither id
-        needs to exist; `attempt_id` has no effect.
+        needs to exist; `attempt_id` has no effect. In a store with a log, the rollout's stream reserves the numbers in
+        blocks, so none is returned again after the loss of a counter; some may be skipped then.
         """
 
     @abc.abstractmethod

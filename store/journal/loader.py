@@ -102,16 +102,21 @@ class Loader:
         if heads:
             self._take_from_head(loaded["heads"], working_set, heads)
         if working_set.due:
-            again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
-            if request.claims:
-                # Rollouts that the sweep requeues may be claimed in this batch, and a claim returns their payload.
-                again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
-            self.cache.fill_in(again, working_set)
-            await self._round(session, again, working_set, 0)
-            # Rows of signals are not part of the log, so the rollout of such a row may be missing.
-            working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
-        await self._load_for_draws(session, request.draws, working_set)
+            await self._load_due(session, working_set, may_be_claimed=request.claims > 0)
+        if request.draws:
+            await self._load_for_draws(session, request.draws, working_set)
         return working_set
+
+    async def _load_due(self, session: WriteSession, working_set: WorkingSet, *, may_be_claimed: bool) -> None:
+        """Load the rollouts that a sweep checks."""
+        again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
+        if may_be_claimed:
+            # Rollouts that the sweep requeues may be claimed in this batch, and a claim returns their payload.
+            again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
+        self.cache.fill_in(again, working_set)
+        await self._round(session, again, working_set, 0)
+        # Rows of signals are not part of the log, so the rollout of such a row may be missing.
+        working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
 
     async def _load_for_draws(self, session: WriteSession, draws: Mapping[str, int], working_set: WorkingSet) -> None:
         """Load what is needed to draw span numbers beyond the reserved blocks, given the number of draws by rollout.

@@ -52,6 +52,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
             "input replaced, mode set to val, resources cleared",
         ),
         (event("rollout.amended", fields=["config"], config={}), "config set to the defaults"),
+        (event("span.numbers_reserved", first=33, until=64), "span numbers 33 to 64 reserved"),
         (
             event("rollout.status_changed", from_="queuing", to="preparing", reason="claimed"),
             "queuing → preparing: a worker claimed it",

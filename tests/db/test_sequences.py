@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,6 +30,18 @@ SKIP_A_NUMBER = {
     "postgresql": "ALTER SEQUENCE event_seq INCREMENT 2",
 }
 SKIP_NO_NUMBER = {"sqlite": "DROP TRIGGER skip", "postgresql": "ALTER SEQUENCE event_seq INCREMENT 1"}
+DRAWING = """
+import asyncio, sys
+from store import open_store
+
+async def main() -> None:
+    async with await open_store(sys.argv[1]) as store:
+        while True:
+            print(await store.get_next_span_sequence_id(*sys.argv[2:]), flush=True)
+
+asyncio.run(main())
+"""
+"""A program that draws span numbers until it is killed."""
 ALLOW_SPANS = {"sqlite": "DROP TRIGGER refuse_spans", "postgresql": "DROP FUNCTION refuse_spans() CASCADE"}
 
 
@@ -89,6 +103,46 @@ async def test_a_rollback_leaves_no_hole_in_the_span_numbers(opened: Store, data
     assert await opened.get_next_span_sequence_id(*ids) == 1
     await fail_to_record(opened, database, rollout)
     assert await opened.get_many_span_sequence_ids([ids, ids]) == [2, 3]
+
+
+async def test_two_stores_draw_dense_numbers_of_shared_blocks(opened: Store, durable_url: str) -> None:
+    rollout = await opened.start_rollout("task")
+    ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+    async with await open_store(durable_url) as colleague:
+        drawn = [await store.get_next_span_sequence_id(*ids) for _ in range(40) for store in (opened, colleague)]
+        assert drawn == [*range(1, 81)]
+        assert (await colleague.log.verify()).differences == []
+    history = await opened.log.history(rollout.rollout_id)
+    blocks = [event.data for event in history if event.type == "span.numbers_reserved"]
+    assert blocks == [{"first": 1, "until": 32}, {"first": 33, "until": 64}, {"first": 65, "until": 96}]
+
+
+async def test_a_number_is_not_drawn_again_after_its_process_was_killed(opened: Store, durable_url: str) -> None:
+    rollout = await opened.start_rollout("task")
+    ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+    program = (sys.executable, "-c", DRAWING, durable_url, *ids)
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    drawn = [int(await process.stdout.readline()) for _ in range(40)]
+    process.kill()
+    drawn += [int(line) for line in (await process.communicate())[0].split()]
+    assert drawn == [*range(1, len(drawn) + 1)]
+    # The last number may have been drawn without being printed.
+    following = await opened.get_next_span_sequence_id(*ids)
+    assert following in {len(drawn) + 1, len(drawn) + 2}
+    assert (await opened.log.verify()).differences == []
+
+
+async def test_a_reservation_is_part_of_the_past(opened: Store) -> None:
+    rollout = await opened.enqueue_rollout("task")
+    assert await opened.get_next_span_sequence_id(rollout.rollout_id, "any") == 1
+    await opened.update_rollout(rollout.rollout_id, mode="val")
+    _, reserved, amended = await opened.log.history(rollout.rollout_id)
+    assert (reserved.type, reserved.data) == ("span.numbers_reserved", {"first": 1, "until": 32})
+    for past in ({"as_at": reserved.position}, {"at": 2}):
+        assert await opened.get_rollout_by_id(rollout.rollout_id, **past) == rollout
+    now = await opened.get_rollout_by_id(rollout.rollout_id, as_at=amended.position)
+    assert now == await opened.get_rollout_by_id(rollout.rollout_id)
 
 
 async def test_positions_and_commit_ids_are_drawn_from_the_databases_own_sequences(

@@ -59,7 +59,10 @@ async def test_each_call_appends_what_the_table_says(store: Store, clock: Manual
     await measure("start_rollout", lambda: store.start_rollout("task"))
     rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
     spans = [make_span(started.attempt, number) for number in (1, 2)]
-    await measure("get_next_span_sequence_id", lambda: store.get_next_span_sequence_id(rollout_id, attempt_id))
+    draw = "get_next_span_sequence_id"
+    for name in ("the first of a block", "a later one of a block"):
+        await measure(f"{draw}, {name}", lambda: store.get_next_span_sequence_id(rollout_id, attempt_id))
+    await measure(f"{draw}, unknown rollout", lambda: store.get_next_span_sequence_id("ro-none", attempt_id))
     await measure("add_span, the first of an attempt", lambda: store.add_span(spans[0]))
     await measure("add_span, a later one", lambda: store.add_span(spans[1]))
     await measure("add_span, repeated", lambda: store.add_span(spans[1]))

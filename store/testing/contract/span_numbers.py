@@ -7,7 +7,7 @@ import pytest
 from store.errors import NotFound
 from store.interface.store import Store
 from store.testing.contract.given import started
-from store.testing.samples import make_span
+from store.testing.samples import make_sdk_span, make_span
 
 __all__ = ["SpanNumbersContract"]
 
@@ -53,6 +53,17 @@ class SpanNumbersContract:
         assert isinstance(drawn, list)
         assert drawn == [1, 1, 2, 3]
         assert list(await store.get_many_span_sequence_ids(pairs)) == [4, 2, 5, 6]
+
+    async def test_numbers_stay_dense_over_many_draws_and_spans(self, store: Store) -> None:
+        rollout = await started(store)
+        ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        drawn: list[int] = []
+        for size in (1, 30, 1, 1, 40, 1, 64):
+            drawn += await store.get_many_span_sequence_ids([ids] * size)
+            span = await store.add_otel_span(*ids, make_sdk_span())
+            assert span is not None
+            drawn.append(span.sequence_id)
+        assert drawn == [*range(1, 146)]
 
     async def test_no_pairs_give_no_numbers(self, store: Store) -> None:
         assert list(await store.get_many_span_sequence_ids([])) == []
