@@ -158,7 +158,7 @@ def _loading(scratch: Scratch) -> None:
         "        )\n"
         "        .order_by(queue.c.rank, queue.c.position)\n",
     )
-    scratch.replace(queries, "bindparam, or_, select\n", "bindparam, or_, select, tuple_\n")
+    scratch.replace(queries, "bindparam, func, or_, select\n", "bindparam, func, or_, select, tuple_\n")
     loader = "store/journal/loader.py"
     scratch.replace(loader, "        self._watermark = 0\n", "        self._watermark = FIRST\n")
     scratch.replace(
