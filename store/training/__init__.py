@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from store.adapters.base import Adapter, TraceAdapter
+    from store.adapters.data_proto import DataProtoFields, data_proto_fields
     from store.adapters.messages import OpenAIMessages, TraceToMessages
     from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
     from store.adapters.rewards import RewardMatchPolicy
+    from store.adapters.rows import LeftOut, Trajectories, trajectories
     from store.adapters.tree import TraceTree
     from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
     from store.llm_proxy import Backend, LLMProxy, ProxySettings
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
     from store.training.pipeline_runner import PipelineBundle, PipelineRunner
     from store.training.plan import Plan
     from store.training.reward_spans import find_final_reward, find_reward_spans, get_reward_value, is_reward_span
-    from store.training.rows import LeftOut, Trajectories, trajectories
     from store.training.runner import LitAgentRunner, Runner
     from store.training.scope import AttemptScope, current_scope, run_in_scope
     from store.training.spool import SpanSpool
@@ -68,6 +69,7 @@ _LATE = {
     "Backend": "store.llm_proxy",
     "Baseline": "store.training.baseline",
     "ClientServerExecutionStrategy": "store.training.execution",
+    "DataProtoFields": "store.adapters.data_proto",
     "Dataset": "store.training.algorithm",
     "Dropped": "store.adapters.records",
     "ExecutionReport": "store.training.execution",
@@ -77,7 +79,7 @@ _LATE = {
     "FitReport": "store.training.fit_report",
     "Hook": "store.training.hooks",
     "LLMProxy": "store.llm_proxy",
-    "LeftOut": "store.training.rows",
+    "LeftOut": "store.adapters.rows",
     "LitAgent": "store.training.agent",
     "LitAgentRunner": "store.training.runner",
     "LlmProxyTraceToTriplet": "store.adapters.triplets",
@@ -104,11 +106,12 @@ _LATE = {
     "Tracer": "store.training.tracer",
     "TracerTraceToTriplet": "store.adapters.triplets",
     "Trainer": "store.training.trainer",
-    "Trajectories": "store.training.rows",
+    "Trajectories": "store.adapters.rows",
     "Triplet": "store.adapters.records",
     "UnsupportedSignature": "store.training.agent",
     "algo": "store.training.algorithm",
     "current_scope": "store.training.scope",
+    "data_proto_fields": "store.adapters.data_proto",
     "emit_annotation": "store.training.emit",
     "emit_annotation_async": "store.training.emit",
     "emit_exception": "store.training.emit",
@@ -133,7 +136,7 @@ _LATE = {
     "query_linked_spans": "store.training.attrs",
     "rollout": "store.training.agent",
     "run_in_scope": "store.training.scope",
-    "trajectories": "store.training.rows",
+    "trajectories": "store.adapters.rows",
     "with_llm_proxy": "store.training.algorithm",
     "with_store": "store.training.algorithm",
 }

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from store.adapters import records, rewards, selection
+from store.adapters import records, rewards, rows, selection
 from store.adapters.rewards import RewardMatchPolicy
-from store.training import rows
-from store.training.rows import Trajectories
+from store.adapters.rows import Trajectories
 
 ROOT = Path(__file__).parents[2]
 SECTION = (

@@ -11,7 +11,7 @@ import pytest
 
 from store.adapters.records import Triplet
 from store.errors import Invalid
-from store.training.rows import LeftOut, Trajectories, trajectories
+from store.adapters.rows import LeftOut, Trajectories, trajectories
 
 PAD = 0
 GRIDS = (

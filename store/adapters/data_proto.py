@@ -1,0 +1,124 @@
+"""Conversion of training rows to the fields of verl's `DataProto`, in the form of Agent-lightning's verl trainer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from store.adapters.records import Triplet
+from store.adapters.rows import Trajectories
+from store.errors import Invalid
+
+__all__ = ["DataProtoFields", "data_proto_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataProtoFields:
+    """The three parts of a `DataProto` with B rows, of prompts of P tokens and responses of R tokens."""
+
+    batch: dict[str, Any]
+    """Numpy arrays by name: `prompts` (B, P), `responses` (B, R), `input_ids`, `attention_mask` and `position_ids`
+    (B, P+R), `response_mask` (B, R), all int64; `token_level_scores` (B, R) float32; `is_drop_mask` (B,) bool, True for
+    a row whose prompt was truncated; and `rollout_log_probs` (B, R) float32, if they are known for every row."""
+    non_tensor_batch: dict[str, Any]
+    """Numpy arrays of objects, each (B,): `data_id_list` and `uid`, equal for rollouts of the same task;
+    `rollout_id_list`; and `turn_index_list`, the number of the row's first call in its attempt, from 0."""
+    meta_info: dict[str, Any]
+    """Settings that verl's workers read, such as `temperature`."""
+
+    def to_data_proto(self) -> Any:
+        """Return a `verl.DataProto`, whose tensors share the memory of the arrays.
+
+        Raises:
+            Invalid: verl is not installed.
+        """
+        verl, torch = _imported("verl", "verl"), _imported("torch", "verl")
+        tensors = {name: torch.from_numpy(array) for name, array in self.batch.items()}
+        return verl.DataProto.from_dict(
+            tensors=tensors, non_tensors=dict(self.non_tensor_batch), meta_info=dict(self.meta_info)
+        )
+
+
+def data_proto_fields(
+    made: Trajectories,
+    triplets: Sequence[Triplet],
+    *,
+    data_ids: Mapping[str, str] | None = None,
+    meta_info: Mapping[str, Any] | None = None,
+) -> DataProtoFields:
+    """Return rows as the fields of a `DataProto`.
+
+    Args:
+        made: the rows, as lists or as arrays.
+        triplets: the triplets that the rows were made of, in the same order.
+        data_ids: the task of each rollout by rollout id, such as the group of its plan; verl compares the rewards of
+            rollouts with the same id. A rollout without an entry is a task of its own.
+        meta_info: the settings for verl's workers.
+
+    Raises:
+        Invalid: the rows were made of other triplets, or numpy is not installed.
+    """
+    numpy = _imported("numpy", "verl")
+    if any(place >= len(triplets) for row in made.rows for place in row):
+        raise Invalid("triplets", f"there are {len(triplets)}, and a row was made of a later one; pass those of `made`")
+    firsts = [row[0] for row in made.rows]
+    rollout_ids = [str(triplets[place].metadata.get("rollout_id")) for place in firsts]
+    tasks = [(data_ids or {}).get(each, each) for each in rollout_ids]
+    turns = _turns(triplets)
+    truncated = {each.triplet for each in made.left_out if each.reason == "prompt_truncated"}
+
+    def array(values: Any, kind: Any, width: int | None = None) -> Any:
+        found = numpy.asarray(values, kind)
+        # Without rows there is no width to see in nested lists.
+        return found if len(made) or width is None else found.reshape(0, width)
+
+    response = _width(made.responses)
+    whole = _width(made.input_ids)
+    input_ids = array(made.input_ids, numpy.int64, whole)
+    batch = {
+        "prompts": numpy.ascontiguousarray(input_ids[:, : whole - response]),
+        "responses": array(made.responses, numpy.int64, response),
+        "input_ids": input_ids,
+        "attention_mask": array(made.attention_mask, numpy.int64, whole),
+        "position_ids": array(made.position_ids, numpy.int64, whole),
+        "response_mask": array(made.response_mask, numpy.int64, response),
+        "token_level_scores": array(made.token_level_scores, numpy.float32, response),
+        "is_drop_mask": array([place in truncated for place in firsts], numpy.bool_),
+    }
+    if all(made.has_log_probs):
+        batch["rollout_log_probs"] = array(made.old_log_probs, numpy.float32, response)
+    named = {
+        "data_id_list": tasks,
+        "uid": tasks,
+        "rollout_id_list": rollout_ids,
+        "turn_index_list": [turns[place] for place in firsts],
+    }
+    objects = {name: numpy.asarray(values, object) for name, values in named.items()}
+    return DataProtoFields(batch, objects, dict(meta_info or {}))
+
+
+def _width(rows: Any) -> int:
+    """Return the number of columns; 0 for nested lists without rows."""
+    shape = getattr(rows, "shape", None)
+    return int(shape[1]) if shape is not None else len(rows[0]) if rows else 0
+
+
+def _turns(triplets: Sequence[Triplet]) -> list[int]:
+    """Return for each triplet how many triplets of its attempt come before it."""
+    seen: Counter[tuple[Any, Any]] = Counter()
+    found: list[int] = []
+    for triplet in triplets:
+        attempt = (triplet.metadata.get("rollout_id"), triplet.metadata.get("attempt_id"))
+        found.append(seen[attempt])
+        seen[attempt] += 1
+    return found
+
+
+def _imported(name: str, extra: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise Invalid(name, f"is not installed; run pip install 'rollbook[{extra}]'") from None
