@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -122,9 +123,8 @@ def exported() -> DataProtoFields:
 @with_verl
 @pytest.mark.filterwarnings("ignore")
 def test_verls_own_class_takes_the_fields() -> None:
-    import torch
-    from verl import DataProto  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
-
+    torch: Any = import_module("torch")
+    DataProto: Any = import_module("verl").DataProto  # noqa: N806
     made: Any = exported().to_data_proto()
     assert isinstance(made, DataProto)
     made.check_consistency()
@@ -142,14 +142,11 @@ def test_verls_own_class_takes_the_fields() -> None:
 @with_verl
 @pytest.mark.filterwarnings("ignore")
 def test_verls_own_grpo_finds_the_advantages_that_the_example_learns_from() -> None:
-    from verl.trainer.ppo.core_algos import (  # pyright: ignore[reportMissingImports]
-        compute_grpo_outcome_advantage,  # pyright: ignore[reportUnknownVariableType]
-    )
-
+    algorithms: Any = import_module("verl.trainer.ppo.core_algos")
     # One row for each rollout: a group of rollouts is a group of rows.
     calls = [CALLS[0], CALLS[1], *CALLS[3:]]
     made: Any = data_proto_fields(rows(calls), calls, data_ids=TASKS).to_data_proto()
-    found: Any = compute_grpo_outcome_advantage(
+    found: Any = algorithms.compute_grpo_outcome_advantage(
         made.batch["token_level_scores"], made.batch["response_mask"], made.non_tensor_batch["uid"], epsilon=1e-4
     )
     ours = advantages(REWARDS, TASKS)

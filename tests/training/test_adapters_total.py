@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from store.adapters.messages import TraceToMessages
 from store.adapters.rewards import RewardMatchPolicy
+from store.adapters.rows import trajectories
 from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models import Span
-from store.adapters.rows import trajectories
 from tests.training.traced import CALL, call, reward, span, two_agents
 
 NAMES = [CALL, "agentlightning.annotation", "agentlightning.operation", "litellm_request", "raw_gen_ai_request", "step"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from store.adapters.records import Triplet
-from store.errors import Invalid
 from store.adapters.rows import LeftOut, Trajectories, trajectories
+from store.errors import Invalid
 
 PAD = 0
 GRIDS = (

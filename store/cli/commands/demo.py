@@ -84,6 +84,23 @@ def guess_number(
     quick: Annotated[
         bool, typer.Option("--quick", help="Play a smaller game, with numbers up to 7, learned in 30 seconds.")
     ] = False,
+    transformer: Annotated[
+        bool,
+        typer.Option("--transformer", help="Train a language model of Hugging Face on the smaller game, in minutes."),
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Train this model of Hugging Face instead: a directory, or a name at the hub."
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        Path, typer.Option(metavar="DIR", file_okay=False, help="With --model: the directory for its versions.")
+    ] = Path("checkpoints"),
+    vllm: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --model: a vLLM that serves the versions; see docs/training.md."),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the weights and of every random choice.")] = 0,
     name: Annotated[
         str | None,
@@ -98,10 +115,17 @@ def guess_number(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Train a small network from random weights by reinforcement, offline, in minutes. Needs PyTorch."""
-    from store.examples.guess_number.course import QUICK, WHOLE
+    from store.examples.guess_number.course import QUICK, TRANSFORMER, WHOLE, pretrained
     from store.examples.guess_number.job import run
 
-    course = replace(QUICK if quick else WHOLE, seed=seed)
+    chosen = WHOLE
+    if model is not None:
+        chosen = pretrained(model, checkpoints, vllm)
+    elif vllm is not None:
+        raise typer.BadParameter("needs --model with the model that vLLM was started with", param_hint="--vllm")
+    elif transformer or quick:
+        chosen = TRANSFORMER if transformer else QUICK
+    course = replace(chosen, seed=seed)
     raise typer.Exit(run(db, course, name=name, runners=runners, chart=chart, quiet=quiet))
 
 

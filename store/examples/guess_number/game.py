@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from store.errors import Invalid
 
@@ -19,9 +19,48 @@ _WORDS_BEFORE_NUMBERS: Final = ("begin", HIGHER, LOWER)
 Verdict = Literal["higher", "lower", "found"]
 
 
+class Vocabulary(Protocol):
+    """Conversion between chats and the tokens of a model."""
+
+    @property
+    def end(self) -> int | None:
+        """The token that ends an answer; None if only its length does."""
+        ...
+
+    @property
+    def pad(self) -> int:
+        """The padding token."""
+        ...
+
+    @property
+    def longest_prompt(self) -> int:
+        """The number of tokens before the last guess."""
+        ...
+
+    @property
+    def longest_answer(self) -> int:
+        """The number of tokens after which an answer ends anyway."""
+        ...
+
+    def tokens(self, messages: Sequence[Any]) -> list[int]:
+        """Return the tokens of a chat; raise `Invalid` if the messages are not one."""
+        ...
+
+    def word(self, token: int) -> str:
+        """Return the text of a token."""
+        ...
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of an answer."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Game:
-    """The rules: a secret from 1 to `numbers`, and `guesses` to find it. An answer that is not a number loses."""
+    """The rules: a secret from 1 to `numbers`, and `guesses` to find it. An answer that is not a number loses.
+
+    It is also the vocabulary of a model with one token for each word, whose answers are one token.
+    """
 
     numbers: int = 15
     guesses: int = 4
@@ -35,6 +74,21 @@ class Game:
     def longest_prompt(self) -> int:
         """The number of tokens before the last guess."""
         return 2 * self.guesses - 1
+
+    @property
+    def end(self) -> None:
+        """No token ends an answer."""
+        return
+
+    @property
+    def pad(self) -> int:
+        """The token that fills prompts."""
+        return BEGIN
+
+    @property
+    def longest_answer(self) -> int:
+        """The number of tokens of an answer."""
+        return 1
 
     @property
     def by_luck(self) -> float:
@@ -73,6 +127,14 @@ class Game:
             return [BEGIN, *(words.index(word) for word in spoken)]
         except (KeyError, TypeError, ValueError):
             raise Invalid("messages", f"say one of {', '.join(words[1:])} each, after the first") from None
+
+    def word(self, token: int) -> str:
+        """Return the word of a token."""
+        return self.words[token]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the words of an answer."""
+        return " ".join(self.words[token] for token in tokens)
 
 
 SMALL: Final = Game(numbers=7, guesses=3)

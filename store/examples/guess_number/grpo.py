@@ -6,15 +6,14 @@ import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from store.examples.guess_number.course import Course, StepResult
-from store.examples.guess_number.game import BEGIN
-from store.examples.guess_number.policy import Learner, Policy
-from store.examples.guess_number.server import PolicyServer
+from store.examples.guess_number.course import Course, Exam, StepResult
+from store.examples.guess_number.inference import Inference, LocalInference, VllmInference
+from store.examples.guess_number.policy import Learner, TokenModel
 from store.models import PromptTemplate, RolloutConfig
 from store.semconv import GROUP_KEY
-from store.training import Algorithm, Backend, Plan, Triplet, find_final_reward, trajectories
+from store.training import Algorithm, Plan, Triplet, find_final_reward, trajectories
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -53,7 +52,7 @@ def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[
 
 
 class Grpo(Algorithm):
-    """Algorithm that trains a policy from random weights, and publishes each version of it.
+    """Algorithm that trains a policy, and publishes each version of it.
 
     If the store contains a run of this name, the training continues it. Games that were played are not repeated; the
     algorithm learns from them as it did the first time, which leads to the same weights.
@@ -69,6 +68,9 @@ class Grpo(Algorithm):
 
     def __init__(self, run: str, course: Course, on_step: Callable[[StepResult], None]) -> None:
         self.steps: list[StepResult] = []
+        self.exams: list[Exam] = []
+        self.models = course.models()
+        self.size = 0
         self.plan = Plan(run, config=LIMITS)
         self.calls = 0
         self.batches = 0
@@ -86,42 +88,74 @@ class Grpo(Algorithm):
         proxy, course = self.get_llm_proxy(), self.course
         if proxy is None:
             raise ValueError("the agents call the policy through a proxy; give one as Trainer(llm_proxy=...)")
-        policy = Policy(len(course.game.words), course.seed)
+        policy = await self._first()
+        self.size = policy.size
         learner = Learner(policy, course.learning)
-        async with PolicyServer(course.game) as server, proxy:
+        async with self._inference() as server, proxy:
+            # The games that a killed process left in the queue name its proxy, so they get the new address first.
+            published = await self._newest()
+            if published is not None:
+                await self._publish(published, server, proxy)
             for number in range(course.steps):
-                weights = await self._keep(policy, number)
-                if await self._kept(number + 1) is None:
-                    await self._publish(weights, number, server, proxy)
+                await self._keep(policy, number)
+                if published is None or published < number:
+                    await self._publish(number, server, proxy)
+                if number == 0:
+                    await self._examine(train_dataset or (), number)
                 rollouts = await self._play(train_dataset or (), number)
                 self.steps.append(await self._learn(learner, number, rollouts))
                 self._on_step(self.steps[-1])
             await self._keep(policy, course.steps)
+            if course.examined:
+                if published != course.steps:
+                    await self._publish(course.steps, server, proxy)
+                await self._examine(train_dataset or (), course.steps)
             self.calls, self.batches = server.calls, server.batches
 
-    async def _publish(self, weights: PromptTemplate, version: int, server: PolicyServer, proxy: LLMProxy) -> None:
-        """Serve a version of the policy, and publish its address."""
+    def _inference(self) -> LocalInference | VllmInference:
+        url = self.course.pretrained.vllm if self.course.pretrained else None
+        return LocalInference(self.models) if url is None else VllmInference(url)
+
+    async def _first(self) -> TokenModel:
+        """Return the policy of version 0, from the store if it is there."""
+        known = await self._kept(0)
+        return self.models.create(self.course.seed) if known is None else self.models.load(known.template)
+
+    async def _newest(self) -> int | None:
+        """Return the newest version in the store; None if there is none."""
+        newest: int | None = None
+        for version in range(self.course.steps + 1):
+            if await self._kept(version) is None:
+                break
+            newest = version
+        return newest
+
+    async def _publish(self, version: int, server: Inference, proxy: LLMProxy) -> None:
+        """Serve a version of the policy, whose weights are in the store, and publish its address."""
+        weights = await self._kept(version)
+        assert weights is not None
         name = f"policy@{version}"
-        server.serve(name, Policy.from_text(len(self.course.game.words), weights.template))
-        backend = Backend(
-            "policy", server.url, models=[name], version=name, supports_token_ids=True, supports_logprobs=True
-        )
-        proxy.update_backends([backend])
+        proxy.update_backends([await server.serve(name, weights.template)])
         named = PromptTemplate(template=self.weights_id(version), engine="f-string")
         # A restarted process has another proxy, and `Plan.publish` would not replace the old address.
         await self.get_store().update_resources(
-            self.plan.resources_id(version), {"policy": proxy.as_resource(), "weights": named}
+            self.plan.resources_id(version),
+            {
+                "policy": proxy.as_resource(
+                    sampling_parameters={"max_tokens": self.models.vocabulary.longest_answer, "temperature": 1.0}
+                ),
+                "weights": named,
+            },
         )
 
-    async def _keep(self, policy: Policy, version: int) -> PromptTemplate:
-        """Return the stored weights of a version; the first call stores them."""
-        known = await self._kept(version)
-        if known is not None:
-            return known
+    async def _keep(self, policy: TokenModel, version: int) -> None:
+        """Store the weights of a version, unless they are stored."""
+        if await self._kept(version) is not None:
+            return
         # A resource is a model or a prompt, so weights are stored as the text of a prompt.
-        weights = PromptTemplate(template=policy.to_text(), engine="f-string")
-        await self.get_store().update_resources(self.weights_id(version), {"weights": weights})
-        return weights
+        weights_id = self.weights_id(version)
+        weights = PromptTemplate(template=self.models.save(policy, weights_id), engine="f-string")
+        await self.get_store().update_resources(weights_id, {"weights": weights})
 
     async def _kept(self, version: int) -> PromptTemplate | None:
         found = await self.get_store().get_resources_by_id(self.weights_id(version))
@@ -131,14 +165,25 @@ class Grpo(Algorithm):
         """Return the id of the weights of a version."""
         return f"{self.plan.run}/weights/{version}"
 
-    async def _play(self, tasks: Dataset[Any], step: int) -> list[Rollout]:
+    async def _examine(self, tasks: Dataset[Any], version: int) -> None:
+        """Have a version play games that are not learned from."""
+        if self.course.examined:
+            rollouts = await self._play(tasks, version, "val")
+            ended = [rollout.rollout_id for rollout in rollouts if rollout.status == "succeeded"]
+            found = [find_final_reward(each) or 0.0 for each in await _spans(self.get_store(), ended)]
+            if not found:
+                raise NothingToLearnFrom(f"none of the {len(rollouts)} games of the exam came to an end")
+            self.exams.append(Exam(version, len(found), statistics.fmean(found)))
+
+    async def _play(self, tasks: Dataset[Any], step: int, mode: Literal["train", "val"] = "train") -> list[Rollout]:
         """Return the games of a step, in their order, after all have ended."""
         store, course = self.get_store(), self.course
         rollouts = await self.plan.enqueue(
             store,
             tasks,
             epoch=step,
-            replicas=course.samples,
+            replicas=course.samples if mode == "train" else course.examined,
+            mode=mode,
             resources_id=self.plan.resources_id(step),
             metadata={"seed": course.seed},
         )
@@ -155,7 +200,8 @@ class Grpo(Algorithm):
             raise NothingToLearnFrom(f"none of the {len(rollouts)} games of step {number} came to an end")
         groups = {rollout.rollout_id: str((rollout.metadata or {})[GROUP_KEY]) for rollout in ended}
         worth = advantages(rewards, groups)
-        batch = trajectories(triplets, BEGIN, self.course.game.longest_prompt, 1)
+        words = self.models.vocabulary
+        batch = trajectories(triplets, words.pad, words.longest_prompt, words.longest_answer)
         entropy = learner.learn(batch, [worth[triplets[row[0]].metadata["rollout_id"]] for row in batch.rows])
         return StepResult(
             number=number,
@@ -169,11 +215,11 @@ class Grpo(Algorithm):
 
     def _shown(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
         """Return the words of the first game about each secret, from its last call."""
-        words = self.course.game.words
         words_by_rollout: dict[str, list[str]] = {}
         for each in triplets:
-            tokens: list[int] = [*each.prompt["token_ids"], *each.response["token_ids"]]
-            words_by_rollout[each.metadata["rollout_id"]] = [words[token] for token in tokens[1:]]
+            said = [message["content"] for message in each.prompt["raw_content"][1:]]
+            answer = self.models.vocabulary.text(each.response["token_ids"])
+            words_by_rollout[each.metadata["rollout_id"]] = [*said, answer]
         shown: dict[int, list[str]] = {}
         for rollout in rollouts:
             shown.setdefault(rollout.input["secret"], words_by_rollout.get(rollout.rollout_id, []))

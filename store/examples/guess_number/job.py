@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from store.errors import Invalid
 from store.examples.guess_number import report
 from store.examples.guess_number.agent import guesser
 from store.examples.guess_number.course import Course, StepResult
 from store.examples.guess_number.grpo import Grpo, NothingToLearnFrom
+from store.examples.guess_number.inference import NotLoaded
+from store.examples.guess_number.language_model import TransformersMissing
 from store.examples.guess_number.policy import TorchMissing, torch
 from store.runtime.ids import span_id
 from store.training import AgentFails, LLMProxy, Runner, RunnersGone, TracerTraceToTriplet, Trainer
@@ -50,14 +53,14 @@ def run(
         StoreError: the database cannot be opened, or its connection was lost.
         OSError: the chart cannot be written.
     """
-    try:
-        torch()
-    except TorchMissing as error:
-        _note(str(error))
-        return FAILED
     began = time.perf_counter()
     name = name or f"guess-number-{span_id()[:6]}"
-    algorithm = Grpo(name, course, _silent if quiet else _progress_printer(course.steps))
+    try:
+        torch()
+        algorithm = Grpo(name, course, _silent if quiet else _progress_printer(course.steps))
+    except (TorchMissing, TransformersMissing, Invalid) as error:
+        _note(str(error))
+        return FAILED
     if not quiet:
         _note(f"run {name}")
     with contextlib.closing(_trainer(db, algorithm, runners)) as trainer:
@@ -66,7 +69,7 @@ def run(
         except KeyboardInterrupt:
             _note(f"interrupted: finished games are kept; the same command with --run {name} continues")
             return INTERRUPTED
-        except (AgentFails, NothingToLearnFrom, RunnersGone) as error:
+        except (AgentFails, NotLoaded, NothingToLearnFrom, RunnersGone) as error:
             _note(str(error))
             return FAILED
         store = trainer.store
@@ -74,7 +77,7 @@ def run(
     for line in report.lines(algorithm, verified, time.perf_counter() - began):
         sys.stdout.write(f"{line}\n")
     if chart is not None:
-        chart.write_text(report.chart(algorithm.steps, course), encoding="utf-8")
+        chart.write_text(report.chart(algorithm), encoding="utf-8")
         sys.stdout.write(f"chart: {chart}\n")
     if not verified.ok:
         return NOT_INTACT

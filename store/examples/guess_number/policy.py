@@ -1,10 +1,11 @@
-"""Policy: a GRU that predicts the next word, evaluated for batches of prompts. Only this module uses PyTorch."""
+"""Models that predict the next token, their update, and the smallest of them: a GRU."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -56,7 +57,73 @@ class Sampled(NamedTuple):
     """The natural logarithm of its probability."""
 
 
-class Policy:
+class TokenModel(ABC):
+    """Model that predicts the next token after some tokens, evaluated for batches of prompts.
+
+    Attributes:
+        module: the PyTorch module with the weights.
+        pad: the token that fills prompts on the left.
+    """
+
+    module: Any
+    pad: int = BEGIN
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return sum(weights.numel() for weights in self.module.parameters())
+
+    @abstractmethod
+    def following(self, ids: Any, mask: Any, count: int) -> Any:
+        """Return (B, count, words): the log probabilities of the tokens after each of the last `count` positions.
+
+        Args:
+            ids: (B, P) the tokens.
+            mask: (B, P) 1 for tokens, 0 for padding.
+            count: the number of positions.
+        """
+
+    def log_probs(self, ids: Any, mask: Any) -> Any:
+        """Return (B, words): the log probabilities of the next word after prompts (B, P) that are padded on the left.
+
+        Args:
+            ids: the tokens.
+            mask: 1 for tokens, 0 for padding.
+        """
+        return self.following(ids, mask, 1)[:, 0]
+
+    def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> list[Sampled]:
+        """Return the next token after each prompt.
+
+        Args:
+            prompts: the tokens of each prompt.
+            draws: a number in [0, 1) for each prompt, which determines the token: equal draws give equal tokens.
+        """
+        lib = torch()
+        longest = max(map(len, prompts))
+        ids = [[self.pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        with lib.no_grad():
+            device = next(self.module.parameters()).device
+            found = self.log_probs(lib.tensor(ids, device=device), lib.tensor(mask, device=device))
+        rows: list[list[float]] = found.tolist()
+        return [_drawn(row, draw) for row, draw in zip(rows, draws, strict=True)]
+
+    # -- weights as text ---------------------------------------------------------------------------------------------
+
+    def to_text(self) -> str:
+        """Return the weights as text for `load_text`."""
+        written = io.BytesIO()
+        torch().save(self.module.state_dict(), written)
+        return base64.b85encode(written.getvalue()).decode()
+
+    def load_text(self, text: str) -> Self:
+        """Replace the weights by those in a text, and return the model."""
+        self.module.load_state_dict(torch().load(io.BytesIO(base64.b85decode(text)), weights_only=True))
+        return self
+
+
+class Policy(TokenModel):
     """Model that predicts the probabilities of the next word after some words: embedding, GRU, one linear layer.
 
     Args:
@@ -72,7 +139,7 @@ class Policy:
         self.words = words
         with lib.random.fork_rng(devices=[]):
             lib.manual_seed(seed)
-            self.module: Any = lib.nn.ModuleDict({
+            self.module = lib.nn.ModuleDict({
                 "embedding": lib.nn.Embedding(words, WIDTH),
                 "cell": lib.nn.GRUCell(WIDTH, WIDTH),
                 "head": lib.nn.Linear(WIDTH, words),
@@ -80,55 +147,21 @@ class Policy:
         # In single precision, a choice could depend on the rest of its batch, so a training could not be repeated.
         self.module.double()
 
-    @property
-    def size(self) -> int:
-        """The number of weights."""
-        return sum(weights.numel() for weights in self.module.parameters())
-
-    def log_probs(self, ids: Any, mask: Any) -> Any:
-        """Return (B, words): the log probabilities of the next word after prompts (B, P) that are padded on the left.
-
-        Args:
-            ids: the tokens.
-            mask: 1 for tokens, 0 for padding.
-        """
+    def following(self, ids: Any, mask: Any, count: int) -> Any:
         lib = torch()
         cell, embedded = self.module["cell"], self.module["embedding"](ids)
         hidden = embedded.new_zeros(len(ids), WIDTH)
+        states: list[Any] = []
         for place in range(ids.shape[1]):
-            # Padding comes first and leaves the initial state unchanged.
+            # Padding leaves the state unchanged.
             hidden = lib.where(mask[:, place, None] > 0, cell(embedded[:, place], hidden), hidden)
-        return lib.log_softmax(self.module["head"](hidden), dim=-1)
-
-    def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> list[Sampled]:
-        """Return the next token after each prompt.
-
-        Args:
-            prompts: the tokens of each prompt.
-            draws: a number in [0, 1) for each prompt, which determines the token: equal draws give equal tokens.
-        """
-        lib = torch()
-        longest = max(map(len, prompts))
-        ids = [[BEGIN] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        with lib.no_grad():
-            rows: list[list[float]] = self.log_probs(lib.tensor(ids), lib.tensor(mask)).tolist()
-        return [_drawn(row, draw) for row, draw in zip(rows, draws, strict=True)]
-
-    # -- weights as text ---------------------------------------------------------------------------------------------
-
-    def to_text(self) -> str:
-        """Return the weights as text for `from_text`."""
-        written = io.BytesIO()
-        torch().save(self.module.state_dict(), written)
-        return base64.b85encode(written.getvalue()).decode()
+            states.append(hidden)
+        return lib.log_softmax(self.module["head"](lib.stack(states[-count:], dim=1)), dim=-1)
 
     @classmethod
     def from_text(cls, words: int, text: str) -> Self:
         """Return a policy with the weights in a text."""
-        policy = cls(words)
-        policy.module.load_state_dict(torch().load(io.BytesIO(base64.b85decode(text)), weights_only=True))
-        return policy
+        return cls(words).load_text(text)
 
 
 def _drawn(log_probs: Sequence[float], draw: float) -> Sampled:
@@ -148,38 +181,53 @@ class Learning:
     entropy: float = 0.01
     norm: float = 1.0
     """The maximum norm of the gradient."""
+    rows: int | None = None
+    """The number of rows that are processed at once, which limits the memory; None for all."""
 
 
 class Learner:
-    """Optimizer of a policy's weights, which are changed in place."""
+    """Optimizer of a model's weights, which are changed in place."""
 
-    def __init__(self, policy: Policy, how: Learning) -> None:
-        self._policy = policy
+    def __init__(self, model: TokenModel, how: Learning) -> None:
+        self._model = model
         self._how = how
-        self._adam = torch().optim.Adam(policy.module.parameters(), lr=how.rate)
+        self._adam = torch().optim.Adam(model.module.parameters(), lr=how.rate)
 
     def learn(self, batch: Trajectories, advantages: Sequence[float]) -> float:
         """Increase the probability of calls with an advantage above 0, decrease the others; return the mean entropy.
 
         Args:
-            batch: a row for each call, with a response of one token.
-            advantages: the advantage of each row.
+            batch: a row for each call.
+            advantages: the advantage of each row, which is that of each token of its response.
         """
         lib, how = torch(), self._how
-        width = len(batch.input_ids[0]) - 1
-        ids = lib.tensor(batch.input_ids)[:, :width]
-        mask = lib.tensor(batch.attention_mask)[:, :width]
-        chosen = lib.tensor(batch.responses)
-        before = lib.tensor(batch.old_log_probs, dtype=lib.float64)[:, 0]
-        worth = lib.tensor(advantages, dtype=lib.float64)
-        entropy = lib.tensor(0.0)
+        device = next(self._model.module.parameters()).device
+        worth = lib.tensor(advantages, dtype=lib.float64, device=device)
+        made = lib.tensor(batch.response_mask, device=device) > 0
+        parts = range(0, len(batch), how.rows or len(batch))
+        tokens, entropy = int(made.sum()), 0.0
         for _ in range(how.passes):
-            log_probs = self._policy.log_probs(ids, mask)
-            ratio = (log_probs.gather(1, chosen)[:, 0] - before).exp()
-            gain = lib.minimum(ratio * worth, ratio.clamp(1 - how.clip, 1 + how.clip) * worth).mean()
-            entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
+            entropy = 0.0
             self._adam.zero_grad()
-            (-gain - how.entropy * entropy).backward()
-            lib.nn.utils.clip_grad_norm_(self._policy.module.parameters(), how.norm)
+            for start in parts:
+                rows = slice(start, start + (how.rows or len(batch)))
+                gain, uncertain = self._gain(batch, rows, made[rows], worth[rows], device)
+                (-(gain + how.entropy * uncertain) / tokens).backward()
+                entropy += float(uncertain.detach()) / tokens
+            lib.nn.utils.clip_grad_norm_(self._model.module.parameters(), how.norm)
             self._adam.step()
-        return float(entropy.detach())
+        return entropy
+
+    def _gain(self, batch: Trajectories, rows: slice, made: Any, worth: Any, device: Any) -> tuple[Any, Any]:
+        """Return the sums of the clipped objective and of the entropy over the tokens of some rows."""
+        lib, clip = torch(), self._how.clip
+        # The last token is followed by none.
+        ids = lib.tensor(batch.input_ids[rows], device=device)[:, :-1]
+        mask = lib.tensor(batch.attention_mask[rows], device=device)[:, :-1]
+        chosen = lib.tensor(batch.responses[rows], device=device)[made]
+        before = lib.tensor(batch.old_log_probs[rows], dtype=lib.float64, device=device)[made]
+        each = worth[:, None].expand(made.shape)[made]
+        log_probs = self._model.following(ids, mask, made.shape[1])[made]
+        ratio = (log_probs.gather(1, chosen[:, None])[:, 0] - before).exp()
+        gain = lib.minimum(ratio * each, ratio.clamp(1 - clip, 1 + clip) * each).sum()
+        return gain, -(log_probs.exp() * log_probs).sum()

@@ -6,30 +6,30 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from store.examples.guess_number.chart import draw
-from store.examples.guess_number.course import Course, StepResult, at_first, at_last
+from store.examples.guess_number.course import Course, Exam, StepResult, at_first, at_last, gain
 from store.examples.guess_number.game import FOUND, Game
-from store.examples.guess_number.policy import Policy
 
 if TYPE_CHECKING:
     from store.examples.guess_number.grpo import Grpo
     from store.models import VerifyReport
 
 
-def sentence(steps: Sequence[StepResult], course: Course) -> str:
+def sentence(algorithm: Grpo) -> str:
     """Return a summary of the result, and the results of simple players."""
-    game = course.game
+    steps, game = algorithm.steps, algorithm.course.game
     return (
-        f"In {len(steps)} steps of {steps[0].games} games each, a policy of {Policy(len(game.words)).size:,} weights "
-        f"learned from random weights to find a number from 1 to {game.numbers} in {game.guesses} guesses: in "
-        f"{percent(at_first(steps))} of its games at the beginning, in {percent(at_last(steps))} at the end. "
-        f"Ignoring the hints finds {percent(game.by_luck)}, halving the range {percent(game.by_halving)}."
+        f"In {len(steps)} steps of {steps[0].games} games each, a policy of {algorithm.size:,} weights "
+        f"learned from {algorithm.models.first_weights} to find a number from 1 to {game.numbers} in {game.guesses} "
+        f"guesses: in {percent(at_first(steps))} of its games at the beginning, in {percent(at_last(steps))} at the "
+        f"end. Ignoring the hints finds {percent(game.by_luck)}, halving the range {percent(game.by_halving)}."
     )
 
 
-def chart(steps: Sequence[StepResult], course: Course) -> str:
+def chart(algorithm: Grpo) -> str:
     """Return the chart, as SVG."""
+    steps, course = algorithm.steps, algorithm.course
     marks = [("ignoring the hints", course.game.by_luck), ("halving the range", course.game.by_halving)]
-    return draw([step.found for step in steps], marks, sentence(steps, course))
+    return draw([step.found for step in steps], marks, sentence(algorithm))
 
 
 def progress(step: StepResult, steps: int, seconds: float) -> str:
@@ -43,7 +43,8 @@ def progress(step: StepResult, steps: int, seconds: float) -> str:
 def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[str]:
     """Yield the lines of the final report."""
     steps, course = algorithm.steps, algorithm.course
-    yield sentence(steps, course)
+    yield sentence(algorithm)
+    yield from _exams(algorithm.exams)
     yield "It is small on purpose: it shows the way from a game to new weights, not what can be learned on it."
     for step in (steps[0], steps[-1]):
         yield ""
@@ -58,6 +59,18 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
     yield f"weights: {algorithm.weights_id(0)} to {algorithm.weights_id(len(steps))}, in the store"
     found = "every row is the fold of its events" if verified.ok else f"{verified.difference_count:,} DIFFERENCES"
     yield f"verify: {verified.events:,} events in {verified.commits:,} commits: {found}"
+
+
+def _exams(exams: Sequence[Exam]) -> Iterator[str]:
+    for exam in exams:
+        low, high = exam.interval
+        yield (
+            f"policy@{exam.version} in {exam.games} games that it did not learn from: reward {exam.found:.3f}, "
+            f"95 % interval {low:.3f} to {high:.3f}"
+        )
+    if len(exams) > 1:
+        gained, low, high = gain(exams[0], exams[-1])
+        yield f"gain: {gained:.3f}, 95 % interval {low:.3f} to {high:.3f}"
 
 
 def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:

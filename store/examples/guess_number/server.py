@@ -1,4 +1,4 @@
-"""Server of the policy: OpenAI's chat completions with one token per call; concurrent calls form a batch."""
+"""Server of the policy: OpenAI's chat completions; concurrent calls form a batch, which is answered token by token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import random
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 import orjson
 import uvicorn
@@ -18,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from store.errors import Invalid
-from store.examples.guess_number.game import Game
+from store.examples.guess_number.game import Vocabulary
 from store.runtime.ids import span_id
 from store.server.process.listener import bind, url_of
 
@@ -39,18 +40,21 @@ class Sampler(Protocol):
         ...
 
 
-class _Call(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Call:
     model: str
     prompt: list[int]
-    draw: float
-    answer: asyncio.Future[Sampled]
+    dice: random.Random
+    longest: int
+    answered: asyncio.Future[None]
+    answer: list[Sampled] = field(default_factory=list["Sampled"])
 
 
 class PolicyServer:
     """Server of one version of a policy at a time, in a thread of its own, on this machine.
 
     Args:
-        game: the game with the words of the policy.
+        vocabulary: the vocabulary of the policy, such as a game.
         port: the port to listen on; 0 for any free port.
 
     Attributes:
@@ -59,10 +63,10 @@ class PolicyServer:
         batches: the number of batches.
     """
 
-    def __init__(self, game: Game, port: int = 0) -> None:
+    def __init__(self, vocabulary: Vocabulary, port: int = 0) -> None:
         self.calls = 0
         self.batches = 0
-        self._game = game
+        self._vocabulary = vocabulary
         self._serves: tuple[str, Sampler] | None = None
         self._waiting: list[_Call] = []
         self._listener = bind(_HOST, port)
@@ -109,8 +113,8 @@ class PolicyServer:
         if len(self._waiting) == 1:
             # Calls that arrive before the callback runs are answered in the same batch.
             asyncio.get_running_loop().call_soon(self._answer_all)
-        sampled = await call.answer
-        return _json(self._completion(call, sampled))
+        await call.answered
+        return _json(self._completion(call))
 
     def _read(self, body: Any) -> _Call:
         """Return the parsed request.
@@ -124,25 +128,44 @@ class PolicyServer:
         served = self._serves[0] if self._serves else None
         if given.get("model") != served:
             raise Invalid("model", f"{given.get('model')!r} is not served; {served} is")
-        seed = given.get("seed")
-        draw = random.random() if seed is None else random.Random(str(seed)).random()
+        seed, longest = given.get("seed"), given.get("max_tokens")
         return _Call(
-            str(served), self._game.tokens(given["messages"]), draw, asyncio.get_running_loop().create_future()
+            str(served),
+            self._vocabulary.tokens(given["messages"]),
+            random.Random(None if seed is None else str(seed)),
+            min(longest, self._vocabulary.longest_answer)
+            if type(longest) is int and longest > 0
+            else self._vocabulary.longest_answer,
+            asyncio.get_running_loop().create_future(),
         )
 
     def _answer_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         assert self._serves is not None  # `_read` refuses all requests before the first `serve`
-        sampled = self._serves[1].sample([each.prompt for each in waiting], [each.draw for each in waiting])
-        for call, token in zip(waiting, sampled, strict=True):
-            if not call.answer.done():
-                call.answer.set_result(token)
+        policy, going_on = self._serves[1], waiting
+        while going_on:
+            prompts = [[*each.prompt, *(sampled.token for sampled in each.answer)] for each in going_on]
+            for call, sampled in zip(
+                going_on, policy.sample(prompts, [each.dice.random() for each in going_on]), strict=True
+            ):
+                call.answer.append(sampled)
+            going_on = [each for each in going_on if not self._has_ended(each) and len(each.answer) < each.longest]
+        for call in waiting:
+            if not call.answered.done():
+                call.answered.set_result(None)
         self.calls += len(waiting)
         self.batches += 1
 
-    def _completion(self, call: _Call, sampled: Sampled) -> dict[str, Any]:
-        word = self._game.words[sampled.token]
-        log_prob = {"token": word, "logprob": sampled.log_prob, "bytes": list(word.encode()), "top_logprobs": []}
+    def _has_ended(self, call: _Call) -> bool:
+        return call.answer[-1].token == self._vocabulary.end
+
+    def _completion(self, call: _Call) -> dict[str, Any]:
+        tokens = [sampled.token for sampled in call.answer]
+        words = [self._vocabulary.word(token) for token in tokens]
+        log_probs = [
+            {"token": word, "logprob": sampled.log_prob, "bytes": list(word.encode()), "top_logprobs": []}
+            for word, sampled in zip(words, call.answer, strict=True)
+        ]
         return {
             "id": f"chatcmpl-{span_id()}",
             "object": "chat.completion",
@@ -152,16 +175,16 @@ class PolicyServer:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": word},
-                    "finish_reason": "length",
-                    "token_ids": [sampled.token],
-                    "logprobs": {"content": [log_prob]},
+                    "message": {"role": "assistant", "content": self._vocabulary.text(tokens)},
+                    "finish_reason": "stop" if self._has_ended(call) else "length",
+                    "token_ids": tokens,
+                    "logprobs": {"content": log_probs},
                 }
             ],
             "usage": {
                 "prompt_tokens": len(call.prompt),
-                "completion_tokens": 1,
-                "total_tokens": len(call.prompt) + 1,
+                "completion_tokens": len(tokens),
+                "total_tokens": len(call.prompt) + len(tokens),
             },
         }
 
