@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-fast test-interop test-litellm recipes check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
+.PHONY: help openapi run test test-fast test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,6 +31,9 @@ test-interop: .venv/ready-dev  ## Run unmodified Agent-lightning, in an environm
 
 test-litellm: .cache/litellm/ready  ## Run the proxy's translation of model calls with LiteLLM, in an environment of its own
 	ROLLBOOK_REQUIRE_LITELLM=1 .cache/litellm/bin/python -m pytest tests/llm_proxy/test_translation.py
+
+test-verl: .cache/verl/ready  ## Run the export of training rows against verl's own classes, in an environment of its own
+	ROLLBOOK_REQUIRE_VERL=1 .cache/verl/bin/python -m pytest tests/adapters/test_data_proto.py
 
 recipes: .venv/ready-dev  ## Apply typical changes to a copy, count the files they touch, test the copy on SQLite
 	$(BIN)/python -m tests.recipes
@@ -95,4 +98,13 @@ clean:  ## Delete what the other targets made
 	$(PYTHON) -m venv --clear .cache/litellm
 	.cache/litellm/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,litellm]" \
 		hypothesis openai psutil pytest-timeout pytest-xdist
+	@touch $@
+
+# verl wants an older version of transformers. The build of PyTorch without CUDA comes first where there is one.
+.cache/verl/ready: .venv/bin/python pyproject.toml
+	$(PYTHON) -m venv --clear .cache/verl
+	.cache/verl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0+cpu || \
+		.cache/verl/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.cache/verl/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[testing,verl]" \
+		hypothesis psutil pytest-timeout pytest-xdist
 	@touch $@

@@ -215,10 +215,13 @@ def test_a_language_model_learns_although_it_is_killed(tmp_path: Path, capsys: p
 # -- a model of a directory --------------------------------------------------------------------------------------------
 
 
-def saved(models: TransformerModels, directory: Path) -> str:
+def saved(models: TransformerModels, directory: Path, *, tied: bool = True) -> str:
     """Write a model as one that was downloaded, and return its directory."""
-    path = directory / "model"
-    models.create(0).module.float().save_pretrained(path)
+    path, module = directory / "model", models.create(0).module.float()
+    if not tied:
+        module.config.tie_word_embeddings = False
+        module.lm_head.weight = torch().nn.Parameter(module.lm_head.weight.detach().clone())
+    module.save_pretrained(path)
     models.vocabulary.tokenizer.save_pretrained(path)
     return str(path)
 
@@ -254,7 +257,7 @@ def test_the_versions_of_a_model_of_a_directory_are_directories(
 def test_a_directory_without_a_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert run("memory://", one_step(str(tmp_path / "empty"), tmp_path / "checkpoints"), runners=0) == FAILED
-    assert "empty has no tokenizer that transformers can load" in capsys.readouterr().err
+    assert "empty is no model that transformers can load" in capsys.readouterr().err
 
 
 @asynccontextmanager
@@ -296,7 +299,7 @@ async def vllm(models: PretrainedModels, requests: list[tuple[str, Any]]) -> Asy
 async def test_vllm_loads_each_version_and_is_asked_for_token_ids_and_log_probabilities(
     models: TransformerModels, tmp_path: Path
 ) -> None:
-    model, requests = saved(models, tmp_path), list[tuple[str, Any]]()
+    model, requests = saved(models, tmp_path, tied=False), list[tuple[str, Any]]()
     async with vllm(PretrainedModels(SMALL, Pretrained(model, tmp_path)), requests) as url:
         course = one_step(model, tmp_path / "checkpoints", url)
         code = await asyncio.to_thread(run, "memory://", course, name="served", runners=0, quiet=True)
@@ -316,6 +319,15 @@ async def test_vllm_loads_each_version_and_is_asked_for_token_ids_and_log_probab
 def test_a_vllm_that_cannot_be_reached_is_an_error(
     models: TransformerModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    course = one_step(saved(models, tmp_path), tmp_path / "checkpoints", "http://127.0.0.1:9")
+    course = one_step(saved(models, tmp_path, tied=False), tmp_path / "checkpoints", "http://127.0.0.1:9")
     assert run("memory://", course, runners=0, quiet=True) == FAILED
     assert "start it with VLLM_SERVER_DEV_MODE=1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_model_that_vllm_would_reload_in_part_is_refused(
+    models: TransformerModels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    course = one_step(saved(models, tmp_path), tmp_path / "checkpoints", "http://127.0.0.1:9")
+    assert run("memory://", course, runners=0, quiet=True) == FAILED
+    assert "(tie_word_embeddings), which vLLM does not reload" in capsys.readouterr().err

@@ -239,7 +239,7 @@ class PretrainedModels:
     Raises:
         TorchMissing: PyTorch is not installed.
         TransformersMissing: transformers is not installed.
-        Invalid: the tokenizer cannot be loaded.
+        Invalid: there is no such model, or vLLM cannot reload its weights.
     """
 
     first_weights = "its pretrained weights"
@@ -249,10 +249,18 @@ class PretrainedModels:
         self._how = how
         self._lib.utils.logging.disable_progress_bar()
         try:
+            config = self._lib.AutoConfig.from_pretrained(how.model)
             tokenizer = self._lib.AutoTokenizer.from_pretrained(how.model)
         except (OSError, ValueError) as error:
             problem = str(error).splitlines()[0]
-            raise Invalid("model", f"{how.model} has no tokenizer that transformers can load ({problem})") from error
+            raise Invalid("model", f"{how.model} is no model that transformers can load ({problem})") from error
+        if how.vllm is not None and config.tie_word_embeddings:
+            # vLLM 0.32 reloads the embedding, and keeps the old output layer.
+            raise Invalid(
+                "model",
+                f"{how.model} uses one matrix as its embedding and output layer (tie_word_embeddings), which vLLM "
+                "does not reload; take a model with two, or leave out the vLLM",
+            )
         self.vocabulary = ChatVocabulary(tokenizer, game)
 
     def create(self, seed: int) -> LanguageModel:
