@@ -22,7 +22,17 @@ from hypothesis import strategies as st
 from store.errors import Invalid
 from store.examples.guess_number import report
 from store.examples.guess_number.chart import draw
-from store.examples.guess_number.course import QUICK, WHOLE, Course, StepResult, at_first, at_last
+from store.examples.guess_number.course import (
+    QUICK,
+    TRANSFORMER,
+    WHOLE,
+    Course,
+    Exam,
+    StepResult,
+    at_first,
+    at_last,
+    gain,
+)
 from store.examples.guess_number.game import BEGIN, FOUND, SMALL, Game, Verdict
 from store.examples.guess_number.grpo import advantages
 from store.examples.guess_number.policy import WIDTH, Sampled
@@ -123,8 +133,17 @@ def test_what_counts_as_learned_is_a_gain_and_a_level() -> None:
     assert "found in 50 % of the last games after 20 % of the first; the requirement is more than 60 %" in lacking
 
 
+def test_an_exam_has_wilsons_interval_and_a_gain_has_newcombes() -> None:
+    # Newcombe's own example (1998, II): 56 of 70 and 48 of 80, a difference of 0.2000 from 0.0524 to 0.3339.
+    lower, upper = Exam(0, 80, 48 / 80), Exam(1, 70, 56 / 70)
+    assert lower.interval == (pytest.approx(0.4905, abs=1e-4), pytest.approx(0.7004, abs=1e-4))
+    assert gain(lower, upper) == tuple(pytest.approx(each, abs=1e-4) for each in (0.2, 0.0524, 0.3339))
+    assert Exam(0, 10, 0.0).interval[0] == pytest.approx(0.0, abs=1e-12)
+    assert Exam(0, 10, 1.0).interval[1] == pytest.approx(1.0)
+
+
 def test_the_courses_demand_more_than_luck() -> None:
-    for course in (WHOLE, QUICK):
+    for course in (WHOLE, QUICK, TRANSFORMER):
         assert course.least >= course.game.by_luck
         assert len(course.tasks) == course.game.numbers
     assert (WHOLE.steps * len(WHOLE.tasks) * WHOLE.samples, QUICK.steps * len(QUICK.tasks) * QUICK.samples) == (
