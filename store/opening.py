@@ -30,10 +30,10 @@ async def open_store(
 
     Args:
         url: a database or a server, with an optional partition.
-        clock: returns microseconds since the epoch; None for the clock of the machine, or of Postgres. A server has its
-            own clock.
-        scan_debounce_seconds: the shortest time between two checks for overdue attempts by calls marked *Sweeps* in
-            `Store`; with 0, each such call checks. A server has its own setting.
+        clock: a function that returns microseconds since the epoch. With None, a Postgres store uses the clock of its
+            database, other stores that of the machine. A server always uses its own clock.
+        scan_debounce_seconds: the minimum time between two checks for overdue attempts. The methods marked *Sweeps* in
+            `Store` make such a check; with 0, each of their calls does. A server has its own setting.
         create: whether to create the partition if it does not exist. This has no effect with a server.
         read_only: whether to refuse calls that write; the partition is then neither created nor upgraded.
         api_key: the key for a server; None for the value of `ROLLBOOK_API_KEY`, if it is set.
@@ -71,8 +71,8 @@ class InMemoryLightningStore(SQLStore):
 
     Args:
         thread_safe: accepted for compatibility and ignored; the store is always thread-safe.
-        scan_debounce_seconds: the shortest time between two checks for overdue attempts by calls marked *Sweeps* in
-            `Store`; with 0, each such call checks.
+        scan_debounce_seconds: the minimum time between two checks for overdue attempts. The methods marked *Sweeps* in
+            `Store` make such a check; with 0, each of their calls does.
         clock: returns microseconds since the epoch; None for the clock of the machine.
     """
 

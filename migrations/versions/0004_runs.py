@@ -45,14 +45,14 @@ _USERS = sa.text(
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
 )
 
-# Values for existing rows. No rollout was forked yet, so the latest attempt of a rollout is its head attempt, and all
-# attempts are tries of the same run.
+# Values for existing rows. Forks did not exist before, so each later attempt repeated the work of the first. The latest
+# attempt is therefore the head, which represents the rollout, and `tries` is the attempt's number.
 _HEAD = "CASE WHEN attempt_count > 0 THEN attempt_count END"
 _HEAD_BEFORE = "CASE WHEN sequence_id > 1 THEN sequence_id - 1 END"
 
 
 def upgrade() -> None:
-    """Add the tables of runs, and insert the events of existing spans of nodes."""
+    """Add the tables of runs. Insert a row into `run_events` for each stored span that has a node."""
     if op.get_bind().dialect.name == "postgresql":
         _widen_on_postgres()
     else:
@@ -84,7 +84,10 @@ def _attempt_columns(*, is_nullable: bool) -> list[sa.Column[Any]]:
 
 
 def _widen_on_sqlite() -> None:
-    """Create both tables again, because SQLite can add a column neither as NOT NULL nor at its place in the table."""
+    """Create `rollouts` and `attempts` again.
+
+    SQLite cannot add a required column to a table, and cannot choose the position of a new column.
+    """
     for table in ("rollouts", "attempts"):
         op.rename_table(table, f"{table}_before")
     _create_rollouts()

@@ -22,7 +22,7 @@ class Retries:
     """Time limits of the attempts of a call."""
 
     retry_seconds: float = 30.0
-    """The time between the start of the first attempt and the start of the last.
+    """The maximum time between the start of the first attempt and the start of a later one.
 
     For a long poll, this time begins at the first failure.
     """

@@ -12,7 +12,7 @@ from store.client.pools import Pool
 EVENT_STREAM: Final = "text/event-stream"
 
 SILENCE_SECONDS: Final = 60.0
-"""The time without data, including heartbeats, after which the connection counts as lost."""
+"""The time without any bytes after which the connection counts as lost. Heartbeats of the server count as bytes."""
 
 _END: Final = b"\n\n"
 _DATA: Final = b"data: "
@@ -34,7 +34,8 @@ class EventStream:
             Closed: the store was closed.
         """
         while True:
-            # The scope ends before the return, because another task may call next and a timeout belongs to one task.
+            # `call` sets a timeout of the current task, and the next call of `take` may come from another task.
+            # So `call` is left before this method returns.
             async with self._pool.call(self._operation, waits=True):
                 try:
                     chunk = await self._response.content.readany()

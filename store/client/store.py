@@ -64,10 +64,13 @@ class HTTPStore(HTTPReads, Store):
         ca_file: a PEM file of certificates to trust in addition to the certificates of the system or in
             `SSL_CERT_FILE`.
         read_only: refuse calls that write.
-        retry_seconds: the time between the start of the first attempt of a call and the start of the last.
-        timeout_seconds: the timeout of one attempt, in addition to the time that the call waits on the server.
+        retry_seconds: how long a failed call is retried: no attempt of a call starts later than this after its first
+            attempt.
+        timeout_seconds: the timeout of one attempt. A call that asks the server to wait, for example for a rollout,
+            may take longer by the time that it asks for.
         connect_seconds: the timeout of connecting.
-        connections: the most connections of one event loop for calls that do not wait on the server.
+        connections: the maximum number of connections per event loop. Calls that ask the server to wait have separate
+            connections.
 
     Raises:
         Invalid: the URL, the key, the file or a timeout is invalid.
@@ -100,7 +103,7 @@ class HTTPStore(HTTPReads, Store):
         where = address.parse(url)
         trust = trust_context(ca_file) if where.base.startswith("https:") else None
         if ca_file is not None and trust is None:
-            raise Invalid("ca_file", "needs an https:// URL; leave it out")
+            raise Invalid("ca_file", "has an effect only with an https:// URL; leave ca_file out")
         super().__init__(HTTPCore(Transport(where, headers, retries, connections, trust), read_only=read_only))
         self._log = HTTPLog(self.core)
         self._runs = HTTPRuns(self.core)
@@ -302,7 +305,8 @@ class HTTPStore(HTTPReads, Store):
                 transaction.
 
         Raises:
-            NotFound: a rollout or an attempt does not exist. The spans before it in the call are stored.
+            NotFound: a rollout or an attempt does not exist. Spans that come before the first such span in the call
+                are stored.
         """
         recorded: list[tuple[int, int]] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:

@@ -32,7 +32,7 @@ _JSON: Final = "application/json"
 _SHOWN: Final = 200
 _LARGE: Final = 512 * 1024
 _NAMED: Final = b'"error_type"'
-"""Text in errors of Rollbook and Agent-lightning servers, which errors of other proxies do not contain."""
+"""Text in each error of a Rollbook or Agent-lightning server. An error without it comes from a proxy in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class Transport:
         self._retries = retries
         self._pools = Pools(lambda: Pool(headers, connections, trust))
         self._closed = False
-        # The finaliser also keeps the pools alive, so that the sessions' finalisers do not warn before it runs.
+        # This finaliser refers to the pools. They stay alive until it closes them, so aiohttp does not warn of sessions
+        # that were not closed.
         weakref.finalize(self, self._pools.close_soon).atexit = False
 
     async def request(self, call: StoreCall, decode: Callable[[bytes], T]) -> T:
@@ -175,7 +176,9 @@ class Transport:
         return outcome if isinstance(outcome, RetryableFailure) else self._check_response(call, *outcome)
 
     async def _unless_failed(self, exchange: Awaitable[T], seconds: float) -> T | RetryableFailure:
-        """Return the result of an exchange, or a failure that may be retried. The exchange raises no store errors.
+        """Return the result of an exchange, or a failure that may be retried.
+
+        The exchange must raise only errors of aiohttp and of the operating system.
 
         Raises:
             StoreError: a retry cannot succeed.

@@ -98,7 +98,7 @@ class ProxyHandler:
             call.failed("client_left", "the client left before it had the whole answer")
         except BrokenOff:
             await self._forwarder.record(call)
-            # After a regular end, the client would consider the response complete.
+            # The connection is closed without the end of the response. Otherwise the client would consider it complete.
             await _cut_off(scope, receive)
         finally:
             # This has no effect on a call that has ended in another way.

@@ -30,7 +30,8 @@ class LLMProxy:
     Agents call `<endpoint>/rollout/<rollout_id>/attempt/<attempt_id>/v1/…`, or the plain endpoint with the headers
     `x-rollout-id` and `x-attempt-id`; calls without an attempt are forwarded but not recorded. Responses, including
     streams, are forwarded byte for byte. A client gets the end of a response only after the call's span is in the
-    store. The span gets its sequence number when the call begins, so a reward that follows has a greater number.
+    store. The span gets its sequence number when the call begins, so a reward that the agent emits after the call has a
+    greater number.
     Several proxies may run in one process, each with several backends. Backends may be replaced, paused and resumed
     from any thread while calls run.
 
@@ -46,7 +47,8 @@ class LLMProxy:
         settings: time limits, retries and sizes; see `ProxySettings`.
 
     Raises:
-        Invalid: backends are given twice or share a name, or other machines can reach the host without a key.
+        Invalid: both `model_list` and `backends` are given, two backends have one name, or other machines can reach the
+            host without a key.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class LLMProxy:
         self._pid = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy for another process. The copy does not run: it has the endpoint, and can be
-        started if this proxy does not run.
+        """Return the state of a copy for another process.
+
+        The copy is not running, but knows the endpoint. It can be started only while this proxy is stopped, because
+        both use the same port.
         """
         return {**self.__dict__, "_routes": self.backends, "_serving": None}
 
@@ -126,7 +130,7 @@ class LLMProxy:
     async def stop(self) -> None:
         """Stop listening, and return when all calls in flight have ended and are recorded.
 
-        Calls that do not end within the grace period are aborted. The port is kept for the next `start`.
+        Calls that do not end within the grace period are aborted. The proxy remembers its port for the next `start`.
         """
         if not self.is_running or self._serving is None:
             logger.warning("the proxy does not run; there is nothing to stop")
@@ -214,10 +218,11 @@ class LLMProxy:
         *,
         with_api_key: bool = False,
     ) -> LLM:
-        """Return the resource with which agents call the proxy, for `add_resources`; this call does not publish it.
+        """Return the resource with which agents call the proxy. The caller publishes it with `store.add_resources`.
 
         Args:
-            rollout_id: with `attempt_id`, the owner of the calls. Without them, the URL is completed for each attempt.
+            rollout_id: the rollout whose calls are recorded; needs `attempt_id`. Without ids, each agent that uses the
+                resource adds the ids of its own attempt to the URL.
             attempt_id: see `rollout_id`.
             model: the name of the model; None for the only model that the backends declare.
             sampling_parameters: stored in the resource.

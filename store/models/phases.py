@@ -1,4 +1,8 @@
-"""Declaration of a pipeline: phases with their nodes, the checkpoints between them, and what a re-run replaces."""
+"""Declaration of a pipeline: its phases with their nodes, the checkpoints between them, and what a re-run replaces.
+
+A run executes each phase once per scope. A scope is one subject of the run, for example one ticker. A re-run is a new
+attempt that starts at a phase of an earlier attempt, its base, and hides the base's events that it replaces.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class Checkpoint(Frozen):
 
     name: str
     keys: list[str] | None = None
-    """The keys of the state that it holds; None for the whole state."""
+    """The keys of the state that the snapshot holds. With None, it holds the whole state."""
     when: Condition = Field(default_factory=Condition)
     """The keys that must have values; otherwise the snapshot is not saved."""
 
@@ -75,11 +79,15 @@ class Checkpoint(Frozen):
 
 
 class Overlay(Frozen):
-    """The keys of a checkpoint that replace those of the fresh state of a run that starts from it."""
+    """The keys that a run takes from its checkpoint.
+
+    A run that starts from a checkpoint has a fresh state first. The checkpoint's values then replace these keys of it.
+    """
 
     include: list[str] | None = None
-    """Only these; None for all."""
+    """The keys to take. With None, all keys of the checkpoint are taken."""
     exclude: list[str] = Field(default_factory=list[str])
+    """The keys not to take, even if `include` names them."""
 
     def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the part of a checkpoint's state that replaces the fresh state."""
@@ -88,12 +96,12 @@ class Overlay(Frozen):
 
 
 class ScopeKind(Frozen):
-    """The subject of a phase: the one market, each ticker, each portfolio."""
+    """A kind of subject for which a phase runs, for example each ticker. A scope is one such subject."""
 
     fixed: str | None = None
-    """The only scope of this kind, if there is only one."""
+    """The name of the only scope of this kind. None if the kind can have several scopes."""
     normalise: Literal["upper", "lower"] | None = None
-    """The spelling of a scope in the log, whatever the caller writes."""
+    """Whether the log stores scopes of this kind in upper or lower case. With None, scopes are stored as given."""
 
     def spelled(self, scope: str) -> str:
         """Return a scope in the spelling of the log."""
@@ -107,11 +115,15 @@ class ScopeKind(Frozen):
 
 
 class CascadeMask(Frozen):
-    """The events of a phase that a cascade hides, if not all of them."""
+    """The nodes of a phase whose events a cascade hides.
+
+    A cascade is the repetition of a phase because a phase of another kind of scope runs again. A phase without this
+    declaration has all its events hidden.
+    """
 
     nodes: list[str]
     children: bool = False
-    """Also hides events whose parent node is one of the nodes."""
+    """Whether events whose parent node is one of the nodes are hidden too."""
 
 
 class Phase(Frozen):
@@ -121,27 +133,34 @@ class Phase(Frozen):
     scope_kind: str
     nodes: list[str]
     after: list[str] = Field(default_factory=list[str])
-    """The phases of the same kind of scope that come before it."""
+    """The names of the phases of the same kind of scope that must run before this one."""
     requires: str | None = None
-    """The checkpoint that a run which starts at this phase needs."""
+    """The name of a checkpoint. A run starts at this phase only from this checkpoint. None if none is needed."""
     produces: list[Checkpoint] = Field(default_factory=list[Checkpoint])
     entry: str | None = None
-    """The node at which it starts; None for the first."""
+    """The node at which the phase starts. With None, it starts at its first node."""
     overlay: Overlay = Field(default_factory=Overlay)
     """The part of the required checkpoint that replaces the fresh state."""
     cascade: list[str] = Field(default_factory=list[str])
-    """Phases of other kinds of scope that run again after this one."""
+    """The names of phases of other kinds of scope that run again whenever this phase runs again."""
     side_effects: SideEffects = "none"
-    """The external effect of running it twice; a re-run of an unsafe phase has to be confirmed."""
+    """The external effect of running the phase twice. The caller must confirm a re-run of an unsafe phase."""
     cascade_mask: CascadeMask | None = None
-    """The events that a cascade to it hides; None for all its nodes, their children and events without a node."""
+    """The events of this phase that are hidden when another phase's `cascade` makes this phase run again.
+
+    With None, these are the events of its nodes and of their children, and its events without a node.
+    """
 
 
 class Mask(Frozen):
-    """The events of its base that a re-run hides. A list that is None matches everything.
+    """A rule that selects the events of the base to hide in a re-run.
 
-    A mask hides an event of one of its scopes if it names neither nodes nor phases, or if the node is one of its nodes
-    (with `children`, also if the parent node is), or if there is no node and the phase is one of its phases.
+    With `scopes` None, the mask applies to every scope; otherwise it hides only events of these scopes. Of these events
+    it hides:
+
+    - all, if `nodes` and `phases` are both None;
+    - otherwise each event whose node is in `nodes`, and each event without a node whose phase is in `phases`;
+    - with `children`, also each event whose parent node is in `nodes`.
     """
 
     scopes: list[str] | None = None
@@ -152,7 +171,10 @@ class Mask(Frozen):
     def hides(
         self, scope: str | None, node_id: str | None, parent_node_id: str | None = None, phase: str | None = None
     ) -> bool:
-        """Return whether an event of the base is hidden, or a checkpoint or artifact, which have no node."""
+        """Return whether the mask hides an event of the base.
+
+        A checkpoint or an artifact is checked in the same way, with `node_id` None, because neither has a node.
+        """
         if self.scopes is not None and scope not in self.scopes:
             return False
         if self.nodes is None and self.phases is None:
@@ -164,7 +186,7 @@ class Mask(Frozen):
 
 
 class PhaseGraph(Resource):
-    """The phases of a pipeline, published among a run's resources so that its re-runs can be planned.
+    """The phases of a pipeline. A run publishes them among its resources, so that a re-run can be planned later.
 
     It is plain data: a server plans a re-run without the code of the pipeline. Contradictory graphs are refused at
     construction: a node in two phases of one kind of scope, a cycle, or a checkpoint that no earlier phase produces.
@@ -176,7 +198,7 @@ class PhaseGraph(Resource):
     scope_kinds: dict[str, ScopeKind]
     phases: list[Phase] = Field(min_length=1)
     unlisted: Literal["first", "last"] = "first"
-    """The phase of a scope to which a node belongs if no phase lists the node or its parent node."""
+    """The phase of its scope, first or last, to which a node belongs if no phase lists the node or its parent node."""
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -209,7 +231,7 @@ class PhaseGraph(Resource):
         return [each for each in self.of_kind(phase.scope_kind) if each.name in reached]
 
     def cascade_of(self, phases: Iterable[Phase]) -> list[Phase]:
-        """Return the phases of other scopes that run again after some phases, each once, in order."""
+        """Return the phases of other kinds of scope that run again because `phases` run again: each once, in order."""
         found: dict[str, Phase] = {}
         waiting = [name for phase in phases for name in phase.cascade]
         while waiting:
@@ -239,14 +261,16 @@ class PhaseGraph(Resource):
         cascade: bool = True,
         unlisted: Mapping[str, set[str]] | None = None,
     ) -> list[Mask]:
-        """Return the masks that a re-run from a phase applies to its base.
+        """Return the masks of a re-run that starts at a phase.
 
         Args:
-            phase: the first phase of the re-run. This phase and all later phases of the scopes are hidden, with all
-                events below their nodes. If these are all phases of the scope, the whole scope is hidden.
+            phase: the first phase of the re-run. The masks hide the events of this phase and of all later phases of the
+                scopes, with the events of their nodes' children. If these are all phases of a scope, the masks hide all
+                events of the scope.
             scopes: the scopes that run again, in the spelling of the log.
-            cascade: whether the dependent phases of other scopes run again too and are hidden.
-            unlisted: for each scope, further nodes to hide that no phase lists.
+            cascade: whether phases of other scopes that depend on the phases run again too, so that their events are
+                hidden.
+            unlisted: by scope, the nodes to hide that no phase lists.
         """
         again = self.later(phase)
         masks = [*self._scope_masks(again, scopes, unlisted or {})]
@@ -327,9 +351,10 @@ class PhaseGraph(Resource):
                         f"node {shared[0]!r} is in {phase.name!r} and in {other.name!r} of one kind of scope"
                     )
                 if shared and phase.name in cascaded and self.scope_kinds[phase.scope_kind].fixed is None:
-                    # A cascade hides its nodes in every scope.
+                    # A cascade to this phase hides its nodes in every scope, so the other phase would lose events.
                     raise ValueError(
-                        f"node {shared[0]!r} of cascade {phase.name!r} is also in {other.name!r}; rename it"
+                        f"phases {phase.name!r} and {other.name!r} both have a node {shared[0]!r}, but {phase.name!r}"
+                        " is in a cascade; rename the node in one of the phases"
                     )
 
     def _check_checkpoints(self) -> None:

@@ -1,4 +1,4 @@
-"""Pages of query results as JSON. SQL stores stream them, and the server caches them until the next commit."""
+"""Pages of query results as JSON. A store on a database streams them; the server caches them until the next commit."""
 
 from __future__ import annotations
 

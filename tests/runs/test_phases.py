@@ -164,7 +164,7 @@ A = Phase(name="a", scope_kind="ticker", nodes=["n"], produces=[Checkpoint(name=
         ([A, Phase(name="b", scope_kind="ticker", nodes=["m"], requires="c")], "no earlier phase of its scope"),
         (
             [A.model_copy(update={"cascade": ["b"]}), Phase(name="b", scope_kind="fund", nodes=["n"])],
-            "node 'n' of cascade 'b' is also in 'a'",
+            "phases 'b' and 'a' both have a node 'n'",
         ),
         (
             [A, Phase(name="b", scope_kind="ticker", nodes=["m"], produces=[Checkpoint(name="c")])],

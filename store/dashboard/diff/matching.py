@@ -25,7 +25,10 @@ class Work:
 
 
 def opcodes(a: Sequence[Hashable], b: Sequence[Hashable], work: Work) -> list[Opcode]:
-    """Return the opcodes that change `a` into `b`. If matching takes too much work, the middle is one replacement."""
+    """Return the opcodes that change `a` into `b`.
+
+    If matching takes too much work, one replacement covers all between the equal start and the equal end.
+    """
     shortest = min(len(a), len(b))
     head = next((at for at in range(shortest) if a[at] != b[at]), shortest)
     tail = next((at for at in range(shortest - head) if a[-1 - at] != b[-1 - at]), shortest - head)

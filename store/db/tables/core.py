@@ -89,8 +89,8 @@ store_info = keyed(
     family="store",
 )
 
-# One row that every batch reads: an epoch that changes when a rollout returns to an old place in the queue. Processes
-# then read the queue from its beginning again.
+# One row, which every batch reads. Each process reads the queue onwards from the position that it reached last. If a
+# rollout returns to a place before that position, `epoch` changes, and each process starts at the queue's beginning.
 queue_epoch = Table(
     "queue_epoch",
     metadata,
@@ -110,7 +110,7 @@ commits = _log_table(
     Column("recorded_at", BigInteger, nullable=False),
     Column("writer", Str, nullable=False),
     Column("chain_hash", LargeBinary, nullable=False),
-    # Running totals, so that statistics need one row at any position of the log.
+    # Totals of the log up to this commit, so that statistics as of any position are read from one row.
     Column("events", BigInteger, nullable=False),
     Column("rollouts", BigInteger, nullable=False),
     Column("attempts", BigInteger, nullable=False),
@@ -198,9 +198,11 @@ rollouts = Table(
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False, index=True, info=_ONCE),
     Column("last_position", BigInteger, nullable=False),
-    # The sequence id of the attempt whose view is the view of the rollout; null before the first attempt.
+    # The sequence id of the head attempt, whose events count as the rollout's current history. Null before the first
+    # attempt.
     Column("head", Integer),
-    # The version of the last event that a plan to fork depends on.
+    # The stream version of the rollout's last event that a plan for a fork depends on. A plan made for an older version
+    # is out of date.
     Column("run_version", BigInteger),
     info={"family": "projection"},
 )
@@ -228,11 +230,12 @@ attempts = Table(
     Column("last_position", BigInteger, nullable=False),
     # The number of attempts with the same rerun_seq up to this one.
     Column("tries", Integer, nullable=False),
-    # The version of the fork whose masks apply to the view. A retry uses the fork of the attempt that it retries.
+    # A fork is an attempt that continues another attempt, its base, and hides a part of the base's events. This is the
+    # stream version of the fork event that states what is hidden. A retry uses the fork of the attempt that it retries.
     Column("fork_version", BigInteger),
     Column("base", Integer),
     Column("base_version", BigInteger),
-    # The head of the rollout before the attempt started.
+    # The value of `rollouts.head` before the attempt started.
     Column("head_before", Integer),
     info={"family": "projection"},
 )
@@ -273,7 +276,7 @@ resources = Table(
     Column("body_position", BigInteger, nullable=False),
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False),
-    # The resources that were written last are the latest.
+    # The latest resources are those with the greatest `last_position`, whether they were added or updated there.
     Column("last_position", BigInteger, nullable=False, index=True),
     info={"family": "projection"},
 )
@@ -293,7 +296,7 @@ workers = Table(
     info={"family": "projection"},
 )
 
-# A row exists exactly while its rollout is queuing or requeuing. Positions of the log order the queue.
+# A row exists exactly while its rollout is queuing or requeuing. The queue is sorted by positions of the log.
 queue = Table(
     "queue",
     metadata,
@@ -342,8 +345,8 @@ watch = keyed(
     family="signal",
 )
 
-# Keys of batches that wrote no event. They show whether a COMMIT succeeded whose result was lost. They are deleted
-# after an hour.
+# Keys of batches that wrote no event. If the reply to a COMMIT is lost, the presence of the key proves that the COMMIT
+# succeeded. The keys are deleted after an hour.
 batches = keyed(
     "batches",
     Column("batch_key", Str, primary_key=True),
@@ -357,7 +360,7 @@ idempotency = keyed(
     Column("key", Str, primary_key=True),
     Column("scope", Str, primary_key=True),
     Column("request_hash", LargeBinary, nullable=False),
-    # The position of the last event when the call was decided. A repeated call gets the state at this position.
+    # The position of the log's last event when the call was executed. A repeated call gets the state at this position.
     Column("position", BigInteger, nullable=False),
     # JSON: the ids and numbers of the reply, without its payload.
     Column("reply", Str, nullable=False),

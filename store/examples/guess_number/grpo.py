@@ -58,7 +58,7 @@ class Grpo(Algorithm):
     algorithm learns from them as it did the first time, which leads to the same weights.
 
     Weights are stored as separate resources with the id `<run>/weights/<version>`. The resources of the agents contain
-    this id and the model `policy@<version>` at the proxy.
+    this id, the address of the proxy and the model's name there, `policy@<version>`.
 
     Args:
         run: the name of the run; a store may contain many runs.
@@ -214,7 +214,7 @@ class Grpo(Algorithm):
         )
 
     def _shown(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
-        """Return the words of the first game about each secret, from its last call."""
+        """Return, for each secret, the words in the last call of the first game with this secret."""
         words_by_rollout: dict[str, list[str]] = {}
         for each in triplets:
             said = [message["content"] for message in each.prompt["raw_content"][1:]]

@@ -21,7 +21,7 @@ MOST_LINES: Final = 256
 
 
 class _Lines(dict[Header, bytes]):
-    """Cache of header lines that many responses share; the line of the date, for example, for a second."""
+    """Cache of encoded header lines. Many responses share a line: all responses of one second have the same date."""
 
     def __missing__(self, header: Header) -> bytes:
         name, value = header

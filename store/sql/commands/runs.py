@@ -38,7 +38,7 @@ MAX_REASON_BYTES: Final = 1024
 _PHASES: Final = {kind.type: kind for kind in (PhaseStarted, PhaseCompleted, PhaseSkipped)}
 _NAMES: Final = ("node_id", "scope", "parent_node_id", "agent", "phase", "node_exec", "status", "service")
 _PAYLOAD: Final = ("message", "prompt", "response", "error")
-# With at most this many metrics, `data` stays within its limit, because the length of names is limited.
+# With at most this many metrics, an event's `data` cannot exceed its limit of 8 KiB, because names are limited too.
 _FEW_METRICS: Final = 16
 
 
@@ -240,7 +240,7 @@ def _metadata(plan: ForkPlan, told: Json) -> Body:
 
 
 def move_head(rollout_id: str, attempt_id: str, reason: str | None, request_id: str | None) -> MoveHead:
-    """Return the command that moves the head."""
+    """Return the command that makes an attempt the head, whose events count as the rollout's current history."""
     return MoveHead(
         rollout_id=check_text(rollout_id, "rollout_id"),
         attempt_id=check_text(attempt_id, "attempt_id"),
@@ -280,7 +280,7 @@ def _payload(value: dict[str, Any], path: str) -> Body | None:
 
 
 def _check_data(fact: Any, path: str) -> None:
-    """Check that the data of a fact, which are not payload, fit into the log.
+    """Check that the data of a fact fit into the log. Payload is stored separately and not counted.
 
     Raises:
         TooLarge: the data have more than 8 KiB.

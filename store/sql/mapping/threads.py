@@ -1,4 +1,4 @@
-"""Models of threads, made from rows and payload."""
+"""Conversion of rows and payload to the models of threads: conversations of an agent, stored as checkpoints."""
 
 from __future__ import annotations
 
