@@ -31,7 +31,7 @@ _MOST_EVENTS: Final = 50
 
 @pages.get("/ui/rollouts/{rollout_id}/waterfall")
 async def waterfall(request: PageRequest) -> PageContent:
-    """Show an attempt's spans on a time axis. A script of the page applies the filters `span`, `q`, `kind` and `errors`."""
+    """Show an attempt's spans on a time axis. The script applies the filters `span`, `q`, `kind` and `errors`."""
     looked = await look(request)
     rows: list[SpanRow] = []
     if looked.attempt is not None:
