@@ -21,7 +21,7 @@ _LISTED: Final = 10
 async def rollout(store: Store, given: str) -> str:
     """Return the id of the rollout whose id is `given`, or begins with `given`.
 
-    The beginning may omit the prefix of the id, which ends with the first `-`.
+    The beginning may omit the prefix of the id, for example `ro-`.
 
     Raises:
         NotFound: no rollout id begins with `given`.
@@ -54,8 +54,8 @@ async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout",
 async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None = None) -> str:
     """Return the id of an attempt. `given` is the id, its beginning, the number of the attempt, or `latest`.
 
-    If `given` consists of digits, it must be the number of an attempt, or a complete id without the prefix, which ends
-    with the first `-`. Digits never stand for the beginning of an id.
+    If `given` consists of digits, it must be the number of an attempt, or a complete id without its prefix `at-`.
+    Digits never stand for the beginning of an id.
 
     Args:
         store: the store with the rollout.

@@ -44,7 +44,7 @@ logger = logging.getLogger("store.server")
 
 _FILES: Final = 65_536
 _PIPELINE_SECONDS: Final = 15.0
-"""The maximum wait for the start of the pipeline's runner, and at the end for the runs that are interrupted."""
+"""The maximum time to wait until the pipeline's runner has started, and at the end until the runner has stopped."""
 _LOOK_SECONDS: Final = 0.02
 
 
@@ -59,8 +59,8 @@ def run(
     Args:
         settings: the settings of the server.
         listener: the listening socket.
-        seat: the connection of a worker process to the parent process. None means that this is the only server process;
-            then it handles signals itself.
+        seat: the connection of a worker process to the parent process; None for the only server process, which handles
+            signals itself.
         on_started: a function that is called when the server accepts requests.
     """
     with asyncio.Runner(loop_factory=new_loop) as runner:

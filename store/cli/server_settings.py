@@ -42,9 +42,10 @@ class ServeSettings:
     """The pipeline to execute in the server: `package.module:NAME`."""
     pipeline_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     phase_graph: str | None = None
-    """The phase graph, the phases and their order, of runs that clients post: `package.module:NAME`, or `none`.
+    """The phase graph (the phases and their order) of runs that clients post, as `package.module:NAME`.
 
-    None selects the graph of the pipeline, or without a pipeline the graph of the trading front end.
+    The text `none` means that these runs have no phase graph. The value None selects the graph of the pipeline, or
+    without a pipeline the graph of the trading front end.
     """
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
     """The maximum time for which a run that a client posted may show no sign of life."""
@@ -66,7 +67,7 @@ class ServeSettings:
 
 
 def announce(text: str) -> None:
-    """Print the startup message. It is flushed, so a program that reads the output through a pipe gets it at once."""
+    """Print the startup message, and flush the output, so that a program that reads a pipe gets the message at once."""
     line(text)
     sys.stdout.flush()
 

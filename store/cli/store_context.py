@@ -18,7 +18,7 @@ T = TypeVar("T")
 def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
     """Open the store for reading, call `work` with the store, and return the result.
 
-    Opening for reading creates and upgrades nothing, and ends no overdue attempt.
+    Opening for reading creates and upgrades nothing, and ends no attempt that has exceeded its time limit.
 
     Raises:
         NotFound: there is no such store; the message names the command that creates a store.

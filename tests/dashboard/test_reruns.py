@@ -86,7 +86,7 @@ async def test_side_effects_are_not_repeated_unless_they_were_confirmed(api: Api
     refused = await confirm(api, run, form, confirm_side_effects="")
     assert refused.status == 428
     read = Read(refused.body)
-    assert "Tick the box that confirms them" in read.text
+    assert "Tick the box that confirms the side effects" in read.text
     assert "confirm_side_effects" in read.marked("name")
     assert len(await store.runs.list_lineage(run.rollout_id)) == 1
     # The others left alone, there is nothing to confirm.

@@ -43,7 +43,7 @@ def annotate(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Add labels and notes to a rollout, or remove labels; `rollbook show` lists both, the log records every change."""
+    """Add labels and notes to a rollout, or remove labels; `rollbook show` lists both. The log records every change."""
     if note is None and not label and not remove_label:
         raise typer.BadParameter("give --note TEXT, --label LABEL or --remove-label LABEL")
     text = _note(note)

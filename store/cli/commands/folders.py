@@ -117,7 +117,7 @@ def mirror(
         bool, typer.Option("--once", help="Stop at the end of the log, without waiting for new events.")
     ] = False,
 ) -> None:
-    """Write a folder for every run, and update the folders until Ctrl+C. When restarted, continue where it stopped."""
+    """Write a folder for every run, and update the folders until Ctrl+C. A restarted mirror continues where it stopped."""
 
     def report(rollout_id: str, folder: Path) -> None:
         line(f"{rollout_id}\t{folder}")

@@ -5,7 +5,7 @@ re-run in this process.
 
 A run is a rollout that a pipeline executes in phases; a node is one step of a phase. A phase is executed for a scope, a
 subject such as a ticker, and may start from a saved state of the scope, a checkpoint. The head is the attempt whose
-results are those of the run. The re-run of a phase may cascade: phases of other scopes that depend on it run again.
+results are those of the run. The re-run of a phase may cascade: dependent phases of other scopes then run again, too.
 """
 
 from __future__ import annotations

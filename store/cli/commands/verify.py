@@ -1,7 +1,7 @@
 """`rollbook verify`, `rebuild` and `seal`: verification of the log and the tables, and repair of the tables.
 
 The tables are computed from the log, a chain of hashed commits. A seal is a file with the hash at one position of the
-log; it later shows that the log up to that position was not changed.
+log. With the seal, a later verification finds out whether the log up to that position was changed.
 """
 
 from __future__ import annotations

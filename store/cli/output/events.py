@@ -25,8 +25,8 @@ _MOVED: Final = {
 }
 
 
-# A command may follow the log for days, so only this many attempts are remembered, the latest. A sentence names an
-# attempt that is not remembered by its id instead of its number.
+# A command may follow the log for days, so only the latest attempts are remembered, at most this many. Sentences about
+# any other attempt contain its id instead of its number.
 _REMEMBERED: Final = 100_000
 
 

@@ -14,8 +14,8 @@ _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 def moment(text: str, now: datetime | None = None) -> int | datetime:
     """Convert a text to a position of the log or to a timezone-aware time.
 
-    A number is a position of the log, the number of an event in it. A time is written as in RFC 3339, as a date with or
-    without a time of day, as a time of day (which means today), or as an age such as `10m ago`. A time without a UTC
+    A number is a position of the log, which is the number of an event. A time is written as in RFC 3339, as a date with
+    or without a time of day, as a time of day (which means today), or as an age such as `10m ago`. A time without a UTC
     offset is a local time.
 
     Raises:

@@ -1,8 +1,9 @@
 """The layout of the graph of a run.
 
 A run is a rollout that a pipeline executes in phases. A phase is executed for a scope, a subject such as a ticker, and
-consists of nodes, its steps. A scope is drawn as a column of nodes. Scopes that others share are drawn above the
-columns, and scopes that depend on others below the columns. The version of an event is its number in the rollout.
+consists of nodes, its steps. The phase graph declares the phases and their order. A scope is drawn as a column of
+nodes. A scope that all others share is drawn above the columns, and a scope that depends on others below the columns.
+The version of an event is its number in the rollout.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DrawnNode:
     began_at: int | None
     """The time of the first event, in microseconds since the epoch."""
     seconds: float | None
-    """The duration that the last result of the node reports, or else the time from its first to its last event."""
+    """The duration that the last result of the node reports, or else the time from the first event to the last."""
     tokens_in: float | None
     tokens_out: float | None
     model: str | None

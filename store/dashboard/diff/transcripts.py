@@ -70,7 +70,7 @@ class TranscriptDiff:
 
 
 def messages(entries: Sequence[Entry]) -> list[SideMessage]:
-    """Return the entries of a transcript that are compared, which are those that have contents."""
+    """Return the entries of a transcript that are compared: all except plain spans and repeated responses."""
     return [_message(entry) for entry in entries if entry.kind in _COMPARED_KINDS]
 
 

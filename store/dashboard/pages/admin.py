@@ -66,7 +66,7 @@ async def create_key(request: PageRequest) -> PageContent:
     """Create a key, and show it once.
 
     Raises:
-        Conflict: the server would then require a key, but no key would give a visitor access to this page.
+        Conflict: with the new key, the server would require a key, but no key would give access to this page.
     """
     role = _role(request)
     bound_to = _bound_to(request)
@@ -91,7 +91,7 @@ async def create_key(request: PageRequest) -> PageContent:
     key, text, is_first = await _with_keys(request, make, create=True)
     logger.info("%s made the key %s with the role %s", request.visitor.actor, key.key_id, key.role)
     values = {"key": _shown(key, system_clock(), request), "is_first": is_first}
-    # The secret is not a value of the page, so that the JSON twin does not contain it.
+    # The secret is not a value of the page, so that the JSON version of the page does not contain it.
     return PageContent("admin_key.html", values, "New key", 201, hidden={"secret": text})
 
 

@@ -17,12 +17,12 @@ MOST_NOTES: Final = 20
 """The maximum number of notes that a page shows. If a rollout has more notes, the page shows the latest."""
 _SUGGESTED: Final = 50
 _TABS: Final = ("waterfall", "events", "training", "raw")
-"""The names in paths of the tabs that contain the form. The first tab contains the form too, but has no such name."""
+"""The path segments of the tabs that contain the form. The first tab contains the form too, but needs no segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutAnnotations:
-    """The labels and notes of a rollout, for the template and the JSON twin."""
+    """The labels and notes of a rollout, for the template and the JSON version of a page."""
 
     labels: list[str]
     notes: list[Note]

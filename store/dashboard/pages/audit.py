@@ -46,8 +46,8 @@ async def audit(request: PageRequest) -> PageContent:
         before=request.maybe_whole("before", least=1),
         limit=request.rows,
     )
-    # The summary is read before the list. An event that is recorded between the two reads has a position after the
-    # summary, so the page learns of the event even if the list does not contain it.
+    # The summary is read before the list. If an event is recorded between the two reads, its position is greater than
+    # the position in the summary, so the page notices the event later even if the list does not contain it.
     whole = await request.store.core.look(log_rows.whole)
     found = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
     values = {
@@ -142,7 +142,8 @@ async def _verifying(request: PageRequest, report: Any) -> PageContent:
 async def seal(request: PageRequest) -> File:
     """Return a seal of the log as a file, as `rollbook seal` writes it.
 
-    A seal contains the position and the hash of the log's end; it later shows whether the log up to it was changed.
+    A seal contains the last position of the log and its hash. With the seal, a later verification finds out whether the
+    log up to that position was changed.
     """
     store = request.store
 

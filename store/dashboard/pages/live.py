@@ -19,7 +19,7 @@ PAUSE_SECONDS: Final = 0.5
 """The minimum time between two server-sent events, however many changes there are."""
 HEARTBEAT_SECONDS: Final = 10.0
 MOST_STREAMS: Final = 200
-"""If more streams changed, the server-sent event does not list them. Pages then assume that anything has changed."""
+"""If more streams changed, the server-sent event lists none. Pages then assume that anything may have changed."""
 
 
 async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:

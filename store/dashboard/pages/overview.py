@@ -114,7 +114,7 @@ def _sum(minute: dict[str, int]) -> int:
 
 
 def _throughput(minutes: list[dict[str, int]]) -> dict[str, float | None]:
-    """Return the throughput of the last hour. The rate per minute covers the last minutes before the current minute."""
+    """Return the throughput of the last hour. The rate is that of the `_RECENT` minutes before the current minute."""
     ended = sum(map(_sum, minutes))
     over = minutes[-1 - _RECENT : -1]
     return {

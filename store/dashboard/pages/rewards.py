@@ -1,7 +1,7 @@
 """The rewards page: rewards, lengths, durations and failures by step or by time, and the distribution of rewards.
 
-A bucket is a range of the axis of a chart: some training steps, or some time. A reward may have several dimensions,
-which are named values.
+A bucket is a range of the horizontal axis of a chart: a range of training steps or of time. A reward may have several
+dimensions, which are named values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_CHARTS: Final = 6
 MANY: Final = 20_000
 """With more rollouts than this, the page is rendered without the curves, and loads them with a second request."""
 TABLE_ROWS: Final = 24
-"""The number of buckets in the tables below the charts. The JSON twin contains all buckets."""
+"""The number of buckets in the tables below the charts. The JSON version of the page contains all buckets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class Beside:
     far: str | None
     """The page after this page; None on the last page."""
     again: str | None
-    """This first page without the rollouts that are added later; None on other pages."""
+    """The first page without rollouts that are added after this request; None on other pages than the first."""
 
 
 def _beside(plain: PageRequest, wanted: RolloutListQuery, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:

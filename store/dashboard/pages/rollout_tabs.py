@@ -59,7 +59,7 @@ async def training(request: PageRequest) -> PageContent:
     looked = await look(request)
     adapter = request.among("adapter", list(ADAPTERS), "tracer")
     found = await looked.spans(limit=ADAPTED)
-    # Adapting two thousand spans takes time, so it runs in a thread and does not block other requests.
+    # Converting two thousand spans takes time, so it runs in a thread and does not block other requests.
     view = await asyncio.to_thread(training_view, found.items, adapter)
     values = {"view": view, "read": len(found.items), "total": found.total}
     return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
@@ -124,7 +124,7 @@ async def cancel(request: PageRequest) -> Done:
 
 @pages.post("/ui/rollouts/{rollout_id}/retry")
 async def retry(request: PageRequest) -> Done:
-    """Enqueue a rollout again, which must have ended; it becomes the last in the queue."""
+    """Put a rollout, which must have ended, into the queue again, as the last rollout."""
     rollout = await _found(request)
     if rollout.status not in TERMINAL:
         raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status}; only an ended rollout can be retried")

@@ -1,9 +1,10 @@
 """The pages of runs: the list, the graph of a run with its attempts and nodes, and the comparison of two attempts.
 
-A run is a rollout that a pipeline executes in phases; a node is one step of a phase. A phase is executed for a scope, a
-subject such as a ticker. An attempt may repeat a part of the run and take the rest from an earlier attempt, its base.
-The head is the attempt whose results are those of the run. A view selects events: for example, the view `attempt:2`
-contains the events of attempt 2 and those that it took from its base.
+A run is a rollout that a pipeline executes in phases; a node is one step of a phase, and records run events. A phase is
+executed for a scope, a subject such as a ticker. The phase graph declares the phases and their order. An attempt may
+repeat a part of the run and take the rest from an earlier attempt, its base. The head is the attempt whose results are
+those of the run. A view selects events: for example, the view `attempt:2` contains the events of attempt 2 and the
+events that this attempt took from its base.
 """
 
 from __future__ import annotations
@@ -297,7 +298,7 @@ async def compare(request: PageRequest) -> PageContent:
 
 
 def _pair(request: PageRequest, lineage: Sequence[AttemptNode]) -> tuple[int, int]:
-    """Return the numbers of the attempts to compare, by default of the base of the head and of the head."""
+    """Return the numbers of the two attempts to compare. By default, these are the base of the head, and the head."""
     if not lineage:
         return 0, 0
     head = next((node for node in lineage if node.is_head), lineage[-1])

@@ -162,7 +162,7 @@ def _joined(before: BusyPeriod, after: BusyPeriod) -> BusyPeriod:
 def _bar(stretch: BusyPeriod, window: Window) -> ActivityBar:
     scale = LANE_WIDTH / (window.until - window.since)
     start = max(stretch.start_at - window.since, 0) * scale
-    # A bar is at least half a cell wide, so that it is visible.
+    # With this minimum width, a short period is still visible.
     width = max((min(stretch.end_at, window.until) - window.since) * scale - start, 0.5)
     x = min(start, LANE_WIDTH - width)
     whose = stretch.rollout_id if stretch.attempts == 1 else None

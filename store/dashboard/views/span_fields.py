@@ -31,7 +31,7 @@ class SpanField:
 def fields_of(
     attributes: Mapping[str, Any], *, whole: bool = False, longest: int = LONGEST, most: int = MOST_FIELDS
 ) -> list[SpanField]:
-    """Return attributes sorted by their names. Parts of names between dots that are numbers are sorted as numbers.
+    """Return attributes sorted by their names. Names are split at dots, and parts that are numbers sort as numbers.
 
     Args:
         attributes: the attributes of a span, an event or a resource.
