@@ -46,7 +46,7 @@ def _statuses(allowed: Any) -> Any:
         "--status",
         parser=status,
         metavar="STATUS",
-        help=f"Show only this status, one of {', '.join(words)}; may be repeated.",
+        help=f"Show only objects with this status, one of {', '.join(words)}; may be repeated.",
     )
 
 
@@ -131,6 +131,6 @@ Fallback = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="While the store is unavailable, continue runs of --pipeline in folders below DIR; import them later.",
+        help="Continue runs of --pipeline in folders below DIR while the store is unavailable, then import them.",
     ),
 ]

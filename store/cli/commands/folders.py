@@ -117,7 +117,10 @@ def mirror(
         bool, typer.Option("--once", help="Stop at the end of the log, without waiting for new events.")
     ] = False,
 ) -> None:
-    """Write a folder for every run, and update the folders until Ctrl+C. A restarted mirror continues where it stopped."""
+    """Write a folder for every run, and update the folders until Ctrl+C.
+
+    If the command is started again, it continues where it stopped.
+    """
 
     def report(rollout_id: str, folder: Path) -> None:
         line(f"{rollout_id}\t{folder}")

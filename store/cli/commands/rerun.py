@@ -92,7 +92,7 @@ def rerun(
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from the phase of this node.")] = None,
     phase: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from this phase.")] = None,
     scope: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Re-run this scope; may be repeated.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan without starting it.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan without starting the re-run.")] = False,
     base: Annotated[
         str, typer.Option(metavar="head|N", help="The attempt to build on: the head, or attempt N.")
     ] = "head",

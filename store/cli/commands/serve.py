@@ -74,7 +74,8 @@ def serve(
     pipeline: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:PIPELINE", help="Also execute runs in the server, with this Pipeline; for a single machine."
+            metavar="MODULE:PIPELINE",
+            help="Also execute runs in the server, with this Pipeline; meant for one machine.",
         ),
     ] = None,
     orphans: Orphans = OrphanChoice.RESUME,
