@@ -163,7 +163,7 @@ async def test_moving_the_head_undoes_a_rerun_and_says_who_did_it(api: Api, stor
     before = await seen(store, run)
     await whole_rerun(store, run, "risk", "RIG")
     page = (await api.get(f"//ui/runs/{run.rollout_id}")).body.decode()
-    assert re.search(r"Make attempt 1 the head of this run\? Attempt 2 stays", page)
+    assert re.search(r"Make attempt 1 the head of this run\? Attempt 2 and its results are kept", page)
     fields = {"attempt": "1", "reason": "the old one was right"}
     answer = await api.send("POST", f"//ui/runs/{run.rollout_id}/head", data=fields, allow_redirects=False)
     assert (answer.status, answer.headers["location"]) == (303, f"/ui/runs/{run.rollout_id}")
