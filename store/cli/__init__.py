@@ -1,4 +1,7 @@
-"""The command-line program `rollbook`, which inspects, verifies and serves stores. Its commands call other packages."""
+"""The command-line program `rollbook`, which inspects, verifies and serves stores.
+
+The work of the commands is done by the other packages of `store`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The command-line program `rollbook`, which imports only the module of the command that is called.
 
-Each command is one module of `store.cli.commands`. Importing these modules takes longer than printing help, so names,
-panels and help lines are read from their source.
+The commands are declared in the modules of `store.cli.commands`. Importing all these modules would take longer than
+printing the help. Therefore the names, help panels and help lines of the commands are read from the source text of the
+modules.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _ORDER: Final = (
     *("train", "runner", "proxy", "guess-number", "trading"),
     *("import-runs", "export-run", "mirror", "ls", "partitions", "keys"),
 )
-"""The order of the commands in the help. All other commands follow."""
+"""The order of the commands in the help. Commands that are not listed here follow in alphabetical order."""
 
 
 class _Declared(TyperCommand):
-    """A placeholder for a command whose module is not imported yet; it provides the help line."""
+    """A placeholder for a command whose module is not imported yet. The placeholder provides the name and help line."""
 
     def __init__(self, module: str, name: str, **attributes: Any) -> None:
         super().__init__(name, **attributes)
@@ -51,7 +52,7 @@ class Program(Commands):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the called command after importing its module."""
+        """Import the module of the called command, and return the command."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and isinstance(command, _Declared):
             command = get_group(import_module(command.module).app).commands[name]
@@ -60,7 +61,7 @@ class Program(Commands):
 
 @cache
 def _all_declared() -> dict[str, _Declared]:
-    """Return the commands of all modules by name.
+    """Return placeholders for the commands of all modules, by the names of the commands.
 
     The result is cached, because tests run many commands in one process.
     """
@@ -69,7 +70,10 @@ def _all_declared() -> dict[str, _Declared]:
 
 
 def _declared(path: Path) -> Iterator[_Declared]:
-    """Yield the commands of a module: functions under `@app.command(…)`, and groups `typer.Typer(name=…)`."""
+    """Yield a placeholder for each command that a module declares.
+
+    A command is a function that is decorated with `@app.command(…)`, or a group that `typer.Typer(name=…)` makes.
+    """
     module = f"store.cli.commands.{path.stem}"
     for node in ast.parse(path.read_bytes()).body:
         match node:
@@ -94,7 +98,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 the database does not match its log, 4 unavailable, 5 not found.",
     no_args_is_help=True,
     add_completion=False,
-    # Python prints the traceback of a bug. Typer's own traceback would also contain the values of all variables.
+    # If a bug raises an exception, Python prints the traceback. Typer's own traceback would also contain the values of
+    # all variables.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

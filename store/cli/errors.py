@@ -1,4 +1,4 @@
-"""Errors of commands: one message on standard error, and an exit code.
+"""Errors of commands. A command that fails prints one message on standard error and ends with one of these exit codes.
 
 0 ok · 1 error · 2 usage · 3 integrity: the database does not match its log · 4 unavailable · 5 not found ·
 130 interrupted · 141 the reader of the output has closed the pipe
@@ -37,7 +37,7 @@ class Ambiguous(StoreError):
 
 
 class Commands(TyperGroup):
-    """A group of commands that reports their errors."""
+    """A group of commands that converts the errors of its commands to messages and exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and convert errors of the store, of files and of a closed pipe to exit codes."""

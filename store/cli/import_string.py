@@ -1,4 +1,7 @@
-"""Import of objects that users name as `package.module:NAME`."""
+"""Import of the objects that users of the command line name as `package.module:NAME`.
+
+A pipeline is an object of the user that executes runs phase by phase.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,17 @@ if TYPE_CHECKING:
     from store.training import Pipeline
 
 _SHIPPED: Final = {"trading": "store.examples.trading.desk:pipeline"}
-"""The pipelines of the shipped examples, by their short names."""
+"""The short names for the pipelines of the examples that this package contains."""
 
 
 def imported(option: str, name: str) -> Any:
-    """Return the module of this name; the current directory is importable.
+    """Import and return the module `name`, which may also be in the current directory.
 
     Raises:
-        Invalid: the module cannot be imported; the message names the option.
+        Invalid: the module cannot be imported. The message names `option`, the command-line option that was given.
     """
-    # As with `python -m`, modules in the current directory are importable, here and in runner processes.
+    # As with `python -m`, modules in the current directory can be imported, also by the runner processes that this
+    # process starts.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -32,10 +36,12 @@ def imported(option: str, name: str) -> Any:
 
 
 def named(option: str, target: str, kind: type[Any]) -> Any:
-    """Return the object at `package.module:NAME`. A class of this kind is instantiated without arguments.
+    """Return the object that `target` names as `package.module:NAME`. The object must be an instance of `kind`.
+
+    If `target` names the class `kind` or a subclass, return a new instance, made without arguments.
 
     Raises:
-        Invalid: there is no such object, or it is of another kind.
+        Invalid: `target` has another form, there is no such object, or the object is not an instance of `kind`.
     """
     module, _, attribute = target.partition(":")
     if not module or not attribute:
@@ -51,10 +57,12 @@ def named(option: str, target: str, kind: type[Any]) -> Any:
 
 
 def pipeline_named(option: str, target: str) -> Pipeline:
-    """Return the pipeline at `package.module:NAME`; `trading` stands for the pipeline of the shipped example.
+    """Return the pipeline that `target` names as `package.module:NAME`.
+
+    The short name `trading` stands for the pipeline of the trading example in this package.
 
     Raises:
-        Invalid: there is no such object, or it is not a pipeline.
+        Invalid: `target` has another form, there is no such object, or the object is not a pipeline.
     """
     from store.training import Pipeline
 

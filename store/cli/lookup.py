@@ -21,7 +21,7 @@ _LISTED: Final = 10
 async def rollout(store: Store, given: str) -> str:
     """Return the id of the rollout whose id is `given`, or begins with `given`.
 
-    The prefix up to the first `-` may be omitted.
+    The beginning may omit the prefix of the id, for example `ro-`.
 
     Raises:
         NotFound: no rollout id begins with `given`.
@@ -33,7 +33,10 @@ async def rollout(store: Store, given: str) -> str:
 async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Found:
     """Return the kind and the id of the object whose id is `given`, or begins with `given`.
 
-    It raises the errors of `rollout`.
+    Raises:
+        NotFound: no id of these kinds begins with `given`.
+        Ambiguous: several ids begin with `given`.
+        Invalid: `given` is empty.
     """
     if not given:
         raise Invalid("ID", "is empty; give at least the beginning of an id")
@@ -49,9 +52,16 @@ async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout",
 
 
 async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None = None) -> str:
-    """Return the id of an attempt; `given` is this id, a beginning of the id, the attempt's number, or `latest`.
+    """Return the id of an attempt. `given` is the id, its beginning, the number of the attempt, or `latest`.
 
-    A number is never treated as the beginning of an id. It is an attempt number, or a complete id without its prefix.
+    If `given` consists of digits, it must be the number of an attempt, or a complete id without its prefix `at-`.
+    Digits never stand for the beginning of an id.
+
+    Args:
+        store: the store with the rollout.
+        rollout_id: the rollout of the attempt.
+        given: the text that the user gave.
+        as_at: search the attempts that the store contained at this moment; None for now.
 
     Raises:
         NotFound: the rollout has no such attempt.
@@ -72,7 +82,10 @@ async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None 
 
 
 async def _candidates(store: Store, kind: Kind, given: str) -> tuple[list[str], bool]:
-    """Return the id itself if it exists, else ids that begin with it, and whether these are all matching ids."""
+    """Return `[given]` if an object has exactly this id, otherwise ids that begin with `given`.
+
+    The second value is False if more ids may match than are returned.
+    """
     if await _EXISTS[kind](store, given):
         return [given], True
     matching: list[str] = []

@@ -1,4 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+A run is a rollout that a pipeline executes in several steps. The log is the list of all events of a store; a position
+is the number of an event in the log.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def _moment(text: str) -> int | datetime:
 
 
 def lifetime(text: str) -> float:
-    """Return a lifetime such as `30d` or `12h` in seconds."""
+    """Return in seconds the lifetime that a text such as `30d` or `12h` gives."""
     try:
         return seconds_in(text)
     except ValueError as error:
@@ -39,7 +43,10 @@ def _statuses(allowed: Any) -> Any:
         return text
 
     return typer.Option(
-        "--status", parser=status, metavar="STATUS", help=f"One of {', '.join(words)}; may be repeated."
+        "--status",
+        parser=status,
+        metavar="STATUS",
+        help=f"Show only objects with this status, one of {', '.join(words)}; may be repeated.",
     )
 
 
@@ -52,41 +59,60 @@ Db = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# Typer requires a single class. With a parser, any class works.
+# Typer does not accept a union as the type of an option. With a parser, Typer accepts any type.
 AsAt = Annotated[
     Any,
     typer.Option(
         parser=_moment,
         metavar="POSITION|TIME",
-        help="Show the store as of a position of the log or a time: 2026-11-20T02:00:00Z, '2026-11-20 03:00' (local"
-        " time), '10m ago'.",
+        help="Show the store as it was at a position of the log or at a time, for example 2026-11-20T02:00:00Z,"
+        " '2026-11-20 03:00' (local time) or '10m ago'.",
     ),
 ]
-Sort = Annotated[str | None, typer.Option(metavar="FIELD", help="Sort by this field; --json shows the fields.")]
+Sort = Annotated[str | None, typer.Option(metavar="FIELD", help="Sort by this field; --json shows the field names.")]
 Descending = Annotated[bool, typer.Option("--desc", help="Sort in descending order: the greatest or newest first.")]
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", "-n", metavar="N", min=-1, help="Show at most N, -1 for all; the default is 50 on a terminal."
+        "--limit",
+        "-n",
+        metavar="N",
+        min=-1,
+        help="Show at most N objects; -1 shows all. The default is 50 on a terminal, and all elsewhere.",
     ),
 ]
-Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N.")]
+Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N objects.")]
 RolloutStatuses = Annotated[list[Any] | None, _statuses(RolloutStatus)]
 WorkerStatuses = Annotated[list[Any] | None, _statuses(WorkerStatus)]
-AnyOf = Annotated[bool, typer.Option("--any", help="Match any condition instead of all.")]
-Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With exactly this id; may be repeated.")]
-IdContains = Annotated[str | None, typer.Option("--id-contains", metavar="TEXT", help="With an id that contains this.")]
-OfRollout = Annotated[str, typer.Option("--rollout", metavar="ID", help="Of this rollout: its id or the beginning.")]
-OfAttempt = Annotated[
-    str | None, typer.Option(metavar="ID", help="Of this attempt: its id or the beginning, its number, or latest.")
+AnyOf = Annotated[
+    bool, typer.Option("--any", help="Show what matches at least one condition, not only what matches all.")
 ]
-RolloutId = Annotated[str, typer.Argument(metavar="ID", help="A rollout's id, or its beginning.")]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id (that of its rollout), or the beginning.")]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, for the log.")]
+Ids = Annotated[
+    list[str] | None, typer.Option("--id", metavar="ID", help="Show only the object with this id; may be repeated.")
+]
+IdContains = Annotated[
+    str | None, typer.Option("--id-contains", metavar="TEXT", help="Show only objects whose id contains this text.")
+]
+OfRollout = Annotated[
+    str, typer.Option("--rollout", metavar="ID", help="The rollout to list from: its id, or the beginning of its id.")
+]
+OfAttempt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="Show only spans of this attempt: its id, the beginning of its id, its number, or latest."
+    ),
+]
+RolloutId = Annotated[str, typer.Argument(metavar="ID", help="The id of a rollout, or the beginning of the id.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="RUN", help="The id of a run (the id of its rollout), or the beginning of the id.")
+]
+Reason = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The reason for the change; it is recorded in the log.")
+]
 
 
 class OrphanChoice(Enum):
-    """The actions of a pipeline's runner on runs whose process died."""
+    """What the runner of a pipeline does with a run whose process died: resume the run, or leave the run failed."""
 
     RESUME = "resume"
     FAIL = "fail"
@@ -105,6 +131,6 @@ Fallback = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Continue runs of --pipeline in folders below DIR while the store is unavailable, and import them.",
+        help="Continue runs of --pipeline in folders below DIR while the store is unavailable, then import them.",
     ),
 ]

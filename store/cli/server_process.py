@@ -1,4 +1,8 @@
-"""The server process: its database, its application and its limits."""
+"""The server process: its database, its application and its limits.
+
+A pipeline is an object of the user that executes runs. The server can execute runs itself with a pipeline. Several
+server processes can share one port; then each process is a worker of one parent process.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ logger = logging.getLogger("store.server")
 
 _FILES: Final = 65_536
 _PIPELINE_SECONDS: Final = 15.0
-"""The time limit for the pipeline's runner to start, and for interrupted runs to end."""
+"""The maximum time to wait until the pipeline's runner has started, and at the end until the runner has stopped."""
 _LOOK_SECONDS: Final = 0.02
 
 
@@ -50,13 +54,14 @@ def run(
     seat: Seat | None = None,
     on_started: Callable[[], None] | None = None,
 ) -> None:
-    """Serve on a socket until a signal, or the parent process, ends the server.
+    """Serve on a socket until a signal or the parent process stops the server.
 
     Args:
         settings: the settings of the server.
         listener: the listening socket.
-        seat: the connection of a worker process to its parent; None for the only process, which handles signals.
-        on_started: called when the server accepts requests.
+        seat: the connection of a worker process to the parent process; None for the only server process, which handles
+            signals itself.
+        on_started: a function that is called when the server accepts requests.
     """
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(settings, listener, seat, on_started or (lambda: None)))
@@ -83,7 +88,7 @@ async def _serve(
     is_local = is_loopback(settings.host)
     try:
         if not is_private:
-            # Without `always`, the server would accept every client after its last key is revoked.
+            # With `always`, requests need a key even after the last key was revoked.
             ring = await KeyRing.open(settings.db, always=not (is_local or settings.insecure))
         app = build_app(
             partitions,
@@ -114,9 +119,10 @@ async def _serve(
 
 @asynccontextmanager
 async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGenerator[None]:
-    """Execute runs with the pipeline of the settings during the block.
+    """Execute runs with the pipeline that the settings name, until the end of the `async with` block.
 
-    It runs in a thread, so it cannot block requests.
+    The pipeline runs in a thread of its own, so the pipeline cannot block requests. Nothing is executed if `settings`
+    is None or names no pipeline.
     """
     if settings is None or settings.pipeline is None:
         yield
@@ -131,14 +137,14 @@ async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGener
     part.start()
     part.ended.add_done_callback(lambda ended: _log_end(ended.result()))
     try:
-        # This waits for the runner, so that the first request for a re-run finds a live runner.
+        # The server accepts requests only after this wait, so the first request for a re-run finds a live runner.
         with suppress(TimeoutError):
             async with asyncio.timeout(_PIPELINE_SECONDS):
                 while not part.ended.done() and not await live_runners(store, pipeline.graph.name):  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_SECONDS)
         yield
     finally:
-        # Runs that are interrupted are resumed by the next runner.
+        # The next runner of the pipeline resumes the runs that are interrupted here.
         part.interrupt()
         await asyncio.wait({part.ended}, timeout=_PIPELINE_SECONDS)
 
@@ -168,7 +174,8 @@ def _allow_many_sockets() -> None:
 
 
 def _tune_collector() -> None:
-    # Existing objects live until the process ends, so collections skip them: a full collection would delay responses.
+    # The objects that exist now live until the process ends. Garbage collections skip these objects, because examining
+    # them would delay responses.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -42,13 +42,18 @@ class ServeSettings:
     """The pipeline to execute in the server: `package.module:NAME`."""
     pipeline_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     phase_graph: str | None = None
-    """The phase graph of posted runs: `package.module:NAME`, or `none`; None for the default."""
+    """The phase graph (the phases and their order) of runs that clients post, as `package.module:NAME`.
+
+    The text `none` means that these runs have no phase graph. The value None selects the graph of the pipeline, or
+    without a pipeline the graph of the trading front end.
+    """
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
+    """The maximum time for which a run that a client posted may show no sign of life."""
     fallback: Path | None = None
-    """The directory with run folders that are read while the database is unavailable; None for none."""
+    """The directory of the run folders that are read while the database is unavailable; None if there is none."""
 
     def run_defaults(self) -> RunDefaults:
-        """Return the defaults of posted runs.
+        """Return the default settings for runs that clients post.
 
         Raises:
             Invalid: the pipeline or the phase graph cannot be imported.
@@ -62,7 +67,7 @@ class ServeSettings:
 
 
 def announce(text: str) -> None:
-    """Print the startup message, and flush it for a reader at the other end of a pipe."""
+    """Print the startup message, and flush the output, so that a program that reads a pipe gets the message at once."""
     line(text)
     sys.stdout.flush()
 
@@ -70,7 +75,7 @@ def announce(text: str) -> None:
 class _JsonLines(logging.Formatter):
     """A formatter that writes each record as a JSON document with time, level, message and request id.
 
-    It never writes contents of requests.
+    The formatter never writes contents of requests.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -89,7 +94,10 @@ class _JsonLines(logging.Formatter):
 
 
 def log_as_json(level: str) -> None:
-    """Log records of at least this level as JSON lines on standard error."""
+    """Write the records of the logger `store` from this level on, and warnings of other loggers, to standard error.
+
+    Each record is one line of JSON.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""Stores opened for the duration of a command."""
+"""Functions that open the store for one command and close the store afterwards."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Return the result of `work` on the store, opened for reading.
+    """Open the store for reading, call `work` with the store, and return the result.
 
-    Nothing is created or upgraded, and no attempt is ended.
+    Opening for reading creates and upgrades nothing, and ends no attempt that has exceeded its time limit.
 
     Raises:
-        NotFound: there is no such store; the message names the command that creates one.
+        NotFound: there is no such store; the message names the command that creates a store.
         Incompatible: the schema of the store is older than this program; the message names the command that upgrades
             the store.
     """
@@ -29,10 +29,14 @@ def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Return the result of `work` on the store, opened for writing; a missing or older store is refused."""
+    """Open the store for writing, call `work` with the store, and return the result.
+
+    The errors are those of `run_reading`: a store that is missing or has an older schema is refused.
+    """
 
     async def both() -> T:
-        # Opening for writing would upgrade an older file. Opening for reading refuses it, so this comes first.
+        # Opening an older file for writing would upgrade the file. Opening it for reading raises an error, so the store
+        # is first opened for reading.
         async with await _open(db, read_only=True):
             pass
         return await _run(db, work, read_only=False)
@@ -41,9 +45,9 @@ def run_writing(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
 
 
 def dialect_of(db: str) -> Dialect:
-    """Return the dialect of a database, for data that no method of a store returns.
+    """Return the dialect of a database, the object that executes SQL for this kind of database.
 
-    It is read-only and not yet opened.
+    Commands use the dialect for data that no method of a store returns. The dialect is read-only and not yet opened.
     """
     url = parse(_shared(db))
     return dialect_for(url)(url, None, read_only=True)

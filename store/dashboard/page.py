@@ -63,7 +63,7 @@ class Pages:
     routes: list[Route] = field(default_factory=list[Route])
 
     def get(self, path: str, *, role: Role = "reader") -> Callable[[View], View]:
-        """Declare a page; its JSON twin has the same path with `.json` appended."""
+        """Declare a page. The path of its JSON twin is the same path with `.json` appended."""
         return self._declare("GET", path, role)
 
     def post(self, path: str, *, role: Role = "algorithm") -> Callable[[View], View]:

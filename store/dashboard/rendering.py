@@ -81,7 +81,7 @@ def _files() -> dict[str, tuple[bytes, str]]:
 
 @cache
 def version() -> str:
-    """Return a hash of all static files. It is part of their paths, so browsers can cache them without expiry."""
+    """Return a hash of all static files. The hash is part of their paths, so browsers never need to reload a file."""
     digest = hashlib.sha256()
     for name, (body, _) in sorted(_files().items()):
         digest.update(name.encode() + b"\0" + body)
@@ -100,5 +100,5 @@ def static_url(name: str) -> str:
 
 
 def static_file(name: str) -> tuple[bytes, str] | None:
-    """Return a static file and its media type, or None if it does not exist."""
+    """Return the content and the media type of a static file, or None if there is no such file."""
     return _files().get(name)

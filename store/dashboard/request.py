@@ -1,4 +1,8 @@
-"""The request for a page: its store, visitor and parameters, and the links of the page."""
+"""A request for a page: the store, the visitor, the parameters, and functions that make links.
+
+A database can contain several partitions, which are separate stores. Every page is also available as JSON; this JSON
+version is the twin of the page.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,13 @@ class Visitor:
     """The user of the dashboard."""
 
     role: Role = "admin"
-    """The role of their API key; admin if the server requires no key."""
+    """The role of the visitor's API key; admin if the server requires no key."""
     actor: str = "dashboard"
-    """Their name in the log: `key:<id>`, or `dashboard` if the server requires no key."""
+    """The visitor's name in the log: `key:<id>`, or `dashboard` if the server requires no key."""
     has_key: bool = False
 
     def may(self, role: Role) -> bool:
-        """Return whether their role includes `role`."""
+        """Return whether the visitor has the permissions of `role`."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -37,12 +41,12 @@ class PageRequest:
 
     store: SQLStore
     base: str
-    """The path prefix of this partition: empty for the partition at the root, else `/p/<name>`."""
+    """The path prefix of this partition: empty for the partition that is served at `/`, otherwise `/p/<name>`."""
     partition: str
     path: str
-    """The path of the page below the base, percent-encoded and without `.json`."""
+    """The path of the page without the prefix `base` and without `.json`, percent-encoded."""
     ids: Mapping[str, str]
-    """The ids in the path."""
+    """The ids in the path, by their names in the path template of the page."""
     params: Mapping[str, Sequence[str]]
     """The query parameters, or the form fields of an action."""
     visitor: Visitor
@@ -51,13 +55,13 @@ class PageRequest:
     """The open partitions that this visitor may read."""
     theme: str = "auto"
     is_twin: bool = False
-    """Whether the JSON twin is requested, which contains all data at once."""
+    """Whether the JSON twin is requested. It contains all data, also data that the HTML page loads later."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
     def one(self, name: str, default: str = "") -> str:
-        """Return a parameter; the last value if it is repeated."""
+        """Return the value of a parameter: the last value if it is repeated, and `default` if it is missing."""
         given = self.params.get(name)
         return given[-1] if given else default
 
@@ -66,10 +70,10 @@ class PageRequest:
         return [value for value in self.params.get(name, ()) if value]
 
     def whole(self, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
-        """Return a parameter that is an integer.
+        """Return the value of a parameter that must be an integer, or `default` if the parameter is missing.
 
         Raises:
-            Invalid: the value is not an integer, or not within the bounds.
+            Invalid: the value is not an integer, or is not between `least` and `most`.
         """
         found = self.maybe_whole(name, least=least, most=most)
         return default if found is None else found
@@ -88,7 +92,7 @@ class PageRequest:
         return number
 
     def among(self, name: str, allowed: Sequence[str], default: str) -> str:
-        """Return a parameter that must be one of the allowed values.
+        """Return the value of a parameter, which must be one of the allowed values.
 
         Raises:
             Invalid: the value is not allowed.
@@ -111,12 +115,15 @@ class PageRequest:
     # -- links -------------------------------------------------------------------------------------------------------
 
     def url(self, *segments: str, **params: Any) -> str:
-        """Return the path of a page: `url("rollouts", rollout_id, at=3)`; parameters that are None are omitted."""
+        """Return the path of a page, for example `url("rollouts", rollout_id, at=3)`.
+
+        Parameters that are None or empty are omitted.
+        """
         path = "/".join(map(segment, segments))
         return f"{self.base}/ui/{path}{_query(params)}"
 
     def here(self, **changed: Any) -> str:
-        """Return the path of this page with some parameters changed. Parameters that are None are removed."""
+        """Return the path of this page with some parameters changed. Parameters that are None or empty are removed."""
         params: dict[str, Any] = {name: list(values) for name, values in self.params.items()}
         return f"{self._address}{_query(params | changed)}"
 
@@ -129,11 +136,11 @@ class PageRequest:
 
     @property
     def _address(self) -> str:
-        # Browsers do not encode a single quote, and it would end the quoted URL in a command to copy.
+        # Browsers do not encode a single quote. Pages show commands with a quoted URL, which the quote would end.
         return f"{self.base}{self.path}".replace("'", "%27")
 
     def may(self, role: Role) -> bool:
-        """Return whether the page offers an action that requires `role`."""
+        """Return whether the page offers this visitor actions that require `role`; a read-only page offers none."""
         return not self.is_read_only and self.visitor.may(role)
 
 
@@ -144,7 +151,10 @@ def _allowed(name: str, given: str, allowed: Sequence[str]) -> str:
 
 
 def segment(text: str) -> str:
-    """Return a text as one path segment; the dot of a trailing `.json` is encoded, since twins end in `.json`."""
+    """Return a text encoded as one segment of a path.
+
+    If the text ends with `.json`, this dot is encoded too, because a path that ends with `.json` requests a JSON twin.
+    """
     quoted = quote(text, safe="")
     return f"{quoted[: -len('.json')]}%2Ejson" if quoted.endswith(".json") else quoted
 

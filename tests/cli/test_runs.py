@@ -239,7 +239,7 @@ def test_a_rerun_without_a_runner_is_requested_and_the_head_stays(rollbook: Roll
     assert "sets        news_report" in printed.out
     assert "requested: " in printed.out
     assert "No runner of this pipeline is live, so the run stays as it is" in printed.err
-    assert "--with MODULE:PIPELINE executes it here" in printed.err
+    assert "--with MODULE:PIPELINE executes the re-run here" in printed.err
     assert [row["#"] for row in rollbook("lineage", kept.rerun).table] == ["1", "2"]
     assert "waits for a runner" in rollbook(*again).err
 

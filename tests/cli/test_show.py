@@ -55,14 +55,14 @@ def test_at_shows_a_rollout_after_one_of_its_own_events(rollbook: Rollbook, fill
         after.append((status, spans))
     for number in range(1, len(events) + 1):
         shown = rollbook("show", filled.retried, "--at", str(number), "--json")
-        told = re.match(rf"as after its event (\d+) of {len(events)}", shown.err)
+        told = re.match(rf"as it was after event (\d+) of {len(events)}", shown.err)
         assert told
         # What one call recorded is shown whole, so it may be a few events more.
         assert number <= int(told[1]) < number + 6
         assert (shown.json["rollout"]["status"], len(shown.json["spans"])) == after[int(told[1])]
     first = rollbook("show", filled.retried, "--at", "1")
     assert "attempt 1" not in first.out
-    assert first.err == f"as after its event 1 of {len(events)}\n"
+    assert first.err == f"as it was after event 1 of {len(events)}\n"
 
 
 def test_at_counts_from_one_to_the_last_event(rollbook: Rollbook, filled: Filled) -> None:

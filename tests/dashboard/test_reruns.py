@@ -86,7 +86,7 @@ async def test_side_effects_are_not_repeated_unless_they_were_confirmed(api: Api
     refused = await confirm(api, run, form, confirm_side_effects="")
     assert refused.status == 428
     read = Read(refused.body)
-    assert "Tick the box that confirms them" in read.text
+    assert "Tick the box that confirms the side effects" in read.text
     assert "confirm_side_effects" in read.marked("name")
     assert len(await store.runs.list_lineage(run.rollout_id)) == 1
     # The others left alone, there is nothing to confirm.
@@ -163,7 +163,7 @@ async def test_moving_the_head_undoes_a_rerun_and_says_who_did_it(api: Api, stor
     before = await seen(store, run)
     await whole_rerun(store, run, "risk", "RIG")
     page = (await api.get(f"//ui/runs/{run.rollout_id}")).body.decode()
-    assert re.search(r"Make attempt 1 the head of this run\? Attempt 2 stays", page)
+    assert re.search(r"Make attempt 1 the head of this run\? Attempt 2 and its results are kept", page)
     fields = {"attempt": "1", "reason": "the old one was right"}
     answer = await api.send("POST", f"//ui/runs/{run.rollout_id}/head", data=fields, allow_redirects=False)
     assert (answer.status, answer.headers["location"]) == (303, f"/ui/runs/{run.rollout_id}")

@@ -1,1 +1,1 @@
-"""Commands. The declaration and the body of a command are in the same module."""
+"""The commands of `rollbook`. A command is declared in the same module as the code that the command runs."""

@@ -1,4 +1,4 @@
-"""`rollbook annotate`, and the output of labels and notes."""
+"""`rollbook annotate`, and functions that print labels and notes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def annotate(
     rollout: RolloutId,
     db: Db = DEFAULT_DB,
     note: Annotated[
-        str | None, typer.Option("--note", "-m", metavar="TEXT", help="Add this note; - reads standard input.")
+        str | None,
+        typer.Option(
+            "--note", "-m", metavar="TEXT", help="Add this note; with -, the text is read from standard input."
+        ),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="LABEL", help="Add this label; may be repeated.")
@@ -40,7 +43,7 @@ def annotate(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Add labels and notes to a rollout, or remove labels; `show` lists them, the log records who changed them."""
+    """Add labels and notes to a rollout, or remove labels; `rollbook show` lists both. The log records every change."""
     if note is None and not label and not remove_label:
         raise typer.BadParameter("give --note TEXT, --label LABEL or --remove-label LABEL")
     text = _note(note)

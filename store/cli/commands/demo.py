@@ -19,16 +19,16 @@ app = typer.Typer()
 def demo(
     *,
     db: Db = DEFAULT_DB,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the choice of queries and rankings.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random choices.")] = 0,
     runners: Annotated[
-        int, typer.Option(metavar="N", min=2, help="The number of runner processes; one is killed.")
+        int, typer.Option(metavar="N", min=2, help="The number of runner processes; one of them is killed.")
     ] = 4,
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Train until Ctrl+C, without killing a runner.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Tune a search engine over Python's own documentation, and kill a runner meanwhile. Two minutes, offline.
+    """Tune a search engine over Python's own documentation, and kill a runner meanwhile. Takes two minutes, offline.
 
     A demo that was stopped or killed continues where it stopped.
     """
@@ -45,12 +45,12 @@ def migrate(
     app_role: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Grant this Postgres role use of the store, without the right to change its log."
+            metavar="NAME", help="Allow this Postgres role to use the store, but not to change recorded events."
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Create an empty store, or upgrade an older one with all its partitions to this version."""
+    """Create an empty store, or upgrade an older store with all its partitions to this version."""
     from store.db.schema import migrate as bring_to_head
 
     done = asyncio.run(bring_to_head(db, app_role=app_role))
@@ -82,7 +82,7 @@ def guess_number(
     *,
     db: Db = DEFAULT_DB,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Play a smaller game, with numbers up to 7, learned in 30 seconds.")
+        bool, typer.Option("--quick", help="Play a smaller game, with numbers up to 7. Takes 30 seconds.")
     ] = False,
     transformer: Annotated[
         bool,
@@ -91,20 +91,20 @@ def guess_number(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="Train this model of Hugging Face instead: a directory, or a name at the hub."
+            metavar="DIR", help="Train this model of Hugging Face instead: a directory, or a name on the hub."
         ),
     ] = None,
     checkpoints: Annotated[
-        Path, typer.Option(metavar="DIR", file_okay=False, help="With --model: the directory for its versions.")
+        Path, typer.Option(metavar="DIR", file_okay=False, help="With --model: the directory for the trained versions.")
     ] = Path("checkpoints"),
     vllm: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="With --model: a vLLM that serves the versions; see docs/training.md."),
+        typer.Option(metavar="URL", help="With --model: a vLLM server for the versions; see docs/training.md."),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the weights and of every random choice.")] = 0,
     name: Annotated[
         str | None,
-        typer.Option("--run", metavar="NAME", help="The name of the run; a run that was stopped or killed continues."),
+        typer.Option("--run", metavar="NAME", help="The name of a new run, or of a stopped or killed run to continue."),
     ] = None,
     runners: Annotated[
         int, typer.Option(metavar="N", min=0, help="The number of processes that play; 0 plays in this process.")
@@ -114,7 +114,7 @@ def guess_number(
     ] = Path("guess-number.svg"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Train a small network from random weights by reinforcement, offline, in minutes. Needs PyTorch."""
+    """Train a small network from random weights by reinforcement learning, offline, in minutes. Needs PyTorch."""
     from store.examples.guess_number.course import QUICK, TRANSFORMER, WHOLE, pretrained
     from store.examples.guess_number.job import run
 
@@ -137,7 +137,7 @@ def trading(
         str | None,
         typer.Option(
             metavar="NODE[/SCOPE]",
-            help="Kill this process at this node; the same command without this option continues the run.",
+            help="Kill this process at this step (node) of the run; the command without this option continues the run.",
         ),
     ] = None,
     pace: Annotated[
@@ -149,7 +149,7 @@ def trading(
 ) -> None:
     """Run a pipeline of phases that is killed, resumed, re-run in part, and rolled back. Takes seconds, offline.
 
-    The pipeline scans a market and debates two tickers. One of its processes is killed in between.
+    The pipeline scans a market and debates two tickers. Meanwhile, one of its processes is killed.
     """
     from store.examples.trading.job import run
 

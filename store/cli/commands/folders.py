@@ -1,4 +1,8 @@
-"""Commands on run folders: `rollbook import-runs`, `export-run`, `mirror`."""
+"""Commands on run folders: `rollbook import-runs`, `export-run`, `mirror`.
+
+A run folder contains one run, a rollout that was executed in several steps, as files. The reports directory contains
+run folders.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,8 @@ from store.run_folders import import_runs as import_folders
 app = typer.Typer()
 
 Reports = Annotated[
-    Path, typer.Argument(metavar="DIR", file_okay=False, help="The reports directory; created if missing.")
+    Path,
+    typer.Argument(metavar="DIR", file_okay=False, help="The directory for the run folders; created if missing."),
 ]
 
 _REPORTS: Final[tuple[Column[ImportReport], ...]] = (
@@ -40,23 +45,28 @@ _REPORTS: Final[tuple[Column[ImportReport], ...]] = (
 def import_runs(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", exists=True, file_okay=False, help="The reports directory, or one run's folder."),
+        typer.Argument(
+            metavar="DIR", exists=True, file_okay=False, help="A directory with run folders, or one of them."
+        ),
     ],
     *,
     db: Db = DEFAULT_DB,
     resources: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Assign these resources, with the phase graph for re-runs, to the runs."),
+        typer.Option(
+            metavar="ID", help="Assign these resources to the imported runs; re-runs need a phase graph among them."
+        ),
     ] = None,
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="Import a folder that was rewritten since as another rollout, instead of skipping it."
+            "--again",
+            help="If a folder was rewritten after its import, import it as another rollout instead of skipping it.",
         ),
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Import run folders; repeated imports add only new events. Exits with 1 if a folder is refused."""
+    """Import run folders; a repeated import adds only new events. The exit code is 1 if a folder is refused."""
 
     async def work(store: Store) -> list[ImportReport]:
         on_conflict = "new_generation" if again else "skip"
@@ -82,13 +92,15 @@ def import_runs(
 
 @app.command(rich_help_panel="Runs")
 def export_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or its beginning.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or the beginning of the id.")],
     directory: Reports,
     *,
     db: Db = DEFAULT_DB,
-    view: Annotated[str, typer.Option(metavar="VIEW", help="head, or attempt:N for an earlier state.")] = "head",
+    view: Annotated[
+        str, typer.Option(metavar="VIEW", help="The state to write: head (the current one), or attempt:N.")
+    ] = "head",
 ) -> None:
-    """Write a run as the folder daily/DATE/FLOW, atomically, and print its path."""
+    """Write a run atomically as the folder daily/DATE/FLOW below DIR, and print the path of the folder."""
 
     async def work(store: Store) -> Path:
         return await export_run_folder(store, await lookup.rollout(store, run), directory, view=view)
@@ -101,9 +113,14 @@ def mirror(
     directory: Reports,
     *,
     db: Db = DEFAULT_DB,
-    once: Annotated[bool, typer.Option("--once", help="Stop at the end of the log.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop at the end of the log, without waiting for new events.")
+    ] = False,
 ) -> None:
-    """Keep a folder of every run up to date until Ctrl+C; a restart continues where it stopped."""
+    """Write a folder for every run, and update the folders until Ctrl+C.
+
+    If the command is started again, it continues where it stopped.
+    """
 
     def report(rollout_id: str, folder: Path) -> None:
         line(f"{rollout_id}\t{folder}")

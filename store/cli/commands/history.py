@@ -1,4 +1,4 @@
-"""Commands `rollbook history` and `rollbook tail`, which print events of the log with a sentence about each."""
+"""Commands `rollbook history` and `rollbook tail`, which print events of the log with a sentence about each event."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def tail(
 ) -> None:
     """Print the log of the whole store, one event per line.
 
-    It starts at the first event unless --after or --last is given. With --json it prints JSON lines.
+    The output starts at the first event unless --after or --last is given. With --json, each line is a JSON document.
     """
     printer = _JsonLines() if json else _Lines()
 
@@ -121,7 +121,7 @@ async def _print_last(
     types: Sequence[str] | None,
     rollout: str | None,
 ) -> str | None:
-    """Print the last events up to now, and return the cursor after them."""
+    """Print the newest events after the cursor `after`, at most `last`, and return the cursor to continue from."""
     kept: deque[LoggedEvent] = deque(maxlen=max(last, 1))
     events: AsyncIterator[LoggedEvent] = store.log.tail(after, types=types or None, rollout_id=rollout)
     async for event in events:
@@ -134,10 +134,10 @@ async def _print_last(
 
 
 class _JsonLines:
-    """One JSON document per event."""
+    """Printer of one JSON document per event."""
 
     def pass_by(self, event: LoggedEvent) -> None:
-        """Ignore an event that is not printed."""
+        """Do nothing: a JSON document does not depend on earlier events."""
 
     def print(self, event: LoggedEvent) -> None:
         json_line(event.model_dump())
@@ -147,7 +147,7 @@ class _JsonLines:
 
 
 class _Lines:
-    """Printer of one line per event, and at the end of the command that continues after the last event."""
+    """Printer of one line per event. At the end, it prints the command that continues after the last event."""
 
     def __init__(self) -> None:
         self._narrator = Narrator()
@@ -155,7 +155,7 @@ class _Lines:
         self._is_terminal = is_terminal()
 
     def pass_by(self, event: LoggedEvent) -> None:
-        """Observe an event that is not printed, since sentences about later events refer to it."""
+        """Remember the data of an event, even if it is not printed: sentences about later events use the data."""
         self._narrator.observe(event)
 
     def print(self, event: LoggedEvent) -> None:
@@ -177,6 +177,6 @@ class _Lines:
         line(f"\x1b[2m{stamp}\x1b[0m{printable(subject):<15}  \x1b[2m{event.type:<22}\x1b[0m  {sentence}")
 
     def finish(self) -> None:
-        """Print the command that continues from here."""
+        """Print the command that continues after the last printed event."""
         if self._cursor is not None:
             note(f"continue with: rollbook tail --after {self._cursor}")

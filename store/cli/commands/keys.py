@@ -34,7 +34,7 @@ app.add_typer(keys)
 
 
 class Role(Enum):
-    """The roles of keys, in ascending order. Each role includes the roles before it."""
+    """The roles of keys, in ascending order. Each role has all permissions of the roles before it."""
 
     READER = "reader"
     RUNNER = "runner"
@@ -45,16 +45,19 @@ class Role(Enum):
 @keys.command("create")
 def keys_create(
     *,
-    role: Annotated[Role, typer.Option(help="The role of the key; each role includes those before it.")],
+    role: Annotated[
+        Role, typer.Option(help="The role of the key; each role also has the permissions of the roles before it.")
+    ],
     db: Db = DEFAULT_DB,
     partition: Annotated[
         str | None, typer.Option(metavar="NAME", help="Limit the key to this partition; the default is all partitions.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A name, for example of its owner, for `keys list`.")
+        str | None, typer.Option(metavar="TEXT", help="A name for `keys list`, for example that of the owner.")
     ] = None,
     expires: Annotated[
-        float | None, typer.Option(parser=lifetime, metavar="TIME", help="The lifetime of the key: 30d, 12h, 45m.")
+        float | None,
+        typer.Option(parser=lifetime, metavar="TIME", help="The lifetime of the key, for example 30d, 12h or 45m."),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -73,7 +76,7 @@ def keys_create(
     where = "every partition" if key.partition is None else f"partition {key.partition}"
     ends = "" if key.expires_at is None else f", until {local(to_seconds(key.expires_at))}"
     note(f"The key {key.key_id} has the role {key.role} in {where}{ends}.")
-    note("It is shown only once: the database stores its hash.")
+    note("The key is shown only once: the database stores only its hash.")
     if is_first:
         note("This is the first key: after at most five seconds every server of this database requires a key.")
 
@@ -101,7 +104,9 @@ def keys_list(
 
 @keys.command("revoke")
 def keys_revoke(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it, or the beginning.")],
+    key_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id that `keys list` shows, or the beginning of the id.")
+    ],
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
@@ -125,7 +130,12 @@ async def _unrevoked(keys: Keys) -> list[Key]:
 
 
 def _only(keys: list[Key], given: str) -> str:
-    """Return the only key id that begins with `given`."""
+    """Return the only key id that begins with `given`.
+
+    Raises:
+        NotFound: no key id begins with `given`.
+        Ambiguous: several key ids begin with `given`.
+    """
     found = [key.key_id for key in keys if given and key.key_id.startswith(given)]
     if not found:
         raise NotFound("key", given, f"no key id begins with {given!r}; `rollbook keys list --all` shows them")

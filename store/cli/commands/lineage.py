@@ -1,4 +1,9 @@
-"""`rollbook lineage`, `compare` and `undo`: the attempts of a run."""
+"""`rollbook lineage`, `compare` and `undo`: the attempts of a run.
+
+A run is a rollout that a pipeline executes in several steps, its nodes. A later attempt may repeat only a part of the
+run and build on an earlier attempt, its base, for the rest. The head is the attempt whose results are those of the run.
+The view of an attempt consists of its own events and the events of its base that the attempt did not replace.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """An attempt, and the tree lines that connect it with the attempt it builds on."""
+    """An attempt, and the characters that draw its branch in the tree of attempts."""
 
     lead: str
     node: AttemptNode
@@ -62,7 +67,7 @@ _COMPARED: Final[tuple[Column[NodeDifference], ...]] = (
 
 @app.command(rich_help_panel="Runs")
 def lineage(given: RunId, *, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
-    """List the attempts of a run: the base of each, the part that it re-ran, and which one is the head."""
+    """List the attempts of a run, with the base of each attempt and the part that it re-ran, and mark the head."""
 
     async def read(store: Store) -> list[AttemptNode]:
         return await store.runs.list_lineage(await lookup.rollout(store, given))
@@ -87,11 +92,13 @@ def compare(
     a: Annotated[int, typer.Argument(metavar="A", min=1, help="The number of an attempt.")],
     b: Annotated[int, typer.Argument(metavar="B", min=1, help="The number of another attempt.")],
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Also show unchanged nodes on a terminal.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also show unchanged nodes, which a terminal omits.")
+    ] = False,
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Compare the views of two attempts, node by node."""
+    """Compare two attempts node by node, including the parts that an attempt took over from an earlier attempt."""
 
     async def read(store: Store) -> AttemptDiff:
         return await store.runs.compare_attempts(await lookup.rollout(store, given), a, b)
@@ -122,7 +129,8 @@ def undo(
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="ATTEMPT", help="The attempt to go back to, by number or id; by default the base of the re-run."
+            metavar="ATTEMPT",
+            help="The number or id of the new head; by default, the attempt on which the latest re-run builds.",
         ),
     ] = None,
     reason: Reason = None,
@@ -155,13 +163,16 @@ async def _named(store: Store, run_id: str, nodes: dict[int, AttemptNode], to: s
 
 
 def _undone(nodes: dict[int, AttemptNode], head: AttemptNode) -> int:
-    """Return the base of the latest re-run in the head's view.
+    """Return the number of the attempt on which the latest re-run of the run builds.
 
-    A resume counts as part of the attempt that it continues.
+    The latest re-run is the head or, if the head resumed an interrupted attempt, that attempt.
+
+    Raises:
+        Invalid: the head is not a re-run.
     """
     node = head
     while node.fork is not None:
         if node.fork.kind != "resume":
             return node.fork.base
         node = nodes[node.fork.base]
-    raise Invalid("--to", f"attempt {head.sequence_id} is not a re-run; name the attempt to make the head")
+    raise Invalid("--to", f"attempt {head.sequence_id} is not a re-run; give the attempt that should be the head")

@@ -1,7 +1,7 @@
 """`rollbook ls`: lists of rollouts, attempts, spans, resources and workers.
 
-The options of a list are the conditions of its query in `store.models.queries`, so a new condition needs no change
-here.
+The options of each list are made from the fields of its query class in `store.models.queries`. A new field there
+becomes an option without a change in this file.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ _NAMED_OPTIONS: Final[dict[tuple[type[PageQuery], str], Any]] = {
     (WorkerQuery, "status_in"): WorkerStatuses,
     (WorkerQuery, "worker_id_contains"): IdContains,
     (ResourcesQuery, "resources_id"): Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="With exactly this id.")
+        str | None, typer.Option("--id", metavar="ID", help="Show only the resources with this id.")
     ],
     (ResourcesQuery, "resources_id_contains"): IdContains,
 }
-"""The options whose names differ from the names of their conditions."""
+"""The options whose names differ from the names of the query conditions that they set."""
 _HELP: Final = {
-    "trace_id": "Of this trace.",
-    "span_id": "With this id.",
-    "parent_id": "Directly below this span.",
-    "name": "With this name.",
+    "trace_id": "Show only spans of this trace.",
+    "span_id": "Show only spans with this id.",
+    "parent_id": "Show only children of this span.",
+    "name": "Show only spans with this name.",
 }
 
 app = typer.Typer()
@@ -85,7 +85,7 @@ def _parameter(name: str, option: Any, default: Any = None) -> Parameter:
 
 
 def _options(query: type[PageQuery]) -> list[Parameter]:
-    """Return the options of a query: its conditions, then the options that every list has."""
+    """Return the options of a list: one for each condition of its query, then the options that all lists have."""
     conditions = query.conditions()
     return [
         *(_parameter(name, _NAMED_OPTIONS.get((query, name)) or _condition(query, name)) for name in conditions),
@@ -100,7 +100,10 @@ def _options(query: type[PageQuery]) -> list[Parameter]:
 
 
 def _condition(query: type[PageQuery], name: str) -> Any:
-    """Return the option of a condition: `--trace-id` for `trace_id`, repeatable if the condition is a list."""
+    """Return the option for a condition, for example `--trace-id` for `trace_id`.
+
+    The option can be repeated if the condition is a list.
+    """
     metavar = "ID" if name.endswith("_id") else "TEXT"
     if name in list_fields(query):
         flag = f"--{name.removesuffix('_in').replace('_', '-')}"
@@ -109,7 +112,12 @@ def _condition(query: type[PageQuery], name: str) -> Any:
 
 
 def _page(given: dict[str, Any], newest_by: str) -> dict[str, Any]:
-    """Return the fields that the queries of all lists have, without the conditions."""
+    """Return the values of the query fields that all lists have, for example of the limit and the sort order.
+
+    Args:
+        given: the values of all options of the command.
+        newest_by: the field that `--desc` sorts by if `--sort` is not given.
+    """
     limit = given["limit"]
     if limit is None:
         limit = _ROWS_ON_A_TERMINAL if is_terminal() and not given["json"] else -1
@@ -160,7 +168,8 @@ def _command(query: type[PageQuery], columns: Sequence[Column[Any]], newest_by: 
         newest_by: the field that `--desc` sorts by if `--sort` is not given.
 
     Returns:
-        A decorator for a function that finds the matches of a query. Its parameters after the query are options, too.
+        A decorator for a function that finds the objects that match a query. The parameters of the function after the
+        query become options, too.
     """
 
     def declare(find: Find) -> Find:

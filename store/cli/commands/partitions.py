@@ -1,4 +1,4 @@
-"""`rollbook partitions`: the partitions of a database."""
+"""`rollbook partitions`: the partitions of a database, which are separate stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app.add_typer(partitions)
 
 @partitions.command("create")
 def partitions_create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and _; at most 40.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name: at most 40 lower-case letters, digits and _.")],
     db: Db = DEFAULT_DB,
 ) -> None:
     """Create a partition, unless it exists, and print its URL."""

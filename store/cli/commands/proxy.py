@@ -1,4 +1,4 @@
-"""`rollbook proxy`: a standalone LLM proxy, for agents in any language."""
+"""`rollbook proxy`: a standalone LLM proxy, which records the calls of agents in any language."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ class ProxyOptions:
     """The options of `rollbook proxy`."""
 
     store: str
-    """The URL of the store in which the proxy records."""
+    """The URL of the store in which the proxy records the calls."""
     backends: Sequence[str]
-    """Each backend is `NAME=URL` or `NAME=URL,model,model`. A provider of LiteLLM is given as `NAME=PROVIDER+URL`."""
+    """The model servers, each as `NAME=URL` or `NAME=URL,model,model`.
+
+    With `NAME=PROVIDER+URL`, LiteLLM translates the calls for this provider.
+    """
     host: str
     port: int
     token_ids: bool
@@ -51,13 +54,13 @@ def proxy(
         list[str],
         typer.Option(
             metavar="NAME=[PROVIDER+]URL[,MODEL…]",
-            help="A model server: its URL with /v1, and its models; may be repeated. With a provider of LiteLLM, such"
-            " as anthropic+https://api.anthropic.com, calls are translated.",
+            help="A model server: its URL with /v1, and its models; may be repeated. With a provider, as in"
+            " NAME=anthropic+https://api.anthropic.com, LiteLLM translates the calls.",
         ),
     ],
     db: Db = DEFAULT_DB,
     store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Record in this store or server instead of --db.")
+        str | None, typer.Option(metavar="URL", help="Record the calls in this store or server instead of --db.")
     ] = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4748,
@@ -71,12 +74,14 @@ def proxy(
     backend_key: Annotated[
         str | None,
         typer.Option(
-            envvar="ROLLBOOK_BACKEND_KEY", metavar="KEY", help="The key sent to the backends, instead of the client's."
+            envvar="ROLLBOOK_BACKEND_KEY",
+            metavar="KEY",
+            help="The key to send to the backends, instead of the client's key.",
         ),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without a key.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without requiring a key.")] = False,
 ) -> None:
-    """Forward agents' calls to their models and record each for its attempt, until Ctrl+C or SIGTERM."""
+    """Forward the calls of agents to model servers, and record each call in its attempt, until Ctrl+C or SIGTERM."""
     settings = ProxyOptions(
         store=store or db,
         backends=backend,
@@ -90,8 +95,8 @@ def proxy(
     if settings.api_key is None and not settings.insecure and not is_loopback(settings.host):
         raise Invalid(
             "--host",
-            f"{settings.host} is reachable from other machines; set ROLLBOOK_PROXY_KEY, which clients then send as"
-            " their key, listen on 127.0.0.1, or give --insecure",
+            f"{settings.host} is reachable from other machines; set ROLLBOOK_PROXY_KEY to a key that clients must send,"
+            " listen on 127.0.0.1, or give --insecure",
         )
     backends = check_names([_backend(given, settings) for given in settings.backends])
     asyncio.run(_serve(settings, backends))
@@ -143,7 +148,7 @@ def _stopped_by_signals(stopped: asyncio.Event) -> Generator[None]:
     try:
         yield
     finally:
-        # Without the handlers, a second Ctrl+C does not wait for running calls.
+        # The handlers are removed, so that a second Ctrl+C stops the process without waiting for running calls.
         for each in _STOPS:
             loop.remove_signal_handler(each)
 

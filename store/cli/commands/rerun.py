@@ -1,4 +1,12 @@
-"""`rollbook rerun`: the plan of a partial re-run, its request, and its execution with a pipeline."""
+"""`rollbook rerun`: repeat a part of a run as a new attempt.
+
+The command prints the plan of the re-run. Then it requests the re-run from the runners of the pipeline, or executes the
+re-run in this process.
+
+A run is a rollout that a pipeline executes in phases; a node is one step of a phase. A phase is executed for a scope, a
+subject such as a ticker, and may start from a saved state of the scope, a checkpoint. The head is the attempt whose
+results are those of the run. The re-run of a phase may cascade: dependent phases of other scopes then run again, too.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +47,12 @@ app = typer.Typer()
 
 _CURES: Final[dict[type[Conflict], str]] = {
     AttemptActive: "wait until the attempt ends, or give --supersede to end it",
-    CheckpointMissing: "start from an earlier phase, or give --on-missing full to run the whole scope",
-    GraphChanged: "re-run from an earlier phase, or give --allow-graph-change if its state is still valid",
+    CheckpointMissing: "re-run from an earlier phase, or give --on-missing full to run the whole scope",
+    GraphChanged: "re-run from an earlier phase, or give --allow-graph-change if the saved state is still valid",
     HeadMoved: "another client changed the run meanwhile; check the plan again with --plan",
     SideEffectsUnconfirmed: "give --confirm-side-effects to repeat them, or --no-cascade to keep the other scopes",
 }
-"""Advice for the command line; the store's own messages give advice for Python."""
+"""Advice for users of the command line. The advice in the messages of the store is for users of the Python API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class _Options:
 
 
 class OnMissing(Enum):
-    """The behaviour if a scope has no checkpoint to start from."""
+    """What to do if a scope has no checkpoint to start from: refuse the re-run, or re-run the whole scope."""
 
     ERROR = "error"
     FULL = "full"
@@ -84,18 +92,22 @@ def rerun(
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from the phase of this node.")] = None,
     phase: Annotated[str | None, typer.Option(metavar="NAME", help="Re-run from this phase.")] = None,
     scope: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Re-run this scope; may be repeated.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan without starting it.")] = False,
-    base: Annotated[str, typer.Option(metavar="head|N", help="Build on the head, or on attempt N.")] = "head",
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan without starting the re-run.")] = False,
+    base: Annotated[
+        str, typer.Option(metavar="head|N", help="The attempt to build on: the head, or attempt N.")
+    ] = "head",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=JSON", help="Set this key in the state it starts from; may be repeated."),
+        typer.Option(
+            "--set", metavar="KEY=JSON", help="Set this key in the state that the re-run starts from; may be repeated."
+        ),
     ] = None,
     runs_it: Annotated[
         str | None,
         typer.Option(
             "--with",
             metavar="MODULE:PIPELINE",
-            help="Also execute it here, with this Pipeline; `trading` names the example's.",
+            help="Execute the re-run in this process, with this Pipeline; `trading` is the Pipeline of the example.",
         ),
     ] = None,
     reason: Reason = None,
@@ -106,16 +118,16 @@ def rerun(
         bool, typer.Option("--cascade/--no-cascade", help="Whether to re-run dependent phases of other scopes.")
     ] = True,
     on_missing: Annotated[
-        OnMissing, typer.Option(help="If a scope has no checkpoint: refuse, or run the whole scope.")
+        OnMissing, typer.Option(help="If a scope has no checkpoint: refuse the re-run, or re-run the whole scope.")
     ] = OnMissing.ERROR,
     supersede: Annotated[bool, typer.Option("--supersede", help="End an attempt that is still active.")] = False,
     allow_graph_change: Annotated[
-        bool, typer.Option("--allow-graph-change", help="Start from checkpoints of another phase graph.")
+        bool, typer.Option("--allow-graph-change", help="Accept checkpoints that belong to a different phase graph.")
     ] = False,
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Re-run a part of a run: print the plan, and ask a runner of its pipeline to start it."""
+    """Re-run a part of a run: print the plan, and ask a runner of the run's pipeline to start the re-run."""
     selection = _Selection(
         node=node,
         phase=phase,
@@ -138,15 +150,15 @@ def rerun(
 
 
 def _view_of(base: str) -> str:
-    """Return the view for `--base`: `head` or `attempt:3`, which may also be given as `3`."""
+    """Return the argument `base` of `runs.plan_fork`: `attempt:3` if `--base 3` was given, otherwise the given text."""
     return f"attempt:{base}" if base.isascii() and base.isdigit() else base
 
 
 def _patch_of(settings: Sequence[str]) -> dict[str, Any] | None:
-    """Return the changes of the state from `--set`, or None if there are none.
+    """Return the changes of the state that the options `--set` give, or None without such options.
 
     Raises:
-        Invalid: a value is not of the form key=JSON.
+        Invalid: an option is not of the form KEY=JSON.
     """
     patch: dict[str, Any] = {}
     for each in settings:
@@ -174,11 +186,14 @@ def _print_planned(db: str, given: str, selection: _Selection, *, json: bool) ->
         json_document(found.model_dump())
         return
     _print_plan(found)
-    note("this is only the plan; run the command without --plan to start it")
+    note("this is only the plan; run the command without --plan to start the re-run")
 
 
 def _start(db: str, given: str, selection: _Selection, options: _Options, runs_it: str | None, *, json: bool) -> int:
-    """Request a re-run, or execute it if a pipeline is given, and return the exit code."""
+    """Request a re-run, or execute the re-run if a pipeline is given, and return the exit code.
+
+    `runs_it` is the value of `--with`.
+    """
     pipeline = None if runs_it is None else pipeline_named("--with", runs_it)
 
     async def work(store: Store) -> int:
@@ -224,7 +239,7 @@ async def _request(store: Store, planned: ForkPlan, selection: _Selection, optio
         line(f"requested: {answer.request_id}")
     if answer.message is not None:
         note(answer.message)
-        note("--with MODULE:PIPELINE executes it here")
+        note("--with MODULE:PIPELINE executes the re-run here")
 
 
 async def _execute(
@@ -253,7 +268,7 @@ async def _execute(
             line(f"attempt {forked[0].attempt.sequence_id} has started: {forked[0].attempt.attempt_id}")
         return forked[0].rollout
 
-    # Errors of the pipeline are printed below, so the log does not print them with a traceback.
+    # Errors of the pipeline are printed below, so the logger must not print them with a traceback.
     logging.getLogger("store.training.attempt").setLevel(logging.CRITICAL)
     outcome = await PipelineRunner(pipeline).execute(store, start)
     for error in _causes(outcome.error):
@@ -266,10 +281,13 @@ async def _execute(
 
 
 def _causes(error: Any) -> list[BaseException]:
-    """Return the exceptions that several phases raised at once, or the only exception."""
+    """Return the exceptions of all phases that failed, or only `error` if it has another cause.
+
+    The list is empty if `error` is None.
+    """
     if error is None:
         return []
-    # If several phases fail, the runner raises the first exception of the group, with the group as its cause.
+    # If several phases fail, the runner raises the first of their exceptions. Its cause is the group of all exceptions.
     cause: Any = error.__cause__
     return _leaves(cause) if _is_group(cause) else [error]
 

@@ -1,4 +1,8 @@
-"""`rollbook runs`: the newest runs, or the artifacts that runs saved for a scope."""
+"""`rollbook runs`: the newest runs, or the artifacts that runs saved for a scope.
+
+A run is a rollout that a pipeline executes in phases, and whose steps are recorded as run events. A phase is executed
+for a scope, a subject such as a ticker. An artifact is a named result that a run saves for a scope.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +40,13 @@ class _Run:
 
     rollout: Rollout
     attempts: int
+    """The number of attempts."""
     head: int | None
+    """The number of the head, the attempt whose results are those of the run; None without attempts."""
     done: int
+    """The number of phases that are completed, where a phase counts once for each scope."""
     begun: int
+    """The number of phases that have begun, including those that are completed."""
 
     def json(self) -> dict[str, Any]:
         summed = {"attempts": self.attempts, "head": self.head, "phases_done": self.done, "phases_begun": self.begun}
@@ -47,7 +55,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """An artifact of a run, with its content if that is available."""
+    """An artifact of a run, with its content if the content is available."""
 
     ref: ArtifactRef
     found: Artifact | None
@@ -89,20 +97,25 @@ def runs(
     db: Db = DEFAULT_DB,
     scope: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="List the artifacts that runs saved for this scope instead; the exact name."),
+        typer.Option(
+            metavar="NAME",
+            help="Instead of runs, list the artifacts that runs saved for the scope (such as a ticker) of this name.",
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="With --scope: only artifacts of this name.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="At most N.")] = 20,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --scope: show only artifacts of this name.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most N rows.")] = 20,
     fallback: Annotated[
         Path | None, typer.Option(metavar="DIR", help="List the run folders below DIR if the store is unavailable.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """List the newest runs with their progress, or with --scope the artifacts saved for a scope."""
+    """List the newest runs with their progress or, with --scope, the artifacts that runs saved for a scope."""
     if scope is not None:
         _print_scope(db, scope, name, limit, json=json)
     elif name is not None:
-        raise typer.BadParameter("--name goes with --scope")
+        raise typer.BadParameter("--name can only be used together with --scope")
     else:
         try:
             _print_runs(db, limit, json=json)

@@ -46,17 +46,18 @@ def serve(
         typer.Option(metavar="ORIGIN", help="Allow requests from pages of this origin, * for all; may be repeated."),
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(case_sensitive=False, help="info logs refused requests, debug all requests.")
+        LogLevel,
+        typer.Option(case_sensitive=False, help="With info, refused requests are logged; with debug, all requests."),
     ] = LogLevel.INFO,
-    max_body_bytes: Annotated[int, typer.Option(metavar="BYTES", min=1024, help="The largest request body.")] = 32
-    * 1024
-    * 1024,
+    max_body_bytes: Annotated[
+        int, typer.Option(metavar="BYTES", min=1024, help="The maximum size of a request body.")
+    ] = 32 * 1024 * 1024,
     scan_debounce: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="The minimum time between two checks of the watchdog.")
+        float, typer.Option(metavar="SECONDS", min=0, help="The minimum time between two checks for overdue attempts.")
     ] = 10.0,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Serve other machines without keys: every client has full access."),
+        typer.Option("--insecure", help="Serve other machines without requiring keys: every client has full access."),
     ] = False,
     workers: Annotated[
         int,
@@ -72,7 +73,10 @@ def serve(
     ] = None,
     pipeline: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:PIPELINE", help="Also execute runs here, with this Pipeline, on one machine."),
+        typer.Option(
+            metavar="MODULE:PIPELINE",
+            help="Also execute runs in the server, with this Pipeline; meant for one machine.",
+        ),
     ] = None,
     orphans: Orphans = OrphanChoice.RESUME,
     confirm_side_effects: ConfirmResumes = False,
@@ -81,12 +85,12 @@ def serve(
         str | None,
         typer.Option(
             metavar="MODULE:GRAPH|none",
-            help="The phase graph of posted runs; by default the pipeline's, or else that of the trading front end.",
+            help="The phase graph of posted runs; by default that of --pipeline, or else of the trading front end.",
         ),
     ] = None,
     unresponsive_seconds: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.1, help="How long a posted run may show no sign of life."),
+        typer.Option(metavar="SECONDS", min=0.1, help="The maximum time without a sign of life of a posted run."),
     ] = UNRESPONSIVE_SECONDS,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
@@ -105,7 +109,7 @@ def serve(
         phase_graph=phase_graph,
         unresponsive_seconds=unresponsive_seconds,
     )
-    # This refuses a pipeline or a phase graph that cannot be imported, before the server listens.
+    # This call raises an error if the pipeline or the phase graph cannot be imported, before the server listens.
     settings.run_defaults()
     log_as_json(settings.log_level)
     url = parse(settings.db)
@@ -134,7 +138,10 @@ def serve(
 
 
 def _check_host(settings: ServeSettings) -> None:
-    """Refuse to serve other machines without keys, unless `--insecure` is given."""
+    """Refuse to serve other machines while the database has no keys, unless `--insecure` is given.
+
+    Log a warning if keys would be sent unencrypted.
+    """
     if is_loopback(settings.host):
         return
     if not settings.insecure and not asyncio.run(_has_keys(settings.db)):
@@ -158,9 +165,9 @@ async def _has_keys(db: str) -> bool:
 
 
 def _work(settings: ServeSettings, seat: Seat) -> None:
-    """Serve as one of several processes."""
+    """Serve requests in one of several server processes."""
     log_as_json(settings.log_level)
-    # This import is late, because the parent process does not need the module and starts its workers sooner without it.
+    # The module is imported here, because the parent process does not need it and starts its workers sooner without it.
     from store.cli.server_process import run
 
     run(settings, seat.listener, seat)

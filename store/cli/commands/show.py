@@ -1,4 +1,4 @@
-"""`rollbook show`: all data of one rollout, resources or worker."""
+"""`rollbook show`: all data of one rollout, of one set of resources, or of one worker."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The requested thing, and notes about the displayed moment."""
+    """The requested object, and remarks about the moment as of which it is shown."""
 
     thing: _Whole | ResourcesUpdate | Worker
     remarks: list[str]
@@ -70,18 +70,23 @@ class _Found:
 def show(
     *,
     given: Annotated[
-        str, typer.Argument(metavar="ID", help="A rollout, resources or a worker: its id, or the beginning.")
+        str,
+        typer.Argument(metavar="ID", help="The id of a rollout, resources or a worker, or the beginning of the id."),
     ],
     db: Db = DEFAULT_DB,
     at: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Show a rollout as of its event number N; `history` shows the numbers."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Show a rollout as it was after its event number N; `rollbook history` shows the numbers.",
+        ),
     ] = None,
     as_at: AsAt = None,
-    full: Annotated[bool, typer.Option("--full", help="Show everything, also on a terminal.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show everything, also what a terminal omits.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show a rollout with its attempts, spans and rewards; or resources, or a worker."""
+    """Show a rollout with its attempts, spans and rewards, or show resources or a worker."""
     if at is not None and as_at is not None:
         raise typer.BadParameter("give --at or --as-at, not both")
 
@@ -93,7 +98,7 @@ def show(
             )
         remarks = [] if as_at is None else [f"as of {in_words(as_at)}"]
         if at is not None:
-            remarks.append(f"as after its event {at} of {len(await store.log.history(key))}")
+            remarks.append(f"as it was after event {at} of {len(await store.log.history(key))}")
         thing = await _read(store, kind, key, as_at, at)
         return _Found(thing, remarks, is_past=as_at is not None or at is not None)
 
@@ -145,7 +150,7 @@ async def _annotations(store: Store, rollout_id: str, as_at: Past | None, at: in
     try:
         return await store.annotations.query(rollout_id, as_at=as_at, at=at)
     except (Incompatible, Unsupported):
-        # Servers of Agent-lightning, and of earlier versions, have no annotations.
+        # Servers of Agent-lightning, and servers of earlier versions of Rollbook, have no annotations.
         return Annotations(labels=[], notes=[])
 
 
@@ -249,7 +254,7 @@ def _print_spans(whole: _Whole, *, cuts: bool) -> None:
 def _family(spans: Sequence[Span]) -> tuple[list[Span], Callable[[Span], list[Span]]]:
     """Return the root spans, and a function that returns the children of a span.
 
-    Every span is reached exactly once, even if ids repeat or parents form a cycle.
+    From the roots, every span is reached exactly once, even if ids repeat or parents form a cycle.
     """
     known = {span.span_id for span in spans}
     below: defaultdict[str, list[Span]] = defaultdict(list)

@@ -32,7 +32,7 @@ _WAITING: Final = ("queuing", "requeuing")
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """The counts of a store at one moment; fields that a server does not provide are None."""
+    """The counts of a store. Fields that a server does not provide are None for the store of a server."""
 
     store_id: str
     rollouts: Mapping[str, int]
@@ -42,7 +42,7 @@ class StoreCounts:
     attempts: int
     spans: int
     resources: int
-    """The number of ids, not of versions."""
+    """The number of resources ids. Several versions of the same id count once."""
     queued: int
     """The number of rollouts that wait for a claim."""
     events: int | None = None
@@ -63,7 +63,7 @@ class StoreCounts:
 
 @app.command(rich_help_panel="Look")
 def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
-    """Show counts, the queue, and the size on disk; for the store of a server, without log and disk."""
+    """Show counts, the queue, and the size on disk. A server provides no counts of the log and no sizes."""
     is_served = db.startswith(("http://", "https://"))
     counts = run_reading(db, _count_remote) if is_served else asyncio.run(_count(db))
     if json:
@@ -73,8 +73,8 @@ def stats(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     ahead = (counts.last_commit_time or 0.0) - to_seconds(system_clock())
     if ahead > _FAR_AHEAD_SECONDS:
         note(
-            f"the last commit is {duration(ahead)} ahead of this machine's clock; new events get times right "
-            "after it until the clock has caught up"
+            f"the last commit is {duration(ahead)} ahead of this machine's clock; until the clock has caught up, new "
+            "events get times right after that commit"
         )
 
 
@@ -99,7 +99,10 @@ def _print(counts: StoreCounts) -> None:
 
 
 async def _count_remote(store: Store) -> StoreCounts:
-    """Return counts that are read with several calls of a store. Each call sees a different moment."""
+    """Return the counts of the store of a server.
+
+    The counts are read with several calls, so the store may change between them.
+    """
     rollouts = {
         status: (await store.query_rollouts(status_in=[status], limit=1)).total for status in get_args(RolloutStatus)
     }

@@ -35,9 +35,9 @@ def train(
     target: Annotated[str, typer.Argument(metavar="MODULE:TRAINER", help="The Trainer: package.module:NAME.")],
     *,
     agent: Annotated[
-        str | None, typer.Option(metavar="MODULE:AGENT", help="The agent; needed if the module has several.")
+        str | None, typer.Option(metavar="MODULE:AGENT", help="The agent; needed if the module has several agents.")
     ] = None,
-    db: Annotated[str | None, typer.Option(metavar="URL", help="Use this store instead of the Trainer's.")] = None,
+    db: Annotated[str | None, typer.Option(metavar="URL", help="Use this store, not the Trainer's store.")] = None,
     train_file: Annotated[
         Path | None,
         typer.Option("--train", metavar="FILE", exists=True, help="Tasks for training, one JSON document per line."),
@@ -54,7 +54,7 @@ def train(
 
     trainer: Trainer = named("MODULE:TRAINER", target, Trainer)
     acting: LitAgent[Any] = _only_agent(target) if agent is None else named("--agent", agent, LitAgent)
-    # Options override the settings of the module.
+    # The options of the command override the settings of the Trainer.
     if db is not None:
         trainer.use_store(db)
     if runners is not None:
@@ -76,16 +76,19 @@ def runner(
     store: Annotated[str, typer.Option(metavar="URL", help="The server or the database with the tasks.")],
     pipeline: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:PIPELINE", help="Execute runs with this Pipeline; `trading` is the example's."),
+        typer.Option(
+            metavar="MODULE:PIPELINE",
+            help="Execute runs with this Pipeline; `trading` is the Pipeline of the example.",
+        ),
     ] = None,
     orphans: Orphans = OrphanChoice.RESUME,
     confirm_side_effects: ConfirmResumes = False,
     fallback: Fallback = None,
     count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
 ) -> None:
-    """Run an agent on the tasks of a store, or a pipeline on its runs, until Ctrl+C or SIGTERM.
+    """Execute the tasks of a store with an agent, or its runs with a pipeline, until Ctrl+C or SIGTERM.
 
-    A pipeline's runner claims posted runs and requested re-runs, and resumes runs whose process died.
+    The runner of a pipeline claims posted runs and requested re-runs, and resumes runs whose process died.
     """
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
@@ -94,7 +97,7 @@ def runner(
     if (target is None) == (pipeline is None):
         raise Invalid("MODULE:AGENT", "give either an agent or --pipeline MODULE:PIPELINE")
     if fallback is not None and pipeline is None:
-        raise Invalid("--fallback", "only runs of a pipeline continue in folders; give --pipeline, or omit it")
+        raise Invalid("--fallback", "only runs of a pipeline continue in folders; give --pipeline, or omit --fallback")
     if pipeline is not None:
         options = {
             "orphans": orphans.value,

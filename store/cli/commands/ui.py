@@ -55,7 +55,7 @@ async def _serve(db: str, listener: socket.socket, text: str) -> None:
     partitions = Partitions(root, db, open_partition)
     ring: KeyRing | None = None
     try:
-        # Other users of this machine can reach the port, so it requires a key if the database has keys.
+        # Other users of this machine can reach the port, so the server requires a key if the database has keys.
         ring = await KeyRing.open(db)
         app = build_app(partitions, ring=ring, is_local=True, is_read_only=True)
         await Server(app, lambda: announce(text), takes_signals=True).serve([listener])

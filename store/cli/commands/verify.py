@@ -1,4 +1,8 @@
-"""`rollbook verify`, `rebuild` and `seal`: verification and repair of the log and the tables."""
+"""`rollbook verify`, `rebuild` and `seal`: verification of the log and the tables, and repair of the tables.
+
+The tables are computed from the log, a chain of hashed commits. A seal is a file with the hash at one position of the
+log. With the seal, a later verification finds out whether the log up to that position was changed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from store.models import Difference
 
 app = typer.Typer()
 
-# These checks find damage to the log itself, which no rebuild can repair.
+# The checks that find damage of the log itself, which `rollbook rebuild` cannot repair.
 _OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards", "sequences"})
 
 
@@ -28,12 +32,15 @@ def verify(
     seal: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="Also verify that nothing before this seal changed."
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Also verify that no part of the log that this seal covers was changed.",
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Verify that the log is intact and that every table matches it; exit with 3 if not."""
+    """Verify that the log is intact and that every table matches the log; exit with 3 if not."""
     with working("verifying"):
         report = run_reading(db, lambda store: store.log.verify(seal))
     if json:
@@ -55,7 +62,7 @@ def verify(
 
 @app.command(rich_help_panel="Prove")
 def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
-    """Replay the whole log and repair the rows that differ; other clients can read and write meanwhile."""
+    """Replay the whole log, and repair table rows that differ from it; other clients can read and write meanwhile."""
     with working("rebuilding"):
         report = run_writing(db, lambda store: store.log.rebuild())
     if json:
@@ -77,7 +84,7 @@ def seal(
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
-    """Write a seal of the log to a file, for a later `verify --seal FILE`."""
+    """Write a seal of the log to a file. `verify --seal FILE` later shows whether the sealed part was changed."""
     sealed = run_reading(db, lambda store: store.log.seal(file))
     if json:
         json_document(sealed.model_dump())

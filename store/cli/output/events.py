@@ -1,4 +1,4 @@
-"""Sentences that describe the events of the log."""
+"""Sentences that describe the events in the log of a store."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _MOVED: Final = {
 }
 
 
-# A command may follow the log for days, so it remembers only the latest attempts. Other attempts are shown by their
-# ids.
+# A command may follow the log for days, so only the latest attempts are remembered, at most this many. Sentences about
+# any other attempt contain its id instead of its number.
 _REMEMBERED: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The data of an attempt from its events so far."""
+    """The number and the start time of an attempt, from the event of its start."""
 
     sequence: int
     started_at: float
 
 
 class Narrator:
-    """Describes events in order, oldest first. A sentence about an attempt uses the attempt's earlier events."""
+    """Describes events. The caller must pass the events oldest first, because sentences use data of earlier events."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, _Seen] = {}
 
     def observe(self, event: HistoryEvent) -> None:
-        """Record the data of an event for later sentences."""
+        """Remember the data of an event that sentences about later events need."""
         if event.type == "attempt.started":
             data = event.data
             self._attempts[data["attempt_id"]] = _Seen(data["sequence"], event.at)
@@ -53,7 +53,7 @@ class Narrator:
                 del self._attempts[next(iter(self._attempts))]
 
     def describe(self, event: HistoryEvent) -> str:
-        """Return a sentence about an event, without time and actor."""
+        """Return a sentence about an event. The sentence contains neither the time nor the actor of the event."""
         self.observe(event)
         if event.type in run_event_lines.TYPES:
             attempt = self._attempt(event.data) if "attempt_id" in event.data else ""
@@ -188,16 +188,16 @@ class Narrator:
 
 
 DESCRIBED_TYPES: Final = run_event_lines.TYPES | thread_event_lines.TYPES | frozenset(Narrator._sentences)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-"""The types of event that have a sentence; other events are shown by their data."""
+"""The event types for which there are sentences. An event of another type is described by its data as JSON."""
 
 
 def reward_text(name: str | None, value: float) -> str:
-    """Return a reward as text; the primary reward has no name."""
+    """Return a reward as text: its name and value, or the word `reward` and its value for the primary reward."""
     return f"reward {value:g}" if name in {None, "primary"} else f"{name} {value:g}"
 
 
 def config_text(config: Json) -> str:
-    """Return the limits and retries of a rollout as text, empty for the defaults."""
+    """Return the limits and retries of a rollout as text. Default values are omitted."""
     parts: list[str] = []
     if config.get("timeout_seconds") is not None:
         parts.append(f"timeout {duration(config['timeout_seconds'])}")
@@ -226,7 +226,7 @@ def _particulars(data: Json) -> list[str]:
 
 
 def _fields_set(data: Json, known: tuple[str, ...]) -> str:
-    """Return the fields that were set, with their values if the event contains them."""
+    """Return a text that names the fields that an event set, with the values of the `known` fields."""
     parts: list[str] = []
     for field in data["fields"]:
         name = field.removesuffix("_id").removesuffix("_time").replace("_", " ")

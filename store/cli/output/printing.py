@@ -36,7 +36,7 @@ STYLES: Final = {
 }
 """The style of each status on a terminal."""
 
-# Ids and names are user input: they must not move the cursor or break a line.
+# Ids and names are user input. Their control characters could move the cursor or break a line.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -46,7 +46,7 @@ def is_terminal() -> bool:
 
 
 def console() -> Console:
-    """Return standard output as a console for styled text; lines may be longer than the terminal is wide."""
+    """Return a console that prints styled text on standard output and does not wrap long lines."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -93,8 +93,8 @@ def compact(value: Any) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Return a text truncated to a number of terminal columns; a truncated text ends with …"""
-    # For most texts, this test avoids checking each character.
+    """Return a text, truncated if it needs more than `width` terminal columns. A truncated text ends with `…`."""
+    # For most texts, this condition makes it unnecessary to check each character.
     if len(text) * 2 <= width or (len(text) <= width and text.isascii()):
         return text
     if sum(map(_columns, text)) <= width:
@@ -107,7 +107,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return the number of terminal columns of a text."""
+    """Return the number of terminal columns that a text needs."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
@@ -130,7 +130,14 @@ def working(activity: str) -> Generator[None]:
 
 
 def tree(roots: Sequence[Any], below: Callable[[Any], Sequence[Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield each node with the tree lines before it, parents first; there is no limit on the depth."""
+    """Yield each node of a tree with the characters that draw the branches in front of the node.
+
+    A parent comes before its children. The depth of the tree is not limited.
+
+    Args:
+        roots: the nodes without a parent.
+        below: a function that returns the children of a node.
+    """
     waiting: list[tuple[str, str, Any]] = [("", "", root) for root in reversed(roots)]
     while waiting:
         lead, continued, node = waiting.pop()

@@ -1,4 +1,7 @@
-"""Sentences that describe the events of runs."""
+"""Sentences that describe the events of runs.
+
+A run is a rollout that a pipeline executes in phases. A phase is executed for a scope, a subject such as a ticker.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ Json = dict[str, Any]
 
 
 def describe(type_: str, data: Json, attempt: str) -> str:
-    """Return a sentence about an event; `attempt` describes the event's attempt and is empty if there is none."""
+    """Return a sentence about an event, whose type must be in `TYPES`.
+
+    `attempt` is the text for the attempt of the event, for example `attempt 2`. It is empty if the event has no
+    attempt.
+    """
     return _SENTENCES[type_](data, attempt)
 
 

@@ -1,4 +1,8 @@
-"""Tables: the columns of each kind of thing, on a terminal and for other programs."""
+"""Tables of rollouts, attempts, spans and other objects: their columns, and how tables are printed.
+
+A terminal gets aligned tables with ages such as `3 min ago`. Another program that reads the output gets tab-separated
+lines with exact values.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,10 @@ from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate,
 
 T = TypeVar("T")
 Now = float | None
-"""The current time in seconds since the epoch; None for rows of a past moment, whose times are not shown as ages."""
+"""The current time in seconds since 1970, from which ages are computed.
+
+None means that the rows show the store as it was in the past. Then times are not shown as ages.
+"""
 
 _GAP: Final = "  "
 _LEAST: Final = 12
@@ -29,7 +36,7 @@ class Column(Generic[T]):
     title: str
     exact: Callable[[T], str]
     shown: Callable[[T, Now], str] | None = None
-    """The text on a terminal; None for the exact text."""
+    """Returns the text for a terminal. None means that a terminal also gets the exact text."""
     shown_title: str | None = None
     is_status: bool = False
     right: bool = False
@@ -38,7 +45,14 @@ class Column(Generic[T]):
 
 
 def print_table(columns: Sequence[Column[T]], rows: Sequence[T], *, is_past: bool = False, indent: str = "") -> None:
-    """Print a table: aligned on a terminal, else tab-separated."""
+    """Print a table: aligned on a terminal, otherwise tab-separated.
+
+    Args:
+        columns: the columns of the table.
+        rows: one object per row.
+        is_past: whether the rows show the store as it was in the past; then times are not shown as ages.
+        indent: the text before each line on a terminal.
+    """
     if is_terminal():
         _print_aligned(columns, rows, None if is_past else time.time(), indent)
         return
@@ -74,7 +88,7 @@ def _print_aligned(columns: Sequence[Column[T]], rows: Sequence[T], now: Now, in
 
 
 def _shrink(widths: dict[int, int], shrinking: Sequence[int], available: int) -> None:
-    """Narrow the columns that may be truncated until the table fits, the widest first."""
+    """Reduce the widths of the columns in `shrinking`, the widest column first, until the table fits."""
     excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - available
     while excess > 0:
         widest = max((place for place in shrinking if widths[place] > _LEAST), key=widths.__getitem__, default=None)
@@ -90,7 +104,7 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 
 def time_column(title: str, read: Callable[[T], float | None]) -> Column[T]:
-    """Return a column of times: ages on a terminal, else exact times."""
+    """Return a column of times. A terminal gets ages, or local times in tables of the past; otherwise, times in UTC."""
     return Column(
         title, lambda row: utc(read(row)), lambda row, now: local(read(row)) if now is None else ago(read(row), now)
     )

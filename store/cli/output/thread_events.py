@@ -1,4 +1,4 @@
-"""Sentences that describe the events of LangGraph threads."""
+"""Sentences that describe the events of LangGraph threads, the stored states of a graph's execution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 def describe(type_: str, data: Json) -> str:
-    """Return a sentence that describes an event, whose type must be in `TYPES`."""
+    """Return a sentence about an event, whose type must be in `TYPES`."""
     return _SENTENCES[type_](data)
 
 

@@ -12,13 +12,14 @@ _TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?")
 
 
 def moment(text: str, now: datetime | None = None) -> int | datetime:
-    """Convert a text to a log position or a timezone-aware time.
+    """Convert a text to a position of the log or to a timezone-aware time.
 
-    A number is a position of the log. A time is in RFC 3339, a date with or without a time of day, a time of today, or
-    an age such as `10m ago`. Times without an offset are local.
+    A number is a position of the log, which is the number of an event. A time is written as in RFC 3339, as a date with
+    or without a time of day, as a time of day (which means today), or as an age such as `10m ago`. A time without a UTC
+    offset is a local time.
 
     Raises:
-        ValueError: the text is none of these.
+        ValueError: the text has none of these forms.
     """
     written = text.strip()
     present = now or datetime.now().astimezone()
@@ -38,10 +39,10 @@ def moment(text: str, now: datetime | None = None) -> int | datetime:
 
 
 def seconds_in(text: str) -> float:
-    """Return a duration such as `30d`, `12h`, `45m` or `90s` in seconds.
+    """Return in seconds the duration that a text such as `30d`, `12h`, `45m` or `90s` gives.
 
     Raises:
-        ValueError: the text is not a duration, or not greater than 0.
+        ValueError: the text is not a duration, or the duration is 0.
     """
     found = _LENGTH.fullmatch(text.strip().lower())
     if found is None or not float(found[1]):
@@ -54,21 +55,21 @@ def _in_zone(time: datetime) -> datetime:
 
 
 def in_words(moment: int | datetime) -> str:
-    """Return a position or time as text for the user who gave it."""
+    """Return a position, or a time as a local time, as text for a message to the user."""
     if isinstance(moment, int):
         return f"position {moment}"
     return moment.astimezone().isoformat(sep=" ", timespec="milliseconds" if moment.microsecond else "seconds")
 
 
 def utc(time: float | None) -> str:
-    """Return a time as RFC 3339 in UTC with microseconds, empty for None."""
+    """Return a time in UTC with microseconds, as in RFC 3339; an empty text for None."""
     if time is None:
         return ""
     return _datetime(time, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def local(time: float | None, *, date: bool = True) -> str:
-    """Return a local time with milliseconds, empty for None."""
+    """Return a time as a local time with milliseconds, without the date if `date` is False; an empty text for None."""
     if time is None:
         return ""
     text = _datetime(time, None).isoformat(sep=" ", timespec="milliseconds")
@@ -76,7 +77,7 @@ def local(time: float | None, *, date: bool = True) -> str:
 
 
 def ago(time: float | None, now: float) -> str:
-    """Return the age of a time at `now` in one unit, empty for None."""
+    """Return how long before `now` a time is, in a single unit, for example `3 min ago`; an empty text for None."""
     if time is None:
         return ""
     seconds = now - time
@@ -93,7 +94,7 @@ def _rounded(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration with its significant digits: 3.2 ms, 1.25 s, 2 min 05 s, 1 h 04 min."""
+    """Return a duration as a short text, for example 3.2 ms, 1.25 s, 2 min 05 s or 1 h 04 min."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 1:

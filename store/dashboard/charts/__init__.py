@@ -1,1 +1,1 @@
-"""Charts: curves and run graphs as data for SVG."""
+"""Charts: the data from which the pages draw curves and graphs of runs as SVG."""

@@ -1,4 +1,8 @@
-"""Curves and a histogram of rollouts: means and quantiles per bucket, and bins with round bounds."""
+"""Charts of rollouts: curves with means and quantiles, and a histogram of rewards.
+
+A bucket is a range of the horizontal axis of a curve, which is a range of training steps or of time. A bin is a range
+of rewards. A cell contains the sums over all rollouts of one mode, bucket and bin.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class Series:
     """The number of rollouts in each mean."""
     mean: list[float | None]
     low: list[float | None] = field(default_factory=list[float | None])
-    """The 10th percentile; empty if quantiles are not requested."""
+    """The 10th percentile. This list, `median` and `high` are empty in charts that show only means."""
     median: list[float | None] = field(default_factory=list[float | None])
     high: list[float | None] = field(default_factory=list[float | None])
     """The 90th percentile."""
@@ -42,10 +46,11 @@ class Chart:
     """A description of the values."""
     unit: str
     by: str
+    """The horizontal axis: `step` or `time`."""
     start: list[float]
-    """The start of each bucket: a step, or seconds since the epoch."""
+    """The start of each bucket: the number of a step, or a time in seconds since the epoch."""
     width: float
-    """The width of a bucket."""
+    """The width of a bucket in steps or seconds."""
     series: list[Series]
 
 
@@ -63,9 +68,9 @@ class Bin:
 
 
 def edges_for(sample: Sequence[float]) -> list[float]:
-    """Return the starts of the bins: the distinct values if there are few, else round numbers.
+    """Return the starts of the bins: the distinct values if there are few of them, otherwise round numbers.
 
-    Outliers are counted in the outermost bins.
+    The first and the last bin also count the outliers.
     """
     ordered = sorted(sample)
     distinct = sorted(set(ordered))
@@ -127,7 +132,7 @@ Measure = Callable[[Group], float | None]
 
 
 def reward_chart(along: Axis, cells: Iterable[Cell], chart_id: str, title: str) -> Chart:
-    """Return the mean of the rewards with their 10th and 90th percentiles."""
+    """Return the chart of the mean rewards, with their medians and their 10th and 90th percentiles."""
     rewarded = [cell for cell in cells if cell.bin is not None]
     places, groups = _grouped(along, rewarded)
     series = [
@@ -145,7 +150,7 @@ def reward_chart(along: Axis, cells: Iterable[Cell], chart_id: str, title: str) 
 
 
 def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
-    """Return the curves of length, duration and failures, which have only means."""
+    """Return the charts of length, duration and failures, which show only means."""
     places, groups = _grouped(along, cells)
 
     def lines(count: Callable[[Cell], int], measure: Measure) -> list[Series]:
@@ -179,10 +184,10 @@ def other_charts(along: Axis, cells: Sequence[Cell]) -> list[Chart]:
 
 
 def quantile(cells: Sequence[Cell], share: float) -> float | None:
-    """Return a quantile of the rewards.
+    """Return a quantile of the rewards in the cells of one mode and bucket, for example the median for `share` 0.5.
 
-    Values are assumed to be spread evenly between the bounds of a bin. The bounds are rewards themselves, so a bin with
-    one or two distinct values is exact.
+    The rewards of a cell are assumed to be spread evenly between the least and the greatest of them. Therefore the
+    result is exact for cells with at most two rewards, or with equal rewards.
     """
     filled = sorted((cell for cell in cells if cell.bin is not None), key=lambda cell: cell.bin or 0)
     rank = share * (sum(cell.rollouts for cell in filled) - 1)
@@ -209,7 +214,7 @@ def _share(amount: float, count: float) -> float | None:
 
 
 def _grouped(along: Axis, cells: Iterable[Cell]) -> tuple[list[int], list[tuple[str | None, list[Group]]]]:
-    """Return the buckets that are not empty, and the values of each mode in each bucket."""
+    """Return the starts of the buckets that are not empty and, for each mode, the cells in each of these buckets."""
     found: dict[str | None, dict[int, Group]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         found[cell.mode][cell.bucket].append(cell)

@@ -1,4 +1,10 @@
-"""Layout of a run's graph: shared scopes above, scopes that depend on others below, and all other scopes as columns."""
+"""The layout of the graph of a run.
+
+A run is a rollout that a pipeline executes in phases. A phase is executed for a scope, a subject such as a ticker, and
+consists of nodes, its steps. The phase graph declares the phases and their order. A scope is drawn as a column of
+nodes. A scope that all others share is drawn above the columns, and a scope that depends on others below the columns.
+The version of an event is its number in the rollout.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from store.runtime.clock import MICROSECONDS
 Place = Literal["above", "column", "below"]
 
 MOST_NODES: Final = 2000
-"""The maximum number of nodes drawn; in larger graphs, select one scope."""
+"""The maximum number of nodes that are drawn."""
 
 _ABOVE: Final = "MARKET"
 _BELOW: Final = "PORTFOLIO"
@@ -22,7 +28,7 @@ _BELOW: Final = "PORTFOLIO"
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """One drawn node of one scope."""
+    """One node of a scope as it is drawn."""
 
     node_id: str
     scope: str | None
@@ -31,36 +37,42 @@ class DrawnNode:
     executions: int
     errors: int
     attempt: int
-    """The attempt of the node's last event. It is older than the view's attempt if the node was not run again."""
+    """The number of the attempt that recorded the node's last event.
+
+    If the shown attempt did not repeat the node, this is the number of an earlier attempt.
+    """
     first_version: int
+    """The version of the first event of the node."""
     last_version: int
+    """The version of the last event of the node."""
     began_at: int | None
     """The time of the first event, in microseconds since the epoch."""
     seconds: float | None
-    """The reported duration of the node's last result, or else the time from the node's first to its last event."""
+    """The duration that the last result of the node reports, or else the time from the first event to the last."""
     tokens_in: float | None
     tokens_out: float | None
     model: str | None
     tools: list[str]
-    """The ids of the nodes below this node."""
+    """The ids of the nodes whose parent is this node, for example of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnScope:
-    """One scope with its nodes, in the order of their first events."""
+    """One scope and its nodes. The nodes are in the order of their first events."""
 
     scope: str | None
     kind: str | None
     place: Place
     done: int
-    """The number of completed nodes, at most the number of nodes."""
+    """The number of completed nodes."""
     total: int
+    """The number of nodes, including those that are not drawn."""
     nodes: list[DrawnNode] = field(default_factory=list[DrawnNode])
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The scopes of a run by position."""
+    """The scopes of a run, each with its position in the drawing."""
 
     scopes: list[DrawnScope]
     left_out: int
@@ -72,13 +84,19 @@ class Drawing:
 
 
 def versions(graph: RunGraph) -> list[int]:
-    """Return the versions of the first and last events of the drawn nodes."""
+    """Return the versions of the first and the last event of every node that is drawn."""
     nodes = [node for column in graph.columns for node in column.nodes][:MOST_NODES]
     return sorted({version for node in nodes for version in (node.first_version, node.last_version)})
 
 
 def draw(graph: RunGraph, phases: PhaseGraph | None, times: Mapping[int, int]) -> Drawing:
-    """Return the layout of a graph; `times` maps the versions of events to the times at which they were recorded."""
+    """Return the layout of a graph.
+
+    Args:
+        graph: the scopes and nodes of the run.
+        phases: the phases of the run, which decide the positions of scopes; None if the run has no phase graph.
+        times: the times at which events were recorded, in microseconds since the epoch, by version.
+    """
     tools: dict[tuple[str | None, str], list[str]] = {}
     for edge in graph.edges:
         tools.setdefault((edge.scope, edge.parent_node_id), []).append(edge.node_id)

@@ -1,4 +1,7 @@
-"""Matching of two sequences with a limit on the work, because matching is slow if many elements repeat in both."""
+"""Matching of two sequences with a limit on the work.
+
+Matching without a limit would be slow if the same elements occur many times in both sequences.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,28 @@ from typing import Final
 EQUAL: Final = "equal"
 
 Opcode = tuple[str, int, int, int, int]
-"""An opcode as in difflib: `equal`, `replace`, `delete` or `insert`, then start and end in each sequence."""
+"""An opcode as in `difflib`.
+
+The string is `equal`, `replace`, `delete` or `insert`. The integers are the start and the end of the range in the first
+sequence, and then in the second sequence.
+"""
 
 
 @dataclass(slots=True)
 class Work:
-    """A budget of work."""
+    """The budget for matching."""
 
     left: int
     """The number of pairs of equal elements that may still be examined."""
     is_spent: bool = False
-    """Whether the budget was too small to match everything."""
+    """Whether a part was not matched because it needed more than the rest of the budget."""
 
 
 def opcodes(a: Sequence[Hashable], b: Sequence[Hashable], work: Work) -> list[Opcode]:
     """Return the opcodes that change `a` into `b`.
 
-    If matching takes too much work, one replacement covers all between the equal start and the equal end.
+    The equal elements at the start and at the end of the sequences are always found. If matching the elements between
+    them needs more work than `work` allows, these elements are returned as one `replace`.
     """
     shortest = min(len(a), len(b))
     head = next((at for at in range(shortest) if a[at] != b[at]), shortest)
@@ -51,7 +59,7 @@ def _between(a: Sequence[Hashable], b: Sequence[Hashable], at: int, work: Work) 
 
 
 def grouped(found: Sequence[Opcode], context: int) -> Iterator[list[Opcode]]:
-    """Yield groups of differences with `context` equal elements around them, as `difflib` does."""
+    """Yield the differences in groups, each with up to `context` equal elements before and after, as `difflib` does."""
     group: list[Opcode] = []
     for place, (tag, low, high, start, end) in enumerate(found):
         if tag != EQUAL:

@@ -1,4 +1,7 @@
-"""Comparison of two traces by the paths of their span names: missing, more frequent, failing or slower spans."""
+"""Comparison of two traces by path: which spans are missing, more frequent, failing or slower in one of them.
+
+The path of a span consists of its name and the names of its parents. Spans with the same path are compared together.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ _ROOT: Final = -1
 
 @dataclass(slots=True)
 class PathCount:
-    """The spans of one path on one side: their number, duration and errors."""
+    """The spans of one path in one of the two traces: their number, duration and errors."""
 
     count: int = 0
     seconds: float = 0.0
-    """The total duration of the spans that have both times."""
+    """The total duration of the spans that have a start time and an end time."""
     errors: int = 0
 
 
@@ -36,7 +39,10 @@ class PathRow:
 
     @property
     def change(self) -> Change:
-        """The most important difference; durations within a fifth of each other count as equal."""
+        """The most important difference between the two traces.
+
+        Durations count as equal if they differ by less than 10 ms, or if the longer is at most 1.2 times the shorter.
+        """
         if not self.b.count:
             return "only a"
         if not self.a.count:
@@ -53,7 +59,7 @@ class PathRow:
 
 
 def compare_paths(a: Sequence[SpanRow], b: Sequence[SpanRow]) -> list[PathRow]:
-    """Return every path of either trace, parents before children, in the order of their first spans."""
+    """Return the paths of both traces. A parent comes before its children, and siblings in the order of first spans."""
     tree = _Tree()
     for rows, is_a in ((a, True), (b, False)):
         for row, place in zip(rows, tree.places(rows), strict=True):
@@ -70,7 +76,7 @@ def _add(tally: PathCount, row: SpanRow) -> None:
 
 
 class _Tree:
-    """The paths of both sides as a tree of names."""
+    """The paths of both traces as a tree of names."""
 
     def __init__(self) -> None:
         self.paths: list[PathRow] = []
@@ -78,12 +84,12 @@ class _Tree:
         self._below: dict[int, list[int]] = {_ROOT: []}
 
     def places(self, rows: Sequence[SpanRow]) -> list[int]:
-        """Return the index of each span's path; a span whose parent is missing starts a path."""
+        """Return for each span the index of its path in `paths`. A span whose parent is missing counts as a root."""
         by_id = {row.span_id: index for index, row in enumerate(rows)}
         found: list[int | None] = [None] * len(rows)
         for index in range(len(rows)):
-            # The loop climbs to the first span with a known path, then descends. Recursion would fail on deep or
-            # circular traces.
+            # The loop goes from the span to its parents, up to the first span with a known path, and then back down.
+            # Recursion would fail on deep or circular traces.
             above: list[int] = []
             seen: set[int] = set()
             at: int | None = index

@@ -10,29 +10,31 @@ from typing import Final, Literal
 from store.dashboard.diff.matching import Work, grouped, opcodes
 
 MOST_LINES: Final = 3_000
-"""The maximum number of lines of one side."""
+"""The maximum number of lines of each text."""
 MOST_CHARACTERS: Final = 300_000
 MOST_ROWS: Final = 2_000
 MOST_WORK: Final = 2_000_000
-"""The work of about two seconds of matching."""
+"""The default budget for matching, which is used up in about two seconds."""
 _CONTEXT: Final = 3
 _LONGEST_LINE: Final = 2_000
-"""The words of longer lines are not compared."""
+"""The maximum number of characters of lines whose words are compared."""
 _MOST_PAIRS: Final = 200
+"""The number of pairs of lines after which the words of lines are no longer compared."""
 
 Segment = tuple[str, bool]
-"""A part of a line, and whether it differs."""
+"""A part of a line, and whether it differs from the line of the other text."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffRow:
-    """One line of both sides; a side without a line has the number None."""
+    """One row of the comparison: a line of the old text on the left, a line of the new text on the right, or both."""
 
     kind: Literal["same", "changed", "removed", "added", "gap"]
     """`gap` stands for omitted equal lines."""
     left: int | None
-    """Line numbers begin with 1."""
+    """The number of the old line, from 1; None without an old line."""
     right: int | None
+    """The number of the new line, from 1; None without a new line."""
     old: list[Segment]
     new: list[Segment]
 
@@ -57,12 +59,14 @@ def is_comparable(text: str) -> bool:
 
 
 def diff(old: str, new: str, work: Work | None = None) -> Diff:
-    """Compare two texts line by line, with three equal lines around each difference; both must be comparable.
+    """Compare two texts line by line. The result contains up to three equal lines around each difference.
+
+    The caller must check both texts with `is_comparable` first.
 
     Args:
         old: the old text.
         new: the new text.
-        work: the budget, which is reduced by the work done; by default `MOST_WORK`.
+        work: the budget for matching, which this call reduces; None for a budget of `MOST_WORK`.
     """
     own = Work(MOST_WORK if work is None else work.left)
     before, after = old.splitlines(), new.splitlines()
@@ -94,7 +98,10 @@ def _same(left: int, right: int, line: str) -> DiffRow:
 def _block(
     before: Sequence[str], after: Sequence[str], gone: tuple[int, int], come: tuple[int, int], words: Work | None
 ) -> list[DiffRow]:
-    """Return the rows of replaced lines: pairs first, then the remaining lines of either side."""
+    """Return the rows for old lines that were replaced by new lines.
+
+    Pairs of an old and a new line come first, and then the remaining lines of the text that has more lines here.
+    """
     paired = min(gone[1] - gone[0], come[1] - come[0])
     rows: list[DiffRow] = []
     for index in range(paired):

@@ -14,29 +14,33 @@ Kind = Literal["same", "changed", "only_a", "only_b", "gap"]
 
 MOST_ROWS: Final = 200
 MOST_SHOWN: Final = 250_000
-"""The maximum number of characters of all rows; an escaped character may take six bytes."""
+"""The maximum number of characters of all rows together. In HTML, an escaped character may take six bytes."""
 _LONGEST: Final = 4_000
 _SHORTEST: Final = 160
 _MOST_COMPARED: Final = 60_000
-"""The maximum number of characters of one side that are compared word by word."""
+"""The maximum number of characters of each transcript that are compared word by word."""
 _CONTEXT: Final = 1
 _COMPARED_KINDS: Final = frozenset({"message", "tool", "reward", "log", "error"})
 
 
 @dataclass(frozen=True, slots=True)
 class SideMessage:
-    """A message, tool call, reward, log line or error of one side."""
+    """A message, tool call, reward, log line or error of one of the two transcripts."""
 
     who: str
+    """The role of a message or the type of an error; otherwise, the kind of entry and its title."""
     text: str
     span_id: str | None
     unread: int = 0
-    """The number of characters that were not read."""
+    """The number of characters by which `text` is truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One row of the comparison. A side without a message in this row has no segments."""
+    """One row of the comparison: a message of transcript a, of transcript b, or one of each.
+
+    The segments of a missing message are empty.
+    """
 
     kind: Kind
     """`gap` stands for omitted equal messages."""
@@ -47,6 +51,7 @@ class MessageRow:
     span_a: str | None = None
     span_b: str | None = None
     skipped: int = 0
+    """The number of equal messages that a `gap` stands for."""
     is_first: bool = False
     """Whether this is the first difference."""
 
@@ -65,7 +70,7 @@ class TranscriptDiff:
 
 
 def messages(entries: Sequence[Entry]) -> list[SideMessage]:
-    """Return the entries of a transcript that are compared: all except plain spans."""
+    """Return the entries of a transcript that are compared: all except plain spans and repeated responses."""
     return [_message(entry) for entry in entries if entry.kind in _COMPARED_KINDS]
 
 
@@ -136,7 +141,10 @@ def _alike(
 def _differing(
     left: SideMessage | None, right: SideMessage | None, budget: int, work: Work, *, is_first: bool
 ) -> tuple[MessageRow, int]:
-    """Return a row, and the number of characters that were compared for it."""
+    """Return the row for two messages that differ, and the number of characters that were compared word by word.
+
+    One of the messages may be missing.
+    """
     if left is None:
         assert right is not None  # at least one side has a message
         return MessageRow("only_b", "", right.who, [], _plain(right.text), None, right.span_id, 0, is_first), 0
@@ -156,7 +164,7 @@ def _plain(text: str) -> list[Segment]:
 
 
 def _bounded(rows: Sequence[MessageRow]) -> Iterator[MessageRow]:
-    """Yield rows with truncated texts, so that all rows together stay within `MOST_SHOWN`."""
+    """Yield the rows with texts that are truncated so that all rows together have about `MOST_SHOWN` characters."""
     left = MOST_SHOWN
     for row in rows:
         most = max(min(left // 2, _LONGEST), _SHORTEST)

@@ -66,7 +66,7 @@ async def create_key(request: PageRequest) -> PageContent:
     """Create a key, and show it once.
 
     Raises:
-        Conflict: if this were the only key, no visitor could create keys any more.
+        Conflict: with the new key, the server would require a key, but no key would give access to this page.
     """
     role = _role(request)
     bound_to = _bound_to(request)
@@ -82,7 +82,7 @@ async def create_key(request: PageRequest) -> PageContent:
         if not (heads or request.visitor.has_key) and (role != "admin" or partition is not None or days):
             raise Conflict(
                 "there is no admin key for all partitions yet, so with this key no visitor could open this page",
-                "create one first: role admin, all partitions, never expires",
+                "first create a key with the role admin for all partitions, which never expires",
             )
         expires = float(days) * _DAY if days else None
         made = await keys.create(role, partition=partition, name=name, expires_seconds=expires)
@@ -91,16 +91,16 @@ async def create_key(request: PageRequest) -> PageContent:
     key, text, is_first = await _with_keys(request, make, create=True)
     logger.info("%s made the key %s with the role %s", request.visitor.actor, key.key_id, key.role)
     values = {"key": _shown(key, system_clock(), request), "is_first": is_first}
-    # The secret is not a value of the page, so that the JSON twin does not contain it.
+    # The secret is not a value of the page, so that the JSON version of the page does not contain it.
     return PageContent("admin_key.html", values, "New key", 201, hidden={"secret": text})
 
 
 @pages.post("/ui/admin/keys/{key_id}/revoke", role="admin")
 async def revoke_key(request: PageRequest) -> Done:
-    """End a key for good.
+    """Revoke a key permanently.
 
     Raises:
-        Conflict: it is the key of this visitor.
+        Conflict: the key is the one with which this visitor is logged in.
         Forbidden: the visitor's key is valid for one partition only, and the key to revoke is not limited to that
             partition.
     """
@@ -108,7 +108,7 @@ async def revoke_key(request: PageRequest) -> Done:
     if key_id == _own_key(request):
         raise Conflict(
             f"{key_id} is the key that you are logged in with",
-            "log in with another admin key and revoke it there, or use `rollbook keys revoke`",
+            "to revoke it, log in with another admin key, or use `rollbook keys revoke`",
         )
     bound_to = _bound_to(request)
 
@@ -142,7 +142,7 @@ async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
 
 
 async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]], *, create: bool = False) -> T:
-    """Return the result of `work` with the keys of the server's database.
+    """Open the keys of the server's database, call `work` with them, and return the result.
 
     Raises:
         Invalid: the server uses no keys.
@@ -158,7 +158,7 @@ async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]],
         finally:
             await keys.close()
 
-    # Writing to SQLite blocks, so it runs in a thread with its own event loop.
+    # Writing to SQLite blocks the event loop, so this runs in a thread with an event loop of its own.
     return await asyncio.to_thread(lambda: asyncio.run(run()))
 
 
@@ -188,7 +188,7 @@ def _own_key(request: PageRequest) -> str | None:
 
 
 def _bound_to(request: PageRequest) -> str | None:
-    """Return the only partition that the visitor's key is valid for; None for a key of all partitions."""
+    """Return the only partition for which the visitor's key is valid; None if the key is valid for all partitions."""
     return request.extra.get("key_partition")
 
 
@@ -196,7 +196,7 @@ def _bound_to(request: PageRequest) -> str | None:
 
 
 async def _partitions(request: PageRequest) -> list[dict[str, Any]] | None:
-    """Return the partitions of the database that the visitor may see; None if they are unknown."""
+    """Return the partitions of the database that the visitor may see; None if the partitions are unknown."""
     bound_to, url = _bound_to(request), request.extra.get("keys_url")
     if bound_to is not None:
         return [_partition(request, bound_to)]
@@ -211,7 +211,7 @@ async def _partitions(request: PageRequest) -> list[dict[str, Any]] | None:
 
 def _partition(request: PageRequest, name: str) -> dict[str, Any]:
     is_here = name == request.partition
-    # The partition at the root is also served under its own name.
+    # The shown partition may be served at `/` as well as under its name, so its link keeps the prefix of this request.
     return {"name": name, "url": f"{request.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
 
 

@@ -1,4 +1,4 @@
-"""The labels and notes that each page of a rollout shows, and the action that adds them."""
+"""The labels and notes that each page of a rollout shows, and the action that adds labels and notes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from store.models import Note
 pages = Pages()
 
 MOST_NOTES: Final = 20
-"""The maximum number of notes shown; the latest are kept."""
+"""The maximum number of notes that a page shows. If a rollout has more notes, the page shows the latest."""
 _SUGGESTED: Final = 50
 _TABS: Final = ("waterfall", "events", "training", "raw")
-"""The tabs that contain the form; the first tab has no name in the path."""
+"""The path segments of the tabs that contain the form. The first tab contains the form too, but needs no segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutAnnotations:
-    """The labels and notes of a rollout, for the template and the JSON twin."""
+    """The labels and notes of a rollout, for the template and the JSON version of a page."""
 
     labels: list[str]
     notes: list[Note]
@@ -30,7 +30,7 @@ class RolloutAnnotations:
     has_more: bool
     """Whether there are older notes."""
     is_open: bool
-    """Whether this visitor may add annotations; never on a page about the past."""
+    """Whether this visitor may add labels and notes here. On a page that shows the past, no visitor may."""
     choices: list[str] = field(default_factory=list[str])
     """Labels in use, as suggestions for the form."""
 
@@ -39,7 +39,7 @@ NOTHING: Final = RolloutAnnotations([], [], has_more=False, is_open=False)
 
 
 async def annotations_of(request: PageRequest, rollout_id: str, at: int | None = None) -> RolloutAnnotations:
-    """Return the annotations of a rollout, now or as of its event `at`."""
+    """Return the labels and notes of a rollout, now or as they were after the rollout's event number `at`."""
     found = await request.store.annotations.query(rollout_id, limit=MOST_NOTES + 1, at=at)
     newest = found.notes[::-1]
     is_open = at is None and request.may("algorithm")

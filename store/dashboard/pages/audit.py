@@ -1,4 +1,7 @@
-"""The audit page: the events of the log, and the verification that no event was changed."""
+"""The audit page: the events of the log, and the verification that no event was changed.
+
+The log contains all events of the store, in streams: one stream for each rollout, worker and resources id.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,19 @@ pages = Pages()
 VERIFIED_AT_MOST: Final = 200_000
 """The maximum number of events that a page verifies, which takes about ten seconds.
 
-For larger logs, use the command line.
+The user must verify a larger log with the command line.
 """
 
 _KINDS: Final = {"rollout": "rollouts", "worker": "workers", "resources": "resources"}
-"""The page path of each kind of stream."""
+"""The paths of the pages about rollouts, workers and resources, by kind of stream."""
 
-# Only one verification per store runs at a time, because each reads the whole log.
+# A verification reads the whole log, so only one verification per store runs at a time.
 _at_work: set[SQLStore] = set()
 
 
 @pages.get("/ui/audit")
 async def audit(request: PageRequest) -> PageContent:
-    """Show events, newest first, by stream, type and actor."""
+    """Show the events of the log, newest first. The parameters `stream`, `type` and `actor` are filters."""
     sought = Sought(
         stream=request.one("stream") or None,
         type=request.one("type") or None,
@@ -43,7 +46,8 @@ async def audit(request: PageRequest) -> PageContent:
         before=request.maybe_whole("before", least=1),
         limit=request.rows,
     )
-    # The summary is read first, so that events recorded between the two reads appear in the list or as an update.
+    # The summary is read before the list. If an event is recorded between the two reads, its position is greater than
+    # the position in the summary, so the page notices the event later even if the list does not contain it.
     whole = await request.store.core.look(log_rows.whole)
     found = await request.store.core.look(partial(log_rows.log_rows, sought=sought))
     values = {
@@ -116,10 +120,10 @@ async def verify(request: PageRequest) -> PageContent:
     store = request.store
     whole = await store.core.look(log_rows.whole)
     if whole.events > VERIFIED_AT_MOST:
-        reason = f"the log has {whole.events:,} events, and a page verifies {VERIFIED_AT_MOST:,}"
+        reason = f"the log has {whole.events:,} events, and a page verifies at most {VERIFIED_AT_MOST:,}"
         raise Conflict(reason, "run `rollbook verify` on the machine of the database")
     if store in _at_work:
-        raise Conflict("another verification is running", "wait for that to end, some seconds")
+        raise Conflict("another verification is running", "try again in some seconds, when that verification has ended")
     _at_work.add(store)
     try:
         report = await store.log.verify()
@@ -136,7 +140,11 @@ async def _verifying(request: PageRequest, report: Any) -> PageContent:
 
 @pages.get("/ui/audit/seal", role="admin")
 async def seal(request: PageRequest) -> File:
-    """Return a seal of the log as a file, in the form in which `rollbook seal` writes it."""
+    """Return a seal of the log as a file, as `rollbook seal` writes it.
+
+    A seal contains the last position of the log and its hash. With the seal, a later verification finds out whether the
+    log up to that position was changed.
+    """
     store = request.store
 
     async def head(dialect: Any, session: Any) -> Any:

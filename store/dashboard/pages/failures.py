@@ -15,13 +15,13 @@ from store.db.reports.rollout_rows import NO_ERROR
 pages = Pages()
 
 MOST: Final = 10_000
-"""The maximum number of failed attempts that are read, newest first."""
+"""The maximum number of failed attempts that the page reads. If there are more, the page reads the newest."""
 _MESSAGES: Final = 10
 
 
 @pages.get("/ui/failures")
 async def failures(request: PageRequest) -> PageContent:
-    """Show the failed attempts by kind, or all messages of one error `type`."""
+    """Show the failed attempts by status and error type, or all messages of the error type in the parameter `type`."""
     wanted, status = request.one("type"), request.one("status")
     text = request.one("q")
 

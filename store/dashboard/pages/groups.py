@@ -17,21 +17,22 @@ from store.errors import NotFound
 pages = Pages()
 
 WIDTH: Final = 100
-"""The width of a bar's field in SVG units."""
+"""The width of the drawing that contains a bar, in SVG units."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueBar:
-    """A value as a bar from zero, on the common scale of its table."""
+    """A value as a bar that begins at zero. All bars of a table have the same scale."""
 
     x: float
     width: float
     zero: float
+    """The position of zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The range of a table's values, always including zero."""
+    """The range of the values of a table. The range always includes zero."""
 
     least: float
     most: float
@@ -45,7 +46,7 @@ class Scale:
     def at(self, value: float) -> float:
         """Return the position of a value, between 0 and `WIDTH`."""
         reach = self.most - self.least
-        # The difference of two huge values of opposite sign is infinite.
+        # The difference of two huge values of opposite sign may be infinite.
         share = value / reach - self.least / reach if reach else 0.0
         return round(WIDTH * share, 2) if 0 <= share <= 1 else 0.0
 
@@ -58,7 +59,7 @@ class Scale:
 
 @pages.get("/ui/groups")
 async def groups(request: PageRequest) -> PageContent:
-    """Show the groups, newest first by default; the filters are the parameters."""
+    """Show the groups, newest first by default. The query parameters are filters."""
     wanted = GroupsWanted(
         id_contains=request.one("q") or None,
         step=request.maybe_whole("step", least=-(2**63), most=2**63 - 1),
@@ -78,12 +79,16 @@ async def groups(request: PageRequest) -> PageContent:
 
 @dataclass(frozen=True, slots=True)
 class RewardRange:
-    """The least, mean and greatest reward of a group on the scale of the table."""
+    """The least, mean and greatest reward of a group as a bar. All bars of a table have the same scale."""
 
     x: float
+    """The position of the least reward."""
     width: float
+    """The distance between the least and the greatest reward."""
     mean: float
+    """The position of the mean reward."""
     zero: float
+    """The position of zero."""
 
 
 def _range(row: GroupRow, scale: Scale) -> RewardRange | None:
@@ -125,7 +130,7 @@ async def _group(
 
 
 def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:
-    """Return the two rollouts to compare by default: the best and the worst of the shown rollouts."""
+    """Return the ids of the two rollouts to compare by default: the best and the worst of the shown rollouts."""
     if not rows:
         return "", ""
     by_reward = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)

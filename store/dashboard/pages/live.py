@@ -1,7 +1,8 @@
-"""Server-sent events that make open pages reload. They contain the ids of the changed streams, not the changes.
+"""Server-sent events that tell open pages to reload. They contain the names of the changed streams, not the changes.
 
-A page sends the log position at which it was rendered, and a browser that reconnects sends the last position it
-received. So no change is lost between rendering and listening, or while the server is down.
+A stream contains the events of one rollout, worker or resources id; the log contains the events of all streams. A page
+sends the log position at which the page was rendered, and a browser that reconnects sends the last position that the
+browser received. Therefore no change is lost between rendering and listening, or while the server is down.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import orjson
 from store.sql.store import SQLStore
 
 PAUSE_SECONDS: Final = 0.5
-"""The minimum time between two events, however many changes there are."""
+"""The minimum time between two server-sent events, however many changes there are."""
 HEARTBEAT_SECONDS: Final = 10.0
 MOST_STREAMS: Final = 200
-"""If more streams changed, the event does not list them, so pages assume that anything may have changed."""
+"""If more streams changed, the server-sent event lists none. Pages then assume that anything may have changed."""
 
 
 async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
-    """Yield server-sent events `{"position": …, "streams": […] or null}`; the position is also the event id."""
+    """Yield server-sent events `{"position": …, "streams": […] or null}` about the changes after the position `after`.
+
+    The position is also the id of the server-sent event.
+    """
     yield b"retry: 1000\n\n"
     while True:
         try:
@@ -32,7 +36,7 @@ async def news(store: SQLStore, after: int) -> AsyncGenerator[bytes, None]:
             yield b"event: heartbeat\ndata: {}\n\n"
             continue
         changed = await store.core.streams_between(after, position, MOST_STREAMS + 1)
-        # A log that ends before `after` is a different log, so the changed streams are unknown.
+        # If the log ends before `after`, the page was rendered from a different log, so the changes are unknown.
         is_known = after < position and len(changed) <= MOST_STREAMS
         event = {"position": position, "streams": changed if is_known else None}
         yield b"id: %d\nevent: news\ndata: %s\n\n" % (position, orjson.dumps(event))

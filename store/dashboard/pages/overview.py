@@ -63,13 +63,16 @@ async def _look(dialect: Dialect, session: ReadSession) -> tuple[Overview, list[
 
 
 def _is_whole(seen: Overview, found: Sequence[Stuck]) -> bool:
-    """Return whether `found` contains all stuck rollouts. Only the beginning of the queue was checked."""
+    """Return whether `found` contains all stuck rollouts.
+
+    Only the first rollouts of the queue were checked. If the last of them is stuck, there may be more stuck rollouts.
+    """
     waits = seen.waiting[-1].rollout_id if seen.queued > len(seen.waiting) and seen.waiting else None
     return len(seen.active) < _MOST_ACTIVE and all(each.rollout_id != waits for each in found)
 
 
 def _minutes(seen: Overview) -> list[dict[str, int]]:
-    """Return the minutes of the last hour, each with its start in µs and the rollouts that ended, counted by status."""
+    """Return the minutes of the last hour: the start of each minute in µs, and how many rollouts ended, by status."""
     counted: dict[int, Counter[str]] = {}
     for ended in seen.ended:
         counted.setdefault(ended.minute, Counter())[ended.status] += ended.count
@@ -81,7 +84,7 @@ def _minutes(seen: Overview) -> list[dict[str, int]]:
 
 
 def _bars(minutes: list[dict[str, int]], peak: int) -> list[dict[str, Any]]:
-    """Return a stacked bar for each minute, with one part per outcome, and its tooltip."""
+    """Return a stacked bar for each minute. A bar has one part per outcome, and a tooltip."""
     return [
         {
             "x": 10 * index,
@@ -111,7 +114,7 @@ def _sum(minute: dict[str, int]) -> int:
 
 
 def _throughput(minutes: list[dict[str, int]]) -> dict[str, float | None]:
-    """Return the throughput of the last hour; the rate excludes the current minute."""
+    """Return the throughput of the last hour. The rate is that of the `_RECENT` minutes before the current minute."""
     ended = sum(map(_sum, minutes))
     over = minutes[-1 - _RECENT : -1]
     return {

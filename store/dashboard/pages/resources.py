@@ -1,4 +1,8 @@
-"""The pages of resources: versions with their publishers and rewards, and differences between versions."""
+"""The pages of resources: their versions, the rewards with each version, and the differences between versions.
+
+Resources are named values, such as prompts and models, that agents use. They are published together under one id, and
+every change of them is a new version.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ pages = Pages()
 MOST_CHARACTERS: Final = 50_000
 """The maximum number of characters shown of one text, unless `whole=1` is given."""
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""The maximum size of a version that is read."""
+"""The maximum size of a version whose content a page shows."""
 MOST_COMPARED: Final = 1_000_000
 """The maximum number of characters of all compared texts together."""
 MOST_SHOWN: Final = 1_000_000
@@ -57,7 +61,7 @@ class Change:
 
 @pages.get("/ui/resources")
 async def resources(request: PageRequest) -> PageContent:
-    """List resources, the most recently published first."""
+    """List the resources ids, the most recently published first."""
     limit, offset = request.rows, request.whole("offset", 0)
     work = partial(resource_rows.resources_rows, contains=request.one("q"), limit=limit, offset=offset)
     rows, total = await request.store.core.look(work, snapshot=True)
@@ -80,7 +84,10 @@ class _Found:
 
 @pages.get("/ui/resources/{resources_id}")
 async def one(request: PageRequest) -> PageContent:
-    """Show one version of resources, its history, and its differences from another version or another id."""
+    """Show one version of resources, the list of all versions, and the differences from another version or another id.
+
+    The parameter `version` selects the version; `against_id` and `against` select the version to compare with.
+    """
     resources_id = request.ids["resources_id"]
     view = request.among("view", ("unified", "side"), "unified")
     found = await request.store.core.look(partial(_found, request=request), snapshot=True)
@@ -149,7 +156,11 @@ async def _opened(dialect: Dialect, session: ReadSession, row: VersionRow) -> di
 
 
 def contents(resources: Mapping[str, Any], most: int | None) -> list[ResourceContent]:
-    """Return resources for display; each text has at most `most` characters, all together at most `MOST_SHOWN`."""
+    """Return resources for display.
+
+    Each text is truncated to `most` characters, and all texts together to `MOST_SHOWN`. With None, no text is
+    truncated.
+    """
     found: list[ResourceContent] = []
     left = MOST_SHOWN
     for name, resource in resources.items():
@@ -174,7 +185,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return a value with the API keys of other services hidden."""
+    """Return a value in which the API keys of other services are replaced by a placeholder."""
     if name in _SECRETS:
         return None if value is None else _HIDDEN
     if isinstance(value, dict):
@@ -209,7 +220,7 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def _text(resource: Any) -> str:
-    """Return a resource as text: one line per field, then its text."""
+    """Return a resource as text for a comparison: its fields, each beginning on a new line, and then its prompt."""
     kind, text, fields = _parts(resource)
     # Each field has its own line, so that a change of one field does not affect the lines of the others.
     head = "\n".join(f"{name}: {value if isinstance(value, str) else pretty(value)}" for name, value in fields.items())

@@ -1,4 +1,8 @@
-"""The rewards page: rewards, lengths, durations and failures by step or by time, and the distribution of rewards."""
+"""The rewards page: rewards, lengths, durations and failures by step or by time, and the distribution of rewards.
+
+A bucket is a range of the horizontal axis of a chart: a range of training steps or of time. A reward may have several
+dimensions, which are named values.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ pages = Pages()
 MOST_CHARTS: Final = 6
 """The maximum number of reward dimensions with a chart."""
 MANY: Final = 20_000
-"""With more rollouts, the page appears before the curves are computed and then loads them by a second request."""
+"""With more rollouts than this, the page is rendered without the curves, and loads them with a second request."""
 TABLE_ROWS: Final = 24
-"""The number of buckets in the tables below the charts. The JSON twin contains all buckets."""
+"""The number of buckets in the tables below the charts. The JSON version of the page contains all buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class _Wanted:
     names: list[str]
     modes: list[str]
     at_once: bool
-    """Whether to compute the curves in this request, however many rollouts there are."""
+    """Whether to compute the curves in this request even if there are more than `MANY` rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,15 @@ class _Found:
     charts: list[curves.Chart]
     bins: list[curves.Bin]
     uncounted: int = 0
-    """The number of rollouts, if the curves are not computed yet."""
+    """The number of rollouts if the curves are not computed in this request, otherwise 0."""
 
 
 @pages.get("/ui/rewards")
 async def rewards(request: PageRequest) -> PageContent:
-    """Show the curves of all rollouts; the parameters are `by`, `mode` and the names of dimensions.
+    """Show the curves of all rollouts.
 
-    `whole=1` computes the curves in this request, however many rollouts there are.
+    The parameters are `by` (the axis, `step` or `time`), `mode`, and `name` (a dimension, which gets its own chart).
+    With `whole=1`, the curves are computed in this request even if there are more than `MANY` rollouts.
     """
     by = request.among("by", ("", *get_args(counted.By)), "")
     wanted = _Wanted(
@@ -119,7 +124,7 @@ def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> lis
 
 
 def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
-    """Return the last mean of each mode, and its place on the axis."""
+    """Return the last mean of each mode, and the start of its bucket."""
     if not charts:
         return []
     chart = charts[0]
@@ -135,7 +140,7 @@ def _latest(charts: list[curves.Chart]) -> list[dict[str, Any]]:
 
 
 def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
-    """Return the newest buckets as table rows, one for each mode with rollouts in the bucket."""
+    """Return the newest buckets as table rows. A bucket has one row for each mode with rollouts in the bucket."""
     found: list[dict[str, Any]] = []
     for index in range(len(chart.start) - 1, max(-1, len(chart.start) - 1 - TABLE_ROWS), -1):
         found += [
@@ -153,7 +158,7 @@ def _rows(request: PageRequest, chart: curves.Chart) -> list[dict[str, Any]]:
 
 
 def place(chart: curves.Chart, index: int) -> dict[str, float]:
-    """Return the parameters with which the list of rollouts shows the rollouts of a bucket."""
+    """Return the query parameters with which the list of rollouts shows only the rollouts of one bucket."""
     start = chart.start[index]
     if chart.by == "time":
         return {"ended_min": start, "ended_max": start + chart.width}

@@ -1,4 +1,7 @@
-"""The common part of all tabs of a rollout: the rollout and its attempts, now or as of one event of the rollout."""
+"""The common part of all tabs of a rollout: the rollout and its attempts, now or as they were after an earlier event.
+
+The events of a rollout are numbered from 1. The selected moment is the moment after one of these events, or now.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ TABS: Final = (
     ("raw", "Raw"),
 )
 MOST_ATTEMPTS: Final = 200
-"""The maximum number of attempts shown; the latest are kept."""
+"""The maximum number of attempts that a page shows. If a rollout has more attempts, the page shows the latest."""
 _MOST_SIGNS: Final = 300
 _LATEST: Final = frozenset({"", "latest"})
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptShown:
-    """One attempt; times are float seconds since the epoch."""
+    """One attempt. The times are in seconds since the epoch."""
 
     attempt_id: str
     sequence_id: int
@@ -62,13 +65,14 @@ class Looked:
     request: PageRequest
     rollout: Rollout
     row: Mapping[str, Any]
-    """The rollout's table row by column, at the selected moment: reward, tokens, spans, group, step, error."""
+    """The columns of the rollout's row in the database at the selected moment, for example its reward and tokens."""
     attempts: Sequence[AttemptShown]
     attempt: AttemptShown | None
-    """The selected attempt, by default the latest; None before the first attempt."""
+    """The selected attempt, by default the latest; None if the rollout has no attempt at the selected moment."""
     is_latest: bool
+    """Whether the selected attempt is the latest."""
     at: int | None
-    """The number of the last event to include; None for now."""
+    """The number of the event after which the rollout is shown; None for now."""
     last: int
     """The number of the rollout's newest event."""
     position: int | None
@@ -85,7 +89,7 @@ class Looked:
         return self.rollout.rollout_id
 
     async def spans(self, *, limit: int, offset: int = 0, **wanted: Any) -> PaginatedResult[Span]:
-        """Return spans of the selected attempt at the selected moment; `wanted` contains more fields of the query."""
+        """Return the spans of the selected attempt at the selected moment. `wanted` sets more fields of the query."""
         if self.attempt is None:
             return PaginatedResult(items=[], limit=limit, offset=offset, total=0)
         attempt_id = self.attempt.attempt_id
@@ -95,13 +99,13 @@ class Looked:
         return await self.request.store.find_spans(query)
 
     def url(self, tab: str = "", **params: Any) -> str:
-        """Return the path of a tab for the same moment and the same attempt."""
+        """Return the path of a tab of this rollout, with the same moment and the same attempt."""
         chosen = None if self.attempt is None or self.is_latest else self.attempt.sequence_id
         segments = ("rollouts", self.rollout_id, tab) if tab else ("rollouts", self.rollout_id)
         return self.request.url(*segments, **({"at": self.at, "attempt": chosen} | params))
 
     def page(self, tab: str, template: str, values: Mapping[str, Any], **hidden: Any) -> PageContent:
-        """Return the page of a tab. The JSON twin contains the values of the common part and `values`."""
+        """Return the page of a tab. Its JSON version contains the values of the common part and `values`."""
         row, rollout = self.row, self.rollout
         when = "" if self.at is None else f"?at={self.at}"
         summary = {name: row[name] for name in _SUMMARY}
@@ -148,11 +152,14 @@ _SUMMARY: Final = (
 
 
 async def look(request: PageRequest) -> Looked:
-    """Return the rollout whose id is in the path, as of its event `at=` if this parameter is given.
+    """Return the rollout whose id is in the path, with its attempts, at the selected moment.
+
+    The parameter `at` is the number of the event after which the rollout is shown. The parameter `attempt` is the id or
+    the number of the selected attempt.
 
     Raises:
         NotFound: there is no such rollout.
-        Invalid: the rollout has no event `at=`, or no attempt `attempt=` at that moment.
+        Invalid: the rollout has no event with the number `at`, or does not have the attempt at this moment.
     """
     rollout_id = request.ids["rollout_id"]
     at = request.maybe_whole("at", least=1)
@@ -184,7 +191,7 @@ async def look(request: PageRequest) -> Looked:
 def _until(rollout: Rollout, event: Mapping[str, Any] | None) -> float | None:
     if event is not None:
         return event["at"]
-    # The attempt of a cancelled rollout may never end, so its lane ends with the rollout.
+    # The attempt of a cancelled rollout may never end, so the chart of attempts ends with the rollout.
     return rollout.end_time if rollout.status in TERMINAL else None
 
 
@@ -271,7 +278,7 @@ _VERSION, _STATUS, _QUEUED, _SPANS = map(
 
 
 def why(looked: Looked) -> str:
-    """Return a sentence on why a queued rollout waits; empty if the rollout is not queued."""
+    """Return a sentence that says why a queued rollout waits; an empty text if the rollout is not queued."""
     waiting = looked.waiting
     if waiting is None or waiting.ahead is None or looked.rollout.status not in WAITING:
         return ""

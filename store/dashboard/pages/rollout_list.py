@@ -30,19 +30,20 @@ _FILTERS: Final = (
     ("worker", "Worker"),
     ("error", "Error type"),
 )
-"""The text fields of the filter form, by parameter."""
+"""The parameters of the text fields in the filter form, and their labels."""
 _NARROWING: Final = ("q", "status", "mode", "attempt", "id", *(name for name, _ in _FILTERS), *RANGE_PARAMETERS)
+"""The parameters that exclude some rollouts from the list."""
 _PLACE: Final = frozenset({"upto", "after", "before", "offset"})
-"""The parameters that select a page of the list. All other parameters select the list itself."""
+"""The parameters that select one page of the list. All other parameters select what the list contains."""
 
 
 @pages.get("/ui/rollouts")
 async def rollouts(request: PageRequest) -> PageContent:
-    """Show rollouts, newest first by default; the filters are the parameters."""
+    """Show rollouts, newest first by default. The query parameters are filters."""
     wanted = _wanted(request)
     found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     if wanted.before is not None and not found.has_more:
-        # Paging back reached the start: show a full first page instead of the few remaining rows.
+        # If paging back reaches the start of the list, a full first page is shown instead of the few remaining rows.
         wanted = replace(wanted, before=None)
         found = await request.store.core.look(partial(rollout_page, wanted=wanted), snapshot=True)
     rows = list(found.rows) if wanted.before is None else list(reversed(found.rows))
@@ -105,9 +106,11 @@ class Beside:
     first: str | None
     """The first page; None on the first page itself."""
     near: str | None
+    """The page before this page; None on the first page."""
     far: str | None
+    """The page after this page; None on the last page."""
     again: str | None
-    """The first page without rollouts that were added meanwhile."""
+    """The first page without rollouts that are added after this request; None on other pages than the first."""
 
 
 def _beside(plain: PageRequest, wanted: RolloutListQuery, rows: Sequence[RolloutRow], *, has_more: bool) -> Beside:
@@ -127,7 +130,7 @@ def _beside(plain: PageRequest, wanted: RolloutListQuery, rows: Sequence[Rollout
 
 
 def _reason(row: RolloutRow) -> str | None:
-    """Return the reason, in one word, why a rollout failed or is retried."""
+    """Return in one word why a rollout failed or is retried; None for other rollouts, or if the reason is unknown."""
     if row.status not in {"failed", "requeuing"}:
         return None
     error: dict[str, Any] = orjson.loads(row.error) if row.error else {}
@@ -136,7 +139,7 @@ def _reason(row: RolloutRow) -> str | None:
 
 @pages.get("/ui/previews")
 async def previews(request: PageRequest) -> PageContent:
-    """Show the beginnings of the inputs of up to 100 rollouts; lists load them after rendering."""
+    """Show the beginnings of the inputs of up to 100 rollouts. Pages with lists load these previews after rendering."""
     wanted = list(dict.fromkeys(request.several("id")))[:_MOST_PREVIEWS]
     found: dict[str, str] = {}
     if wanted:

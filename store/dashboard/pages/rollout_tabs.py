@@ -1,4 +1,4 @@
-"""The tabs of a rollout with its events, training data and raw data, and the actions on a rollout."""
+"""Three tabs of a rollout (events, training data and raw data), and the actions on a rollout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RAW_SPANS: Final = 50
 
 @pages.get("/ui/rollouts/{rollout_id}/events")
 async def events(request: PageRequest) -> PageContent:
-    """Show the log of a rollout; the parameters are `type`, `after` and `limit`."""
+    """Show the events of a rollout. The parameters are `type`, `after` (the number of an event) and `limit`."""
     looked = await look(request)
     wanted, after, limit = request.several("type"), request.whole("after", 0), request.rows
     found, types = await request.store.core.look(
@@ -55,11 +55,11 @@ async def _events(
 
 @pages.get("/ui/rollouts/{rollout_id}/training")
 async def training(request: PageRequest) -> PageContent:
-    """Show the training data that an adapter extracts from an attempt; `adapter` is tracer or proxy."""
+    """Show the training data that an adapter extracts from an attempt. The parameter `adapter` is tracer or proxy."""
     looked = await look(request)
     adapter = request.among("adapter", list(ADAPTERS), "tracer")
     found = await looked.spans(limit=ADAPTED)
-    # Adapting two thousand spans takes time, so it runs in a thread and does not block other requests.
+    # Converting two thousand spans takes time, so it runs in a thread and does not block other requests.
     view = await asyncio.to_thread(training_view, found.items, adapter)
     values = {"view": view, "read": len(found.items), "total": found.total}
     return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
@@ -70,7 +70,10 @@ async def training(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/rollouts/{rollout_id}/raw")
 async def raw(request: PageRequest) -> PageContent:
-    """Show a rollout, its attempts and its spans as stored; `span` selects a span, `offset` a page of spans."""
+    """Show the stored data of a rollout, of one of its attempts and of the spans of this attempt.
+
+    The parameter `span` selects one span, and `offset` selects a page of the list of spans.
+    """
     looked = await look(request)
     offset, span_id = request.whole("offset", 0), request.one("span")
     chosen = None
@@ -121,7 +124,7 @@ async def cancel(request: PageRequest) -> Done:
 
 @pages.post("/ui/rollouts/{rollout_id}/retry")
 async def retry(request: PageRequest) -> Done:
-    """Put a rollout that has ended at the end of the queue."""
+    """Put a rollout, which must have ended, into the queue again, as the last rollout."""
     rollout = await _found(request)
     if rollout.status not in TERMINAL:
         raise Conflict(f"rollout {rollout.rollout_id} is {rollout.status}; only an ended rollout can be retried")

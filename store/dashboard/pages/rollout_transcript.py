@@ -21,7 +21,10 @@ _TASK: Final = 4_000
 @pages.get("/ui/rollouts/{rollout_id}/transcript")
 @pages.get("/ui/rollouts/{rollout_id}")
 async def rollout(request: PageRequest) -> PageContent:
-    """Show a rollout by its transcript; the parameters are `at`, `attempt`, `offset` and `full`, the id of a span."""
+    """Show the transcript of an attempt of a rollout.
+
+    The parameters are `at`, `attempt`, `offset`, and `full`: the id of a span whose texts are shown in full.
+    """
     looked = await look(request)
     offset, full = request.whole("offset", 0), request.several("full")
     found = await looked.spans(limit=SPANS, offset=offset, sort_by="sequence_id")
@@ -29,7 +32,7 @@ async def rollout(request: PageRequest) -> PageContent:
     task = given if isinstance(given, str) else pretty(given)
     values = {
         "task": Text(task[:_TASK], len(task)),
-        # Long texts take time, so this runs in a thread and does not block other requests.
+        # Preparing long texts takes time, so it runs in a thread and does not block other requests.
         "entries": await asyncio.to_thread(transcript, found.items, whole=full),
         "spans": {"offset": offset, "limit": SPANS, "total": found.total},
     }

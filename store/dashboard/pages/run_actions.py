@@ -1,4 +1,10 @@
-"""The actions on a run: preview and start a re-run of a part, and move the head."""
+"""The actions on a run: preview and start a re-run of a part, and move the head.
+
+A run is a rollout that a pipeline executes in phases; a node is one step of a phase. A phase is executed for a scope, a
+subject such as a ticker. A re-run is a new attempt that repeats a part of the run and takes the rest from an earlier
+attempt, its base. The head is the attempt whose results are those of the run. The phase graph declares the phases and
+their order.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +40,11 @@ pages = Pages()
 _CURES: Final[dict[type[Conflict], str]] = {
     AttemptActive: "Wait until the attempt ends, or tick the box that ends it.",
     CheckpointMissing: "Start from an earlier phase, or run the whole scope again.",
-    GraphChanged: "Start from an earlier phase, or tick the box that the state of the checkpoint is still valid.",
+    GraphChanged: "Start from an earlier phase, or tick the box that confirms that the saved state is still valid.",
     HeadMoved: "Another user changed the run meanwhile. Check the updated plan below.",
-    SideEffectsUnconfirmed: "Tick the box that confirms them, or do not re-run the other scopes.",
+    SideEffectsUnconfirmed: "Tick the box that confirms the side effects, or do not re-run the other scopes.",
 }
-"""Advice for the page; the store's own messages give advice for Python."""
+"""Advice for users of the page. The advice in the messages of the store is for users of the Python API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ def _what(request: PageRequest) -> _What:
 
 @pages.get("/ui/runs/{rollout_id}/rerun")
 async def preview(request: PageRequest) -> PageContent:
-    """Show what a re-run would reuse and what would run again, without starting it."""
+    """Show what a re-run would reuse and what would run again, without starting the re-run."""
     return await _preview(request)
 
 
@@ -109,7 +115,7 @@ async def rerun(request: PageRequest) -> PageContent | Done:
         return await _preview(request, refused=error)
     if begun.attempt is None:
         return Done(request.url("runs", rollout_id), f"The re-run is requested. {begun.message}")
-    message = f"Attempt {begun.attempt} has started, by a runner of the pipeline."
+    message = f"A runner of the pipeline has started attempt {begun.attempt}."
     return Done(request.url("runs", rollout_id, view=f"attempt:{begun.attempt}"), message)
 
 
@@ -169,7 +175,7 @@ async def _preview(request: PageRequest, refused: Conflict | Invalid | None = No
         "choices": None if plan is not None else await _choices(request, rollout),
     }
     hidden = {
-        # The id belongs to this preview, so submitting its form twice starts one attempt.
+        # Each preview has its own request id. If its form is sent twice, only one attempt is started.
         "request_id": uuid4().hex,
         "given": {name: request.one(name) for name in ("state_patch", "reason")},
         "command": _command(rollout_id, what),
@@ -179,7 +185,7 @@ async def _preview(request: PageRequest, refused: Conflict | Invalid | None = No
 
 
 async def _choices(request: PageRequest, rollout: Rollout) -> dict[str, Any] | None:
-    """Return the phases and scopes to choose from; None if the run has no phase graph."""
+    """Return the phases and scopes that the user can choose; None if the run has no phase graph."""
     phases = await phase_graph(request, rollout)
     if phases is None:
         return None
@@ -208,7 +214,7 @@ def _becomes(node: DrawnNode, plan: ForkPlan) -> PlannedNode:
 
 
 def _sums(nodes: Sequence[PlannedNode]) -> Mapping[str, dict[str, float]]:
-    """Return the numbers of nodes, tokens and seconds that are reused, and of those that run again."""
+    """Return the numbers of nodes, tokens and seconds, for the part that is reused and the part that runs again."""
     found: dict[str, dict[str, float]] = {}
     for name, is_again in (("reused", False), ("again", True)):
         its = [node for node in nodes if node.runs_again == is_again]

@@ -1,4 +1,11 @@
-"""The pages of runs: the list, the graph of a run with its attempts and nodes, and the comparison of two attempts."""
+"""The pages of runs: the list, the graph of a run with its attempts and nodes, and the comparison of two attempts.
+
+A run is a rollout that a pipeline executes in phases; a node is one step of a phase, and records run events. A phase is
+executed for a scope, a subject such as a ticker. The phase graph declares the phases and their order. An attempt may
+repeat a part of the run and take the rest from an earlier attempt, its base. The head is the attempt whose results are
+those of the run. A view selects events: for example, the view `attempt:2` contains the events of attempt 2 and the
+events that this attempt took from its base.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +30,7 @@ from store.run_folders.records import imported_id, times_of
 pages = Pages()
 
 _TEXT: Final = 4000
-"""The maximum number of characters shown of a text. The full text needs a separate request."""
+"""The maximum number of characters that the page shows of a text."""
 _EVENTS: Final = 100
 _TOOLS: Final = 10
 _DIFFERENCES: Final = 2000
@@ -42,7 +49,7 @@ async def runs(request: PageRequest) -> PageContent:
 
 
 async def _with_times(request: PageRequest, rows: Sequence[RunRow]) -> list[RunRow]:
-    """Return rows with the times of imported runs in their folders, newest first."""
+    """Return the rows, newest first. The row of a run that was imported from files gets the times in these files."""
     rollouts = await request.store.query_rollouts(rollout_id_in=[row.rollout_id for row in rows])
     times = {rollout.rollout_id: times_of(rollout) for rollout in rollouts if imported_id(rollout.metadata or {})}
     timed = [_timed(row, *times[row.rollout_id]) if row.rollout_id in times else row for row in rows]
@@ -78,7 +85,10 @@ class Branch:
 
 @pages.get("/ui/runs/{rollout_id}")
 async def run(request: PageRequest) -> PageContent:
-    """Show a view of a run as a graph, its attempts, and the events of the selected node."""
+    """Show one view of a run as a graph, the attempts of the run, and the events of the selected node.
+
+    The parameters are `view`, `at` (the number of the last event to include), `scope` and `node`.
+    """
     rollout_id, view, at = request.ids["rollout_id"], request.one("view", "head"), request.maybe_whole("at", least=1)
     rollout = await found_rollout(request, rollout_id)
     lineage = await request.store.runs.list_lineage(rollout_id)
@@ -100,7 +110,7 @@ async def run(request: PageRequest) -> PageContent:
     }
     hidden = {
         "drawing": drawing,
-        # The attempt that was the head at a past moment is unknown.
+        # It is not known which attempt was the head at a past moment.
         "viewed": _viewed(view, values["head"] if at is None else None),
         "active": [each.sequence_id for each in lineage if each.status in ACTIVE],
         "may_rerun": at is None and phases is not None and request.may("algorithm"),
@@ -123,7 +133,7 @@ async def found_rollout(request: PageRequest, rollout_id: str) -> Rollout:
 
 
 async def phase_graph(request: PageRequest, rollout: Rollout) -> PhaseGraph | None:
-    """Return the first phase graph among a run's resources, or None."""
+    """Return the first phase graph among the resources of a run, or None if there is none."""
     if rollout.resources_id is None:
         return None
     published = await request.store.get_resources_by_id(rollout.resources_id)
@@ -132,7 +142,7 @@ async def phase_graph(request: PageRequest, rollout: Rollout) -> PhaseGraph | No
 
 
 async def drawing_of(request: PageRequest, view: str, phases: PhaseGraph | None, *, at: int | None = None) -> Drawing:
-    """Return the drawing of a view of the run whose id is in the path."""
+    """Return the drawing of one view of the run whose id is in the path of the request."""
     rollout_id = request.ids["rollout_id"]
     graph = await request.store.runs.get_graph(rollout_id, view=view, at=at, graph=phases)
     times = await request.store.core.look(partial(recorded_at, rollout_id=rollout_id, versions=versions(graph)))
@@ -153,7 +163,7 @@ def summary(rollout: Rollout) -> dict[str, Any]:
 
 
 def branches(lineage: Sequence[AttemptNode]) -> list[Branch]:
-    """Return the attempts with their depths in the tree, each after the attempt it builds on."""
+    """Return the attempts with their depths in the tree of attempts. An attempt comes after its base."""
     below: dict[int | None, list[AttemptNode]] = {}
     for node in lineage:
         below.setdefault(node.base, []).append(node)
@@ -206,7 +216,7 @@ def _copies(request: PageRequest, rollout_id: str, view: str) -> list[tuple[str,
 async def _node_events(
     request: PageRequest, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
 ) -> dict[str, Any]:
-    """Return a node with its events and the events of its descendants."""
+    """Return a node with its events and the events of its child nodes."""
     everything = (each for one in drawing.scopes for each in one.nodes)
     drawn = next((each for each in everything if (each.scope, each.node_id) == (scope, node)), None)
     found: dict[int, RunEventRow] = {}
@@ -288,7 +298,7 @@ async def compare(request: PageRequest) -> PageContent:
 
 
 def _pair(request: PageRequest, lineage: Sequence[AttemptNode]) -> tuple[int, int]:
-    """Return the attempts to compare; by default the head and the attempt it builds on."""
+    """Return the numbers of the two attempts to compare. By default, these are the base of the head, and the head."""
     if not lineage:
         return 0, 0
     head = next((node for node in lineage if node.is_head), lineage[-1])

@@ -22,7 +22,7 @@ from store.models.queries import SpanQuery
 pages = Pages()
 
 ROWS: Final = 200
-"""The number of spans on a page without JavaScript, and the default number in the JSON twin."""
+"""The number of spans on a page without JavaScript, and the default number in the JSON version of the page."""
 MOST_ROWS: Final = 10_000
 _MOST_BYTES: Final = 1_500_000
 _BYTES_OF_ROW: Final = 110
@@ -31,7 +31,7 @@ _MOST_EVENTS: Final = 50
 
 @pages.get("/ui/rollouts/{rollout_id}/waterfall")
 async def waterfall(request: PageRequest) -> PageContent:
-    """Show an attempt's spans on a time axis; the filters are `span`, `q`, `kind` and `errors`."""
+    """Show an attempt's spans on a time axis. The script applies the filters `span`, `q`, `kind` and `errors`."""
     looked = await look(request)
     rows: list[SpanRow] = []
     if looked.attempt is not None:
@@ -44,7 +44,10 @@ async def waterfall(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/rollouts/{rollout_id}/spans")
 async def spans(request: PageRequest) -> PageContent:
-    """Return a page of an attempt's spans as columns, after the position `after` and up to `until`."""
+    """Return spans of an attempt as columns, in the order of the log.
+
+    The parameters `after` and `until` are log positions: the result contains spans after `after`, up to `until`.
+    """
     rollout_id = request.ids["rollout_id"]
     attempt_id = await _attempt_id(request)
     limit = request.whole("limit", ROWS, least=1, most=MOST_ROWS)
@@ -62,7 +65,7 @@ async def spans(request: PageRequest) -> PageContent:
 
 @pages.get("/ui/rollouts/{rollout_id}/spans/{span_id}")
 async def span(request: PageRequest) -> PageContent:
-    """Show all fields of a span; long values are truncated unless `all=1`."""
+    """Show all fields of a span. Long values are truncated unless the parameter `all` is 1."""
     rollout_id, span_id = request.ids["rollout_id"], request.ids["span_id"]
     attempt_id = await _attempt_id(request)
     found = await request.store.find_spans(
@@ -105,7 +108,7 @@ _HEAD: Final = {
 
 
 async def _attempt_id(request: PageRequest) -> str:
-    """Return the id of the requested attempt, given by id or number; by default the latest.
+    """Return the id of the attempt whose id or number is the parameter `attempt`, by default of the latest attempt.
 
     Raises:
         NotFound: there is no such rollout, or it has no such attempt.
@@ -123,7 +126,11 @@ async def _attempt_id(request: PageRequest) -> str:
 
 
 def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
-    """Return rows as columns; `name` and `kind` are indexes into `names` and `kinds`, which spans share."""
+    """Return rows as columns.
+
+    Many spans have the same name and kind. Therefore, the columns `name` and `kind` contain indexes into the lists
+    `names` and `kinds`.
+    """
     names = {name: place for place, name in enumerate(dict.fromkeys(row.name for row in rows))}
     kinds = {kind: place for place, kind in enumerate(span_rows.KINDS)}
     return {
@@ -146,7 +153,7 @@ def columns_of(rows: Sequence[SpanRow]) -> dict[str, list[Any]]:
 
 
 def _within_budget(rows: list[SpanRow]) -> list[SpanRow]:
-    """Return as many rows as fit into one response, at least one."""
+    """Return as many of the first rows as fit into one response, at least one."""
     left = _MOST_BYTES
     for place, row in enumerate(rows):
         left -= _BYTES_OF_ROW + sum(map(_bytes_of, (row.span_id, row.parent_id, row.name, row.model)))
@@ -163,7 +170,7 @@ def _bytes_of(text: str | None) -> int:
 def _events(given: Sequence[Event], *, whole: bool) -> list[dict[str, Any]]:
     """Return events for display.
 
-    Their values are truncated more than the span's values, because there may be many events.
+    A span may have many events, so the values of events are truncated more than those of the span.
     """
     return [
         {
@@ -184,13 +191,13 @@ def _link(given: Link, *, whole: bool) -> dict[str, Any]:
 def _further(
     given: BaseModel, shown: set[str], parts: Mapping[str, set[str]] = MappingProxyType({}), *, whole: bool
 ) -> list[SpanField]:
-    """Return the fields of a span or a part of it that have a value and are not shown elsewhere.
+    """Return those fields of a span, or of a part of a span, that have a value and are not shown elsewhere on the page.
 
     Args:
-        given: the span or its part.
-        shown: the fields that are shown elsewhere.
-        parts: the fields of its parts that are shown elsewhere.
-        whole: truncate nothing.
+        given: the span or the part.
+        shown: the names of the fields that are shown elsewhere.
+        parts: by the name of a field that is an object, the names of the fields in it that are shown elsewhere.
+        whole: whether to return the full values, which are truncated otherwise.
     """
     left = given.model_dump(exclude={**dict.fromkeys(shown, True), **parts})
     for name in parts:

@@ -23,7 +23,7 @@ pages = Pages()
 LANE_WIDTH: Final = worker_rows.HOUR // worker_rows.CELL
 """The width of one hour in SVG units."""
 STALE_SECONDS: Final = 60
-"""A busy worker is marked if it shows no sign of life for longer than this."""
+"""The page marks a busy worker that has shown no sign of life for longer than this."""
 Sort = Literal["last_heartbeat_time", "last_busy_time", "worker_id", "status"]
 
 
@@ -133,7 +133,11 @@ def _drawing() -> dict[str, Any]:
 
 
 def lanes_of(stretches: Iterable[BusyPeriod], window: Window) -> dict[str, list[ActivityBar]]:
-    """Return the lanes of workers; periods too close to distinguish are one bar, and failures are drawn last."""
+    """Return the activity bars of each worker, by worker id.
+
+    Periods with the same outcome that are too close together to be distinguished are joined to one bar. Bars of
+    failures come last, so that they are drawn over the other bars.
+    """
     found: dict[str, list[BusyPeriod]] = defaultdict(list)
     last: dict[tuple[str, str], int] = {}
     for each in stretches:
@@ -158,7 +162,7 @@ def _joined(before: BusyPeriod, after: BusyPeriod) -> BusyPeriod:
 def _bar(stretch: BusyPeriod, window: Window) -> ActivityBar:
     scale = LANE_WIDTH / (window.until - window.since)
     start = max(stretch.start_at - window.since, 0) * scale
-    # A bar of half a cell is still visible.
+    # With this minimum width, a short period is still visible.
     width = max((min(stretch.end_at, window.until) - window.since) * scale - start, 0.5)
     x = min(start, LANE_WIDTH - width)
     whose = stretch.rollout_id if stretch.attempts == 1 else None

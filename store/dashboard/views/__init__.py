@@ -1,1 +1,1 @@
-"""Views: data shaped for the templates."""
+"""Functions that prepare data for the templates of the pages."""

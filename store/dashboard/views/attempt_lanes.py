@@ -1,4 +1,7 @@
-"""Lanes of attempts on a common time axis, with status changes and signs of life."""
+"""The attempts of a rollout as lanes of a chart with a common time axis.
+
+A lane shows the statuses of one attempt as bands, and its signs of life (spans and the last heartbeat) as ticks.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,15 @@ class _Attempt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A period with one status."""
+    """A period in which an attempt had one status. Position and width are in SVG units."""
 
     x: float
     width: float
     status: str
     seconds: float
+    """The length of the period."""
     since: float
+    """The start of the period, in seconds since the epoch."""
 
 
 @dataclass(slots=True)
@@ -48,15 +53,18 @@ class Lane:
     attempt_id: str
     sequence_id: int
     seconds: float
-    """The time from the attempt's start to its end, or to the displayed moment while the attempt is open."""
+    """The time from the attempt's start to its end or, while the attempt has not ended, to the displayed moment."""
     bands: list[Band] = field(default_factory=list[Band])
     ticks: list[float] = field(default_factory=list[float])
+    """The positions of the signs of life, in SVG units."""
 
 
 @dataclass(slots=True)
 class _History:
     changes: list[tuple[float, str]]
+    """The time and the new status of each status change."""
     signs: list[float]
+    """The times of the signs of life."""
 
 
 def lanes_of(
@@ -65,9 +73,9 @@ def lanes_of(
     """Return a lane for each attempt.
 
     Args:
-        attempts: the attempts in order.
-        turns: events of the rollout about status changes and spans.
-        until: the displayed moment, in seconds since the epoch; None for now.
+        attempts: the attempts in the order of their numbers.
+        turns: the events of the rollout that are status changes of attempts or spans, oldest first.
+        until: the moment at which the page shows the rollout, in seconds since the epoch; None for now.
     """
     if not attempts:
         return []
@@ -107,7 +115,7 @@ def _end(attempt: _Attempt, history: _History, now: float) -> float:
         return max(now, attempt.start_time)
     if attempt.end_time is not None:
         return max(attempt.end_time, attempt.start_time)
-    # An attempt that timed out or became unresponsive has no end time; its last status change ended it.
+    # An attempt that timed out or became unresponsive has no end time. It ended with its last status change.
     return max(history.changes[-1][0], attempt.start_time)
 
 
@@ -121,7 +129,7 @@ def _bands(history: _History, attempt: _Attempt, end: float, first: float, scale
             made.append(Band(round(x, 2), round(width, 2), status, until - since, since))
     closing = attempt.status not in _OPEN
     if closing or not made:
-        # The final status stays visible even if it lasted only briefly.
+        # A narrow band at the end makes the final status visible.
         x = min(_within((end - first) * scale), WIDTH - _LEAST)
         made.append(Band(round(x, 2), _LEAST, attempt.status, 0.0, end))
     return made

@@ -1,4 +1,4 @@
-"""Failed attempts, grouped by error type and by message."""
+"""Failed attempts, grouped by status and error type, and in each group by message."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Kind:
     last_at: int
     newest: AttemptFailure
     sayings: Sequence[FailureMessage]
-    """The most frequent messages first."""
+    """The messages of these failures, the most frequent message first."""
     left_out: int
-    """The number of further messages."""
+    """The number of further messages, which `sayings` does not contain."""
 
 
 def read(attempt: FailedAttempt) -> AttemptFailure:
@@ -85,7 +85,12 @@ def alike(message: str) -> str:
 
 
 def kinds(failures: Iterable[AttemptFailure], most_messages: int) -> list[Kind]:
-    """Return failures grouped by kind, the most frequent kind first; `failures` are sorted newest first."""
+    """Group failures by status and error type, and return the groups, the largest group first.
+
+    Args:
+        failures: the failures, which the caller must pass newest first.
+        most_messages: the maximum number of messages in each group.
+    """
     found: dict[tuple[str, str | None], list[AttemptFailure]] = {}
     for failure in failures:
         found.setdefault((failure.status, failure.type), []).append(failure)

@@ -22,9 +22,9 @@ def count(value: float | None) -> str:
 
 
 def _three(value: float) -> str:
-    """Return a number with three significant digits, or with all integer digits if there are more.
+    """Return a number with three significant digits, or without decimals if it has more than two integer digits.
 
-    Large numbers have no exponent.
+    Large numbers are written without an exponent.
     """
     return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
@@ -40,7 +40,7 @@ def short(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a measured number with four significant digits, without trailing zeros."""
+    """Return a number with four significant digits, without trailing zeros. An integer keeps all its digits."""
     if value is None:
         return NOTHING
     if math.isinf(value) or math.isnan(value):
@@ -103,11 +103,13 @@ def ago(seconds: float | None) -> str:
 
 
 def when(at: float | None, *, absolute: bool = False) -> Markup:
-    """Return a `<time>` element that shows an age and has the exact time as its title; a script keeps the age current.
+    """Return a `<time>` element that shows the age of a time and has the exact time as tooltip.
+
+    A script of the page keeps the age current.
 
     Args:
-        at: float seconds since the epoch; for integer microseconds see `stamp`.
-        absolute: show the exact time instead of the age.
+        at: the time in seconds since the epoch. For a time in microseconds, use `stamp`.
+        absolute: whether to show the exact time instead of the age.
     """
     if at is None:
         return escape(NOTHING)
@@ -124,7 +126,7 @@ def when(at: float | None, *, absolute: bool = False) -> Markup:
 
 
 def stamp(at: int | None, *, absolute: bool = False) -> Markup:
-    """Return a `<time>` element as `when` does, for a time in integer microseconds."""
+    """Return a `<time>` element as `when` does, for a time in microseconds since the epoch."""
     return when(None if at is None else at / MICROSECONDS, absolute=absolute)
 
 
@@ -136,7 +138,7 @@ def status(name: str | None) -> Markup:
 
 
 def brief(value: str | None, most: int = 24) -> Markup:
-    """Return an id shortened in the middle, with the full id as its title."""
+    """Return an id. An id of more than `most` characters is shortened in the middle and has the full id as tooltip."""
     if value is None:
         return escape(NOTHING)
     if len(value) <= most:
@@ -151,7 +153,7 @@ def pretty(value: Any) -> str:
 
 
 def compact(value: Any, most: int = 200) -> str:
-    """Return a value as JSON on one line, truncated if it is too long."""
+    """Return a text, or any other value as JSON on one line, truncated to `most` characters."""
     text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

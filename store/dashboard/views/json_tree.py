@@ -1,4 +1,4 @@
-"""Collapsible trees of JSON values, limited in characters and nodes."""
+"""JSON values as collapsible trees, with limits on the number of characters and nodes that a tree contains."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ class Node:
     name: str
     text: str = ""
     kind: str = "value"
-    """object, array, text or value."""
+    """`object`, `array`, `text` for a string, or `value` for a number, a boolean or null."""
     parts: list[Node] = field(default_factory=list["Node"])
     count: int = 0
-    """The total number of the value's children or characters."""
+    """The number of children of an object or array, or else of characters, including those that are not shown."""
     is_cut: bool = False
+    """Whether a part of the value is not shown."""
 
 
 @dataclass(slots=True)
 class _Left:
+    """The numbers of characters and nodes that may still be added to a tree."""
+
     characters: int
     parts: int = MOST
 
 
 def tree(value: Any, *, budget: int = BUDGET, longest: int = LONGEST) -> list[Node]:
-    """Return a node for each member of an object, or one node for any other value.
+    """Return a node for each member of an object or element of an array, or a single node for any other value.
 
     Args:
-        value: plain JSON.
-        budget: the maximum number of characters in the tree; the rest is omitted and marked as omitted.
+        value: a JSON value.
+        budget: the maximum number of characters in the tree. Nodes of which a part is omitted are marked.
         longest: the maximum number of characters shown of one string.
     """
     root = _node("", value, _Left(budget), longest, 0)

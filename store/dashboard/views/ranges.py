@@ -14,17 +14,17 @@ _MOST: Final = {"step": 2.0**53, "ended": 1e12}
 
 
 def ranges_of(request: PageRequest) -> list[Range]:
-    """Return the ranges given by the parameters.
+    """Return the ranges that the parameters give.
 
     Raises:
-        Invalid: a bound is not a number, or outside the range of its column.
+        Invalid: a bound is not a number, or is outside the range of values that the column can have.
     """
     found = [Range(name, _number(request, name, "min"), _number(request, name, "max")) for name in RANGED]
     return [each for each in found if each.least is not None or each.most is not None]
 
 
 def given_ranges(request: PageRequest) -> list[tuple[str, str, str]]:
-    """Return parameter, label and text of each given bound, so that a form can send them again."""
+    """Return the parameter, the label and the text of each given bound, so that a form can send the bounds again."""
     labels = {"min": "from", "max": "to"}
     found: list[tuple[str, str, str]] = []
     for parameter in RANGE_PARAMETERS:

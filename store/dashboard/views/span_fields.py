@@ -1,4 +1,4 @@
-"""Attributes for display: JSON values indented, long values truncated."""
+"""Attributes of spans, events and resources, prepared for display: JSON is indented, and long values are truncated."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class SpanField:
 
     name: str
     text: str
-    """The value of the attribute: strings are unchanged, and JSON is indented."""
+    """The value of the attribute. JSON is indented, also if the value is a string with JSON."""
     length: int
-    """The length of the full value in characters."""
+    """The length of the full value in characters. In the last field `…`, the number of omitted attributes."""
     is_cut: bool
 
 
 def fields_of(
     attributes: Mapping[str, Any], *, whole: bool = False, longest: int = LONGEST, most: int = MOST_FIELDS
 ) -> list[SpanField]:
-    """Return attributes sorted by the parts of their names; parts that are numbers are sorted as numbers.
+    """Return attributes sorted by their names. Names are split at dots, and parts that are numbers sort as numbers.
 
     Args:
         attributes: the attributes of a span, an event or a resource.
-        whole: truncate neither the values nor the list.
+        whole: whether to return all attributes with their full values, without regard to `longest` and `most`.
         longest: the maximum number of characters shown of a value.
         most: the maximum number of attributes.
     """

@@ -13,9 +13,9 @@ from store.db.reports.overview_rows import Active, Overview, QueuedRollout
 from store.runtime.clock import MICROSECONDS
 
 QUIET_SECONDS: Final = 300.0
-"""An attempt without a limit of its own counts as stuck after this time without a sign of life."""
+"""After this time without a sign of life, an attempt counts as stuck if its config has no `unresponsive_seconds`."""
 UNASKED_SECONDS: Final = 60.0
-"""A queued rollout counts as stuck if it waits this long while no worker requests work."""
+"""A queued rollout counts as stuck if it has waited longer than this, and no worker requested work in this time."""
 _LATEST: Final = 1e11
 
 
@@ -46,7 +46,7 @@ def stuck(seen: Overview) -> Iterator[Stuck]:
 
 
 def _sign(active: Active) -> int:
-    # The caller chooses the time of a heartbeat, so it may lie in the future.
+    # The client chooses the time of a heartbeat, so this time may be far in the future.
     return active.started_at if active.last_sign is None else int(min(max(active.last_sign, 0), _LATEST) * MICROSECONDS)
 
 

@@ -1,4 +1,8 @@
-"""Training data of an attempt: the model calls that yield triplets, and the reasons why other calls yield none."""
+"""Training data of an attempt: the model calls that yield triplets, and the reasons why other calls yield none.
+
+A triplet is one training example: the prompt and the response of a model call, and its reward. An adapter is a class
+that converts spans to triplets.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models import Span
 
 ADAPTERS: Final = {"tracer": TracerTraceToTriplet, "proxy": LlmProxyTraceToTriplet}
-"""The adapters by their names on the page; the first is the trainer's default."""
+"""The adapters by their names on the page. The trainer uses the first adapter by default."""
 
 RULES: Final[Mapping[str, str]] = {
     "same_response": "Another span recorded the same response; the data of both spans was merged.",
@@ -20,15 +24,15 @@ RULES: Final[Mapping[str, str]] = {
     "in_a_reward": "The call was made while a reward was computed; calls of a judge are not used for training.",
     "other_agent": "The call was made by an agent that is not trained.",
     "failed": "The call failed and has no response.",
-    "no_token_ids": "Token ids of prompt or response are missing: let the engine return them, or use the proxy.",
+    "no_token_ids": "The prompt or the response has no token ids: make the model server return them, or use the proxy.",
     "duplicate_span": "Several spans have this id; one of them was kept.",
     "not_a_span": "The record is not a span.",
-    "no_call_before": "No call without a reward ended before this reward.",
+    "no_call_before": "No call ended before this reward, or all calls that ended before it already have a reward.",
     "linked_call_missing": "The linked call is not among the calls that were kept.",
     "call_has_a_reward": "The linked call already has a reward.",
-    "not_the_last_reward": "A later reward replaced it.",
+    "not_the_last_reward": "A later reward replaced this reward.",
 }
-"""A sentence that explains each reason of an adapter."""
+"""The explanations of the reasons for which an adapter does not use a call or a reward."""
 
 
 _NO_CALLS: Final = (
@@ -61,9 +65,12 @@ class UnusedSpan:
     name: str
     sequence_id: int | None
     reason: str
+    """A key of `RULES`."""
     rule: str
+    """The explanation of the reason."""
     detail: str = ""
     value: float | None = None
+    """The value of a reward; None for a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +84,13 @@ class TrainingView:
     """Whether every triplet has token ids and a reward."""
     kept: Sequence[Kept] = field(default_factory=list[Kept])
     dropped: Sequence[UnusedSpan] = field(default_factory=list[UnusedSpan])
+    """The spans that yield no triplet."""
     lost: Sequence[UnusedSpan] = field(default_factory=list[UnusedSpan])
+    """The rewards that no triplet got."""
 
 
 def training_view(spans: Sequence[Span], adapter: str = "tracer") -> TrainingView:
-    """Return the result of the trainer's own adapter for the spans of one attempt."""
+    """Return what an adapter extracts from the spans of one attempt. The trainer uses the same adapters."""
     report: AdaptReport = ADAPTERS[adapter]().adapt_report(spans)
     by_id = {span.span_id: span for span in spans}
     kept = [_kept(triplet.prompt, triplet.response, triplet.reward, triplet.metadata) for triplet in report.triplets]

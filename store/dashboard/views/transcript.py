@@ -1,4 +1,4 @@
-"""Transcript of an attempt: messages in order, tool calls and rewards; every other span takes one line."""
+"""The transcript of an attempt: messages, tool calls and rewards in the order of time. Every other span is one line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ Kind = Literal["message", "tool", "reward", "log", "error", "span", "same"]
 LONGEST: Final = 6_000
 """The maximum number of characters shown of a text, unless the full text is requested."""
 WHOLE: Final = 400_000
-"""The maximum number of characters of a text requested in full; the raw tab and the API show the rest."""
+"""The maximum number of characters shown of a text if the full text is requested.
+
+The raw tab of the rollout and the API show longer texts.
+"""
 BUDGET: Final = 1_000_000
-"""The number of characters on one page; later texts are truncated."""
+"""The number of characters on one page after which every further text is truncated to `_SHORTEST` characters."""
 _SHORTEST: Final = 300
 _CONVERSATIONS: Final = 32
+"""The maximum number of earlier conversations with which a call is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,14 @@ class RequestedTool:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a transcript. Fields that are unknown, or do not apply to its kind, are empty."""
+    """One entry of a transcript. A field is empty if its value is unknown or if the kind of entry has no such value."""
 
     kind: Kind
+    """`same` is a span that records a response which an earlier span already recorded; `span` is any other span."""
     span_id: str
     sequence_id: int
     title: str
-    """The role of a message; else the name of the span or the tool."""
+    """The role of a message, the name of a tool, the type of an error, or else the name of the span."""
     at: float | None
     seconds: float | None
     text: Text | None = None
@@ -65,15 +70,18 @@ class Entry:
     tokens_in: int | None = None
     tokens_out: int | None = None
     is_answer: bool = False
+    """Whether the message is the response of the model."""
     attached: int = 0
+    """The number of parts of the message that are not text, for example images."""
     skipped: int = 0
-    """The number of preceding messages that an earlier call already contained; they are not shown again."""
+    """The number of messages before this one that are not shown again, because an earlier call contained them."""
     is_error: bool = False
 
 
 @dataclass(slots=True)
 class _Budget:
     whole: frozenset[str]
+    """The ids of the spans whose texts are requested in full."""
     left: int = BUDGET
 
     def cut(self, text: str, span_id: str) -> Text:
@@ -89,13 +97,15 @@ class _Budget:
 
 @dataclass(slots=True)
 class _Memory:
-    """The conversations so far, each as the keys of its messages, newest last."""
+    """The calls and conversations in the spans so far."""
 
     conversations: list[list[tuple[Any, ...]]] = field(default_factory=list[list[tuple[Any, ...]]])
+    """Each conversation as the keys of its messages, the newest conversation last."""
     calls: dict[str, str] = field(default_factory=dict[str, str])
+    """The id of the first span that recorded a response, by the id of the response."""
 
     def known(self, keys: Sequence[tuple[Any, ...]]) -> int:
-        """Return the length of the longest common prefix with an earlier conversation."""
+        """Return the maximum number of leading messages that the given conversation shares with an earlier one."""
         return max((_shared(each, keys) for each in self.conversations), default=0)
 
     def remember(self, keys: list[tuple[Any, ...]]) -> None:
@@ -103,11 +113,14 @@ class _Memory:
 
 
 def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entry]:
-    """Return the entries of spans of one attempt, in the order of time.
+    """Return the entries for the spans of one attempt, in the order of time.
 
-    Messages that a call repeats from an earlier call are not shown again. A second span of the same response (the
-    proxy's span beside the agent's span) takes one line. `whole` contains the ids of the spans whose texts are shown in
-    full.
+    Messages that a call repeats from an earlier call are not shown again. If the agent and the proxy both record the
+    same response, the second of these spans is one line.
+
+    Args:
+        spans: the spans of the attempt.
+        whole: the ids of the spans whose texts are requested in full.
     """
     budget, memory = _Budget(frozenset(whole)), _Memory()
     entries: list[Entry] = []
@@ -117,7 +130,7 @@ def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entr
 
 
 def _place(span: Span) -> tuple[float, int]:
-    # Spans without a time come first, in the order of their numbers.
+    # Spans without a start time come first, in the order of their numbers.
     return (span.start_time or 0.0, span.sequence_id)
 
 
@@ -160,7 +173,7 @@ def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
 
 
 def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
-    """Return an entry for the error of a span, if it has one."""
+    """Return an entry for the error of a span, or an empty list if the span has no error."""
     attributes = dict(span.attributes)
     for event in span.events:
         if event.name == "exception":
