@@ -254,7 +254,7 @@ class Routes:
         return sum(active.in_flight for active in backends if name is None or active.backend.name == name)
 
     def _next_change(self) -> asyncio.Future[None]:
-        """Return a future that is done after the next change. The caller must hold the lock, or it may miss a change."""
+        """Return a future that is done after the next change. The caller must hold the lock, to miss no change."""
         loop = asyncio.get_running_loop()
         change = loop.create_future()
         self._waiting.append((loop, change))
