@@ -191,7 +191,8 @@ class Learning:
     passes: int = 4
     """The number of updates with each batch."""
     clip: float = 0.2
-    """The maximum distance from 1 of the ratio of new to old probability that the clipped objective rewards."""
+    """The maximum useful distance from 1 of a token's new probability divided by its old probability. The objective
+    does not reward a greater distance."""
     entropy: float = 0.01
     """The weight of the entropy bonus."""
     norm: float = 1.0
