@@ -1,4 +1,4 @@
-"""Base classes of adapters."""
+"""Base classes of adapters, which convert the spans of an agent's run to training data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Adapter(Generic[S_contra, R_co]):
-    """Base class of adapters: pure functions that convert one form of data to another. Override `adapt`."""
+    """Base class of adapters: pure functions that convert one form of data to another. Subclasses override `adapt`."""
 
     def __call__(self, source: S_contra, /) -> R_co:
         """Return what `adapt` returns."""
@@ -24,4 +24,7 @@ class Adapter(Generic[S_contra, R_co]):
 
 
 class TraceAdapter(Adapter[Sequence[Span], R_co], Generic[R_co]):
-    """Base class of adapters from the spans of an attempt to training data, for `Trainer(adapter=…)`."""
+    """Base class of adapters for `Trainer(adapter=…)`. They convert the spans of an attempt to training data.
+
+    An attempt is one execution of a task by an agent.
+    """

@@ -1,7 +1,7 @@
-"""Data of model calls in span attributes: token ids, log probabilities and texts, under all known names.
+"""Data of model calls in span attributes: token ids, log probabilities and texts, under all known attribute names.
 
-The names are those of the tracers of Agent-lightning 0.3 (OpenAI client, Weave) and of its LiteLLM proxy with any
-provider, and `agl.call.*` for other tracers.
+The names are those of Agent-lightning 0.3: of its tracers (OpenAI client, Weave) and of its LiteLLM proxy with any
+provider. Other tracers may use the names `agl.call.*`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROXY_NAMES: Final = frozenset({"raw_gen_ai_request", "litellm_request"})
 """Names of the spans that a LiteLLM proxy records for one call."""
 
 PROXY_MARK: Final = "agl.call.backend"
-"""The attribute for the backend of a call. Only the proxy of this package sets it."""
+"""The attribute for the name of the model server that a call used. Only the proxy of this package sets it."""
 MODEL_VERSION: Final = "agl.call.model_version"
 
 RESPONSE_IDS: Final = ("gen_ai.response.id", f"{OPERATION_OUTPUT}.id", "agl.call.response_id")
@@ -57,34 +57,34 @@ _LITELLM_PREFIX: Final = "llm."
 
 @dataclass(frozen=True, slots=True)
 class CallAttributes:
-    """The data of a call in one span; absent values are empty."""
+    """The data of a call in one span. A value that the span does not contain is empty or None."""
 
     response_id: str | None = None
     prompt_ids: tuple[int, ...] = ()
     response_ids: tuple[int, ...] = ()
     logprobs: list[Any] | None = None
-    """One entry for each response token, as the engine returned them: numbers, or objects with a `logprob`."""
+    """One entry for each response token, as the inference engine returned it: a number, or an object with `logprob`."""
     prompt: Any = None
-    """The messages."""
+    """The messages of the prompt."""
     response: Any = None
-    """The choices, or the recorded part of them."""
+    """The recorded choices of the response."""
     request_metadata: Any = None
     response_metadata: Any = None
     image_urls: list[str] = field(default_factory=list[str])
 
     @property
     def has_tokens(self) -> bool:
-        """Whether there are token ids of the prompt or the response."""
+        """Whether the span contains token ids of the prompt or of the response."""
         return bool(self.prompt_ids or self.response_ids)
 
 
 def may_have_tokens(attributes: Mapping[str, Any]) -> bool:
-    """Return whether an attribute may contain token ids. The check is quick; `read` gives the exact result."""
+    """Return whether some attribute may contain token ids. This check is quick but inexact; `read` is exact."""
     return not _WITH_TOKENS.isdisjoint(attributes) or any(name.startswith(_LITELLM_PREFIX) for name in attributes)
 
 
 def read(attributes: Mapping[str, Any]) -> CallAttributes:
-    """Return the data of a call in a span's attributes. It never raises: malformed values are ignored."""
+    """Return the data of a call in a span's attributes. Malformed values are ignored; no exception is raised."""
     provider = _provider_record(attributes)
     prompt = raw_content(attributes, "gen_ai.prompt", f"{OPERATION_INPUT}.messages") or provider.prompt
     return CallAttributes(
@@ -103,7 +103,7 @@ def read(attributes: Mapping[str, Any]) -> CallAttributes:
 
 
 def response_id(attributes: Mapping[str, Any], names: Sequence[str] = RESPONSE_IDS) -> str | None:
-    """Return the id of the response, which is equal for all spans of one call."""
+    """Return the id of the response, or None. All spans that record one call contain the same id."""
     return next((value for name in names if isinstance(value := attributes.get(name), str) and value), None)
 
 
@@ -113,7 +113,14 @@ def raw_content(attributes: Mapping[str, Any], *prefixes: str) -> Any:
 
 
 def metadata(attributes: Mapping[str, Any], first: str, second: str, without: set[str]) -> Any:
-    """Return the parameters of a request or a response, except for `without`, which are other fields of a triplet."""
+    """Return the parameters of a request or a response.
+
+    Args:
+        attributes: the attributes of the span.
+        first: the prefix of the attributes' names.
+        second: the prefix that is used if no attribute has the first prefix.
+        without: the names of parameters to leave out, because other fields of a triplet contain them.
+    """
     found = raw_content(attributes, first, second)
     if isinstance(found, dict):
         fields = cast("dict[str, Any]", found)
@@ -141,7 +148,7 @@ def _urls(message: Any) -> Iterable[str]:
 
 
 def _parts(content: Any) -> Any:
-    """Return the parts of a message's content, which tracers store as JSON text."""
+    """Return the parts of a message's content. Tracers store a list of parts as JSON text."""
     if not isinstance(content, str):
         return content
     try:
@@ -151,7 +158,7 @@ def _parts(content: Any) -> Any:
 
 
 def _provider_record(attributes: Mapping[str, Any]) -> CallAttributes:
-    """Return the provider's response as LiteLLM records it, in texts of Python literals."""
+    """Return the data that LiteLLM records of a provider's response. Its attributes contain Python literals as text."""
     names = {
         match[1]
         for name in attributes
@@ -180,7 +187,7 @@ def _content(logprobs: Any) -> Any:
 
 
 def _first_ids(values: Iterable[Any]) -> tuple[int, ...]:
-    """Return the first value that is a non-empty list of token ids, or the text of such a list."""
+    """Return the first value that is a non-empty list of token ids, or text that represents such a list."""
     for value in values:
         given = decoded(value)
         if isinstance(given, (list, tuple)):

@@ -1,8 +1,13 @@
-"""Messages and tool uses in the spans of model calls, for all common conventions.
+"""Messages and tool uses in the attributes of spans, for all common conventions of attribute names.
 
-The conventions are the GenAI conventions of OpenTelemetry, old (`gen_ai.prompt.0.content`, which Traceloop and AgentOps
-use, too) and new (`gen_ai.input.messages`), OpenInference (`llm.input_messages.0.message.content`), and the attributes
-of LiteLLM and of this package's proxy. No function raises: malformed values are shown unchanged or ignored.
+The conventions are:
+
+- OpenTelemetry's old GenAI convention, such as `gen_ai.prompt.0.content`, which Traceloop and AgentOps also use;
+- OpenTelemetry's new GenAI convention, such as `gen_ai.input.messages`;
+- OpenInference, such as `llm.input_messages.0.message.content`;
+- the attributes of LiteLLM and of this package's proxy.
+
+Functions return malformed values unchanged or ignore them; they raise no exceptions.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ class ToolCall:
 
     name: str
     arguments: str
-    """The arguments as text, mostly JSON."""
+    """The arguments as text, usually JSON."""
     call_id: str | None = None
 
 
@@ -59,7 +64,7 @@ class ChatMessage:
     """One message of a conversation."""
 
     role: str
-    """system, user, assistant, tool …; empty if the span has no role."""
+    """For example `system`, `user`, `assistant` or `tool`; empty if the span contains no role."""
     text: str
     thinking: str = ""
     """The model's reasoning before its response, if it was recorded."""
@@ -67,17 +72,17 @@ class ChatMessage:
     call_id: str | None = None
     """The id of the tool call whose result the message contains."""
     attached: int = 0
-    """The number of parts that are not text: images, audio, files."""
+    """The number of parts that are not text, such as images, audio or files."""
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key that is equal for repeated messages. Reasoning and ids are left out: clients rarely repeat them."""
+        """A key that is equal if a client sends a message again. It omits reasoning and ids, which clients may omit."""
         return (self.role, self.text.strip(), tuple((call.name, call.arguments) for call in self.tool_calls))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelExchange:
-    """The messages of a prompt and of its response."""
+    """The messages of a prompt, and the messages of the model's response."""
 
     prompt: tuple[ChatMessage, ...]
     answer: tuple[ChatMessage, ...]
@@ -93,7 +98,7 @@ class ToolUse:
 
 
 def exchange_of(attributes: Mapping[str, Any]) -> ModelExchange | None:
-    """Return the messages of a span; None for a span without messages."""
+    """Return the messages in a span's attributes; None if there are no messages."""
     prompt = _system(attributes) + (_json(attributes, _INPUT) or _inference(attributes, "llm.input_messages"))
     answer = _json(attributes, _OUTPUT) or _inference(attributes, "llm.output_messages")
     if not prompt or not answer:
@@ -106,7 +111,7 @@ def exchange_of(attributes: Mapping[str, Any]) -> ModelExchange | None:
 
 
 def tool_use_of(attributes: Mapping[str, Any]) -> ToolUse | None:
-    """Return the input and the result of a tool; None for a span of another kind."""
+    """Return the execution of a tool that a span records; None if the span does not record a tool."""
     kinds = {str(attributes.get(name, "")).lower() for name in _KINDS}
     is_tool = bool(kinds & {"tool", "execute_tool"}) or not {"gen_ai.tool.name", "tool.name"}.isdisjoint(attributes)
     if not is_tool:
@@ -156,7 +161,7 @@ def _messages(value: Any, role: str = "") -> list[ChatMessage]:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the message of a choice, together with the choice's other fields."""
+    """Return the fields of a choice and of its message as one object; a value without a message is unchanged."""
     inner = _object(value).get("message")
     return {**_object(value), **_object(inner)} if isinstance(inner, Mapping) else value
 
@@ -199,10 +204,10 @@ class _Parts:
         self.attached = 0
 
     def add(self, content: Any) -> None:
-        """Add a text, a part, or a list of parts, which may be JSON text."""
+        """Add the content of a message: text, one part, or a list of parts. The list may be encoded as JSON text."""
         if isinstance(content, str):
             inner = decoded(content) if content.lstrip()[:1] == "[" else content
-            # JSON text counts as text unless it is a list of parts.
+            # JSON text that is not a list of parts is plain text.
             is_parts = isinstance(inner, list) and all("type" in _object(each) for each in cast("list[Any]", inner))
             if not is_parts:
                 self._say(content)

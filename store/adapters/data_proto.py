@@ -1,4 +1,8 @@
-"""Conversion of training rows to the fields of verl's `DataProto`, in the form of Agent-lightning's verl trainer."""
+"""Conversion of training rows to the fields of verl's `DataProto`, in the form of Agent-lightning's verl trainer.
+
+A row is one prompt with its response. It is made of one or several triplets: the prompt, the response and the reward of
+a model call. The calls belong to an attempt, one execution of a rollout, which is a task for an agent.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +21,25 @@ __all__ = ["DataProtoFields", "data_proto_fields"]
 
 @dataclass(frozen=True, slots=True)
 class DataProtoFields:
-    """The three parts of a `DataProto` with B rows, of prompts of P tokens and responses of R tokens."""
+    """The three parts of a `DataProto` with B rows. Each row has P tokens of prompt and R tokens of response."""
 
     batch: dict[str, Any]
     """Numpy arrays by name: `prompts` (B, P), `responses` (B, R), `input_ids`, `attention_mask` and `position_ids`
     (B, P+R), `response_mask` (B, R), all int64; `token_level_scores` (B, R) float32; `is_drop_mask` (B,) bool, True for
-    a row whose prompt was truncated; and `rollout_log_probs` (B, R) float32, if they are known for every row."""
+    a row whose prompt was truncated. `rollout_log_probs` (B, R) float32 is present only if every row has log
+    probabilities."""
     non_tensor_batch: dict[str, Any]
-    """Numpy arrays of objects, each (B,): `data_id_list` and `uid`, equal for rollouts of the same task;
-    `rollout_id_list`; and `turn_index_list`, the number of the row's first call in its attempt, from 0."""
+    """Numpy arrays of objects, each (B,): `data_id_list` and `uid` both contain the task, which several rollouts may
+    share; `rollout_id_list`; and `turn_index_list`, the index of the row's first call among the calls of its attempt,
+    from 0."""
     meta_info: dict[str, Any]
     """Settings that verl's workers read, such as `temperature`."""
 
     def to_data_proto(self) -> Any:
-        """Return a `verl.DataProto`, whose tensors share the memory of the arrays.
+        """Return a `verl.DataProto`. Its tensors share the memory of the arrays.
 
         Raises:
-            Invalid: verl is not installed.
+            Invalid: verl or torch is not installed.
         """
         verl, torch = _imported("verl", "verl"), _imported("torch", "verl")
         tensors = {name: torch.from_numpy(array) for name, array in self.batch.items()}
@@ -53,13 +59,13 @@ def data_proto_fields(
 
     Args:
         made: the rows, as lists or as arrays.
-        triplets: the triplets that the rows were made of, in the same order.
-        data_ids: the task of each rollout by rollout id, such as the group of its plan; verl compares the rewards of
-            rollouts with the same id. A rollout without an entry is a task of its own.
+        triplets: the triplets of which the rows were made, in the same order.
+        data_ids: the id of the task of each rollout, by rollout id. verl compares the rewards of rollouts with the same
+            task. A rollout without an entry has a task of its own.
         meta_info: the settings for verl's workers.
 
     Raises:
-        Invalid: the rows were made of other triplets, or numpy is not installed.
+        Invalid: a row was made of a triplet that is not in `triplets`, or numpy is not installed.
     """
     numpy = _imported("numpy", "verl")
     if any(place >= len(triplets) for row in made.rows for place in row):
@@ -72,7 +78,7 @@ def data_proto_fields(
 
     def array(values: Any, kind: Any, width: int | None = None) -> Any:
         found = numpy.asarray(values, kind)
-        # Without rows there is no width to see in nested lists.
+        # An empty list of rows does not show the number of columns, so the array is reshaped.
         return found if len(made) or width is None else found.reshape(0, width)
 
     response = _width(made.responses)
@@ -107,7 +113,7 @@ def _width(rows: Any) -> int:
 
 
 def _turns(triplets: Sequence[Triplet]) -> list[int]:
-    """Return for each triplet how many triplets of its attempt come before it."""
+    """Return for each triplet the number of earlier triplets of the same attempt."""
     seen: Counter[tuple[Any, Any]] = Counter()
     found: list[int] = []
     for triplet in triplets:

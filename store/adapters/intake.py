@@ -1,4 +1,7 @@
-"""Input of the adapters: spans are checked, grouped by attempt, and ordered by time."""
+"""Input of the adapters, which convert spans to training data: spans are checked, grouped by attempt, and sorted.
+
+An attempt is one execution of a task by an agent.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ __all__ = ["AttemptSpans", "SpanPlace", "Timed", "Unusable", "as_span", "sort_in
 
 
 class SpanPlace(NamedTuple):
-    """The position of a span among the spans of its attempt; positions are comparable."""
+    """The sort key of a span among the spans of its attempt."""
 
     start: float
     sequence_id: int
@@ -45,7 +48,7 @@ class Timed:
 
 
 class Unusable(NamedTuple):
-    """An item of the input that is not used, with the reason."""
+    """An item of the input that is left out, with the reason."""
 
     span_id: str
     reason: str
@@ -53,19 +56,23 @@ class Unusable(NamedTuple):
 
 
 class AttemptSpans(NamedTuple):
-    """The spans of one attempt, in order; their ids are unique."""
+    """The spans of one attempt, in the order of `Timed.place`. No two of the spans have the same id."""
 
     spans: list[Timed]
 
 
 def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
-    """Return the attempts of the spans, earliest first, and the items that are not spans or that repeat an id.
+    """Group spans by attempt.
 
     Args:
         source: spans of the store, of Agent-lightning or of the OpenTelemetry SDK, or JSON objects, in any order.
 
+    Returns:
+        The attempts, sorted by their first span; and the items that are left out, because they are not spans or because
+        another span of the same attempt has the same id.
+
     Raises:
-        Invalid: the source cannot be iterated over.
+        Invalid: the source is not iterable, or is a text, bytes or a mapping.
     """
     given: Any = source
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
@@ -90,7 +97,7 @@ def sort_in(source: Iterable[Any]) -> tuple[list[AttemptSpans], list[Unusable]]:
 
 
 def _chosen(same: list[Span], refused: list[Unusable]) -> Span:
-    """Return one of the spans with the same id, independent of their order."""
+    """Return one of several spans with the same id. The choice does not depend on the order of the spans."""
     if len(same) == 1:
         return same[0]
     same.sort(key=lambda span: (span.sequence_id, _finite(span.start_time) or math.inf, repr(span)))
@@ -125,7 +132,10 @@ def _finite(time: Any) -> float | None:
 
 
 def as_span(item: Any) -> Span | None:
-    """Return a span of the store, Agent-lightning, the OpenTelemetry SDK or JSON as a span of the store; else None."""
+    """Return an item as a span of the store, or None if the item is not a valid span.
+
+    The item may be a span of the store, of Agent-lightning or of the OpenTelemetry SDK, or a JSON object.
+    """
     if isinstance(item, Span):
         return item if _is_sound(item) else None
     try:
@@ -138,7 +148,10 @@ def as_span(item: Any) -> Span | None:
 
 
 def _from_sdk(readable: Any) -> Span | None:
-    """Return a span with the ids that a tracer set on it or on its resource; missing ids are empty."""
+    """Return a span of the OpenTelemetry SDK as a span of the store, or None if it is invalid.
+
+    The rollout id and the attempt id are attributes of the span or of its resource. A missing id becomes empty.
+    """
     attributes: dict[str, Any] = {**readable.resource.attributes, **(readable.attributes or {})}
     number = str(attributes.get(SPAN_SEQUENCE_ID, 0))
     span = Span.from_opentelemetry(
@@ -151,7 +164,7 @@ def _from_sdk(readable: Any) -> Span | None:
 
 
 def _is_sound(span: Span) -> bool:
-    """Return whether the fields of a span have the right types. A span may be built without validation."""
+    """Return whether the fields of a span have the right types, because a span may have been built unvalidated."""
     fields = vars(span)
     texts = (fields.get(name) for name in ("rollout_id", "attempt_id", "span_id", "name"))
     return (

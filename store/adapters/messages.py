@@ -28,23 +28,24 @@ class OpenAIMessages(TypedDict):
     messages: list[Message]
     """The messages of the prompt, followed by the response."""
     tools: list[dict[str, Any]] | None
-    """The functions the model could call, or None if there were none."""
+    """The functions that the model could call, or None if the request contained no functions."""
 
 
 class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
-    """Adapter from the spans of calls to chat messages as plain dicts.
+    """Adapter that converts the spans of model calls to chat messages as plain dicts.
 
-    The tool calls of a response are the direct children of its span that describe a tool, or else the tool calls that
-    the span itself lists. Spans with the same response id are one call. A call that failed without a response is left
-    out. Malformed values are skipped. A message without a role gets the role that its fields imply; it is left out if
-    they do not imply a role.
+    Spans with the same response id are one call. A call that failed without a response is left out. If some direct
+    children of a call's span describe tools, these children are the tool calls of the response. Otherwise, the tool
+    calls are those that the call's span lists. Malformed values are skipped. A message of the prompt without a role
+    gets the role that its fields imply. If the fields imply no role, the message is left out.
     """
 
     def adapt(self, source: Iterable[Any], /) -> list[OpenAIMessages]:
         """Return the messages of every call, in the order of time.
 
         Args:
-            source: spans of the store or of the OpenTelemetry SDK; several attempts are adapted one after the other.
+            source: spans of the store or of the OpenTelemetry SDK. The spans may belong to several attempts, executions
+                of a task by an agent; the messages of each attempt are then together.
 
         Raises:
             Invalid: the source is not a sequence.
@@ -62,7 +63,7 @@ def _attempt_messages(spans: list[Timed]) -> list[OpenAIMessages]:
 
 
 def _calls(spans: list[Timed]) -> list[Timed]:
-    """Return one span for each response, preferably the span of the agent's tracer."""
+    """Return one span for each response: the span of a tracer in the agent if there is one, else a proxy's span."""
     calls = [timed for timed in spans if _is_call(timed.span.attributes) and not _is_unanswered(timed.span)]
     first: dict[str, Timed] = {}
     for call in sorted(calls, key=lambda call: (is_of_a_proxy(call.span), call.place)):
@@ -82,7 +83,7 @@ def _is_unanswered(span: Span) -> bool:
 
 
 def _answer(call: Timed) -> str:
-    """Return a key that is equal for spans of one call: the response id, else the span's own id."""
+    """Return a key that is equal for all spans of one call: the response id, or without it the span's own id."""
     found = response_id(call.span.attributes, RESPONSE_IDS)
     return f"span {call.span.span_id}" if found is None else f"response {found}"
 
@@ -130,7 +131,7 @@ def _answer_message(fields: Mapping[str, Any], used: list[dict[str, Any]]) -> Me
 
 
 def _tool_span_call(tool: Any) -> dict[str, Any] | None:
-    """Return the call that the span of a tool describes."""
+    """Return the tool call that the attributes of a tool's span describe."""
     if not isinstance(tool, Mapping):
         return None
     fields = cast("Mapping[str, Any]", tool)
@@ -140,14 +141,17 @@ def _tool_span_call(tool: Any) -> dict[str, Any] | None:
 
 
 def _listed_call(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a tool call that a message lists; its name and arguments are beside its id or below `function`."""
+    """Return a tool call from the list in a message.
+
+    The name and the arguments are either below `function` or on the same level as the id.
+    """
     nested: Any = fields.get("function")
     function = cast("Mapping[str, Any]", nested) if isinstance(nested, Mapping) else fields
     return _call(fields.get("id"), "function", function.get("name"), function.get("arguments"))
 
 
 def _call(call_id: Any, kind: Any, name: Any, arguments: Any) -> dict[str, Any] | None:
-    """Return a tool call in OpenAI's form; None without an id or a name, because such a call is not usable."""
+    """Return a tool call in OpenAI's form; None if the id or the name is missing, because OpenAI requires both."""
     if not isinstance(call_id, str) or not isinstance(name, str):
         return None
     text = arguments if isinstance(arguments, str) else _json(arguments)

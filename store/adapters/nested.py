@@ -1,4 +1,7 @@
-"""Conversion of dotted attribute names back to the nested objects and lists that they were flattened from."""
+"""Conversion of attributes with dotted names to nested objects and lists.
+
+A tracer cannot record a nested value as one attribute, so it records each leaf under a name such as `choices.0.text`.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ import orjson
 __all__ = ["below", "decoded", "indexed", "unflatten"]
 
 _TEXT_LIMIT: Final = 64 * 1024 * 1024
-"""The maximum number of characters of a parsed text. Lists of token ids for training are shorter."""
+"""The maximum number of characters of text that is parsed. Lists of token ids for training are shorter."""
 
 
 def below(attributes: Mapping[str, Any], prefix: str) -> Any:
-    """Return the nested value of the attributes below a prefix: a list, an object, or {} if there are none.
+    """Return the attributes whose names begin with `prefix` and a dot, as a nested list or object.
 
-    A value under the bare prefix is ignored.
+    An attribute whose name is the prefix itself is ignored. If no attribute is found, {} is returned.
     """
     start = f"{prefix}."
     return unflatten({name[len(start) :]: value for name, value in attributes.items() if name.startswith(start)})
 
 
 def unflatten(flat: Mapping[str, Any]) -> Any:
-    """Return the nested value; numeric names become list indices only if they are exactly 0 to n-1.
+    """Return the nested value of flat attributes. An object becomes a list if its n keys are exactly 0 to n-1.
 
-    If both `a` and `a.b` are given, the later one counts.
+    If both `a` and `a.b` are given, the later entry of the mapping replaces the earlier entry.
     """
     root: dict[str, Any] = {}
     for name, value in flat.items():
@@ -34,7 +37,7 @@ def unflatten(flat: Mapping[str, Any]) -> Any:
         node = root
         for part in above:
             inner = node.get(part)
-            # Only objects created here may get further keys; an object in the input is a value.
+            # Only objects that this function created may get further keys. An object from the input is a value.
             if type(inner) is not _Object:
                 inner = node[part] = _Object()
             node = inner
@@ -43,7 +46,10 @@ def unflatten(flat: Mapping[str, Any]) -> Any:
 
 
 def indexed(value: Any) -> list[Any]:
-    """Return the items of a list, or of an object with numeric names in numeric order; else an empty list."""
+    """Return the items of a list, or the values of an object whose keys are numbers, in numeric order.
+
+    Other keys of the object are ignored. For any other value, return an empty list.
+    """
     if isinstance(value, (list, tuple)):
         return list(cast("list[Any]", value))
     if not isinstance(value, Mapping):
@@ -54,7 +60,10 @@ def indexed(value: Any) -> list[Any]:
 
 
 def decoded(value: Any) -> Any:
-    """Return the list or object in a text, parsed as JSON or a Python literal; other values are unchanged."""
+    """Return the list or object that a text represents as JSON or as a Python literal. Return other values unchanged.
+
+    A text that cannot be parsed, or that is longer than the limit, is also returned unchanged.
+    """
     if not isinstance(value, str) or len(value) > _TEXT_LIMIT or value.lstrip()[:1] not in {"[", "{"}:
         return value
     try:
@@ -68,11 +77,14 @@ def decoded(value: Any) -> Any:
 
 
 class _Object(dict[str, Any]):
-    """Object that was created from dotted names. Objects among the values are of another type."""
+    """Object that was created from dotted names. Objects that come from the input have another type."""
 
 
 def _with_lists(root: dict[str, Any]) -> Any:
-    """Return the tree with lists in place of numeric names. Names may have any depth, so it avoids recursion."""
+    """Return the nested objects with lists in place of objects with numeric keys.
+
+    The function does not use recursion, because names may have any number of dots.
+    """
     made: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
     waiting: list[dict[str, Any]] = [root]
     while waiting:
@@ -81,7 +93,7 @@ def _with_lists(root: dict[str, Any]) -> Any:
             if type(value) is _Object:
                 made.append((node, name, value))
                 waiting.append(value)
-    # The nodes found last are the deepest, so they are converted first.
+    # An object is found after the object that contains it, so inner objects are converted first.
     for above, name, node in reversed(made):
         above[name] = _as_list(node)
     return _as_list(root)

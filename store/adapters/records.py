@@ -1,4 +1,4 @@
-"""Results of the adapters: triplets, dropped spans and lost rewards."""
+"""Results of the adapters, which convert the spans of agents to triplets: triplets, dropped spans and lost rewards."""
 
 from __future__ import annotations
 
@@ -14,27 +14,37 @@ __all__ = ["AdaptReport", "Dropped", "Lost", "Triplet"]
 
 
 class Triplet(Frozen):
-    """One call to a model, with its reward."""
+    """The prompt, the response and the reward of one call to a model."""
 
     prompt: Any
-    """`token_ids` (ints), `raw_content` (the messages), `image_urls` (in the messages, in order)."""
+    """An object: `token_ids` is a list of ints, `raw_content` contains the messages, and `image_urls` lists the URLs of
+    the images in the messages, in order."""
     response: Any
-    """`token_ids` (ints, of the first choice), `raw_content` (the choices) and, if recorded, `logprobs`: one entry for
-    each token, a number or an object with a `logprob` (natural logarithm)."""
+    """An object: `token_ids` is a list of the ints of the first choice, and `raw_content` contains the choices.
+    `logprobs`, if recorded, has one entry for each token: a natural logarithm, or an object with this number as
+    `logprob`."""
     reward: float | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """`request` and `response` (their parameters), `response_id`, `agent_name`; `rewards`, all dimensions by name;
-    `model_version`, if the proxy knew it; `rollout_id`, `attempt_id`, `sequence_id`, and `span_ids` of all spans that
-    recorded the call."""
+    """`request` and `response`, the parameters of the request and of the response; `response_id`; `agent_name`;
+    `rewards`, all values of the reward by name; `model_version`, None if no proxy recorded it; `rollout_id` and
+    `attempt_id`, the task and the execution of the task to which the call belongs; `sequence_id`, the number of the
+    call among the spans; and `span_ids`, the ids of all spans that recorded the call. With `strict_upstream`, adapters
+    set only those of these keys that Agent-lightning 0.3 sets."""
 
 
 class Dropped(NamedTuple):
-    """A span of a call that did not become a triplet.
+    """A span that did not become a triplet of its own.
 
-    The reason is `same_response` or `same_tokens` (the span `detail` recorded the same call and received this span's
-    data), `inside_a_call` (it has no response id, and is below the call of the span `detail`), `in_a_reward` (a call of
-    a judge), `other_agent`, `failed` (a call without a response), `no_token_ids`, `duplicate_span` (another span has
-    the same id) or `not_a_span`.
+    The reasons are:
+
+    - `same_response`, `same_tokens`: the span `detail` recorded the same call, and the data of both spans are merged.
+    - `inside_a_call`: the span has no response id, and is a descendant of the call of the span `detail`.
+    - `in_a_reward`: the call was made while a reward was computed, by a model that acts as a judge.
+    - `other_agent`: the adapter does not use the calls of the agent.
+    - `failed`: the call failed without a response.
+    - `no_token_ids`: the call lacks token ids that the adapter requires.
+    - `duplicate_span`: another span has the same id.
+    - `not_a_span`: the item of the input is not a valid span; `detail` is its type.
     """
 
     span_id: str
@@ -45,8 +55,12 @@ class Dropped(NamedTuple):
 class Lost(NamedTuple):
     """A reward that was not assigned to a call.
 
-    The reason is `no_call_before` (no call without a reward had ended before it), `linked_call_missing`,
-    `call_has_a_reward` (its call already has another reward) or `not_the_last_reward`.
+    The reasons are:
+
+    - `no_call_before`: no call without a reward had ended before the reward.
+    - `linked_call_missing`: the reward links to a call that is not among the calls.
+    - `call_has_a_reward`: the call of the reward already has another reward.
+    - `not_the_last_reward`: the adapter's policy uses only the last reward.
     """
 
     span_id: str

@@ -1,12 +1,13 @@
-"""Assignment of rewards to calls: by the reward's own span or link, else by one of four policies.
+"""Assignment of rewards to model calls.
 
-A reward on the span of a call, or with a link to a call, belongs to that call. A policy assigns all other rewards:
+A reward that is recorded on the span of a call, or that links to a call, belongs to that call. A policy assigns all
+other rewards:
 
-- `first_occurrence`: in the order of time, each reward goes to the latest call that ended before it and has no reward
-  yet. So the second of two consecutive rewards goes to the previous call.
-- `first_sibling`: as `first_occurrence`, but only among the children of one span.
+- `first_occurrence`: rewards are processed in the order of time. Each reward goes to the latest call that ended before
+  the reward and has no reward yet. So if two rewards follow two calls, the second reward goes to the first call.
+- `first_sibling`: as `first_occurrence`, but a reward can only go to a call whose span has the same parent.
 - `final_only`: the last reward goes to the last call. The other rewards are not assigned.
-- `broadcast`: the last reward goes to every call without a reward of its own.
+- `broadcast`: the last reward goes to every call that has no other reward. The other rewards are not assigned.
 
 No call gets two rewards, and only `broadcast` assigns one reward to several calls.
 """
@@ -41,7 +42,7 @@ _NOT_FINAL: Final = "not_the_last_reward"
 
 
 class RewardMatchPolicy(StrEnum):
-    """The policy for rewards without a link to a call; see the module docstring."""
+    """The policy for rewards that do not belong to a call by their span or link; see the module docstring."""
 
     FIRST_SIBLING = "first_sibling"
     FIRST_OCCURRENCE = "first_occurrence"
@@ -50,7 +51,7 @@ class RewardMatchPolicy(StrEnum):
 
 
 class Rewarded(Protocol):
-    """The properties of a call that matching needs."""
+    """A call that can get a reward. The protocol lists the properties that the assignment needs."""
 
     @property
     def node(self) -> TraceTree:
@@ -64,7 +65,7 @@ class Rewarded(Protocol):
 
     @property
     def sequence_id(self) -> int:
-        """The sequence id of the call in its rollout."""
+        """The sequence id of the call among the spans of its attempt, one execution of a task by an agent."""
         ...
 
 
@@ -73,26 +74,29 @@ class Reward(NamedTuple):
 
     node: TraceTree
     dimensions: tuple[tuple[str, float], ...]
-    """Names and values, the primary dimension first; every value is finite."""
+    """The names and values of the reward, with the primary value first. Every value is finite."""
     links: tuple[tuple[str, Any], ...]
-    """Keys and values that must all match the rewarded span."""
+    """The attribute names and values that the rewarded span must have; `trace_id` and `span_id` mean the span's ids."""
 
     @property
     def value(self) -> float:
-        """The primary dimension."""
+        """The primary value."""
         return self.dimensions[0][1]
 
 
 @dataclass(slots=True)
 class Matching:
-    """Result of matching: the reward of each call by the call's index, and the unassigned rewards with reasons."""
+    """Result of the assignment: the reward of each call by the call's index, and unassigned rewards with reasons."""
 
     given: dict[int, Reward] = field(default_factory=dict[int, Reward])
     left: list[tuple[Reward, str]] = field(default_factory=list[tuple[Reward, str]])
 
 
 def is_reward(span: Span) -> bool:
-    """Return whether a span is a reward or computes a reward; calls below it are calls of a judge."""
+    """Return whether a span contains a reward or computes a reward.
+
+    Calls that are descendants of such a span are calls of a judge, a model that evaluates the agent.
+    """
     if span.name == REWARD_SPAN or (span.name == OPERATION_SPAN and span.attributes.get(OPERATION_NAME) == REWARD_SPAN):
         return True
     return bool(summarise(span.name, span.attributes).rewards)
@@ -130,9 +134,11 @@ def match(calls: Sequence[Rewarded], rewards: Sequence[Reward], policy: RewardMa
 
 
 def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matching:
-    """Match as `first_occurrence` does, but only by sequence id: a reward goes to a call with a smaller sequence id.
+    """Return the assignment of rewards to calls by sequence ids instead of times.
 
-    This is for spans whose clocks differ, such as those of a proxy on another machine.
+    Each reward that does not belong to a call by its span or link goes to the call with the greatest sequence id that
+    is smaller than the reward's and that has no reward yet. Times cannot be compared if clocks differ, such as those of
+    the agent and of a proxy on another machine.
 
     Args:
         calls: the calls, in the order of their sequence ids.
@@ -147,7 +153,7 @@ def match_numbered(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> Matc
 
 
 def _explicit(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> tuple[Matching, list[Reward]]:
-    """Assign the rewards that are on a call or link to a call, and return the other rewards."""
+    """Assign the rewards that are on the span of a call or link to a call, and return the other rewards."""
     matching, free = Matching(), list[Reward]()
     by_node = {id(node): place for place, call in enumerate(calls) for node in call.nodes}
     for reward in rewards:
@@ -162,7 +168,10 @@ def _explicit(calls: Sequence[Rewarded], rewards: Sequence[Reward]) -> tuple[Mat
 
 
 def _linked(calls: Sequence[Rewarded], links: tuple[tuple[str, Any], ...]) -> list[int]:
-    """Return the calls that a link matches; a link to a span above calls matches these calls."""
+    """Return the indexes of the calls that the links match.
+
+    If the links match no call, return the indexes of the calls below a span that the links match.
+    """
     direct = [place for place, call in enumerate(calls) if any(_has(node, links) for node in call.nodes)]
     return direct or [place for place, call in enumerate(calls) if any(_has(node, links) for node in _above(call.node))]
 
@@ -191,7 +200,10 @@ def _links(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _look_back(calls: Sequence[tuple[int, Rewarded]], rewards: Iterable[Reward], matching: Matching) -> None:
-    """Assign each reward to the latest call that ended before it; both are in the order of time."""
+    """Assign each reward to the latest call that ended before the reward and has no reward yet.
+
+    Calls and rewards must be in the order of time.
+    """
     ahead = iter([*((place, call) for place, call in calls if place not in matching.given), None])
     upcoming = next(ahead)
     waiting: list[tuple[int, Rewarded]] = []

@@ -1,7 +1,8 @@
-"""Conversion of triplets to training rows in verl's layout.
+"""Conversion of triplets to training rows in the layout of the trainer verl.
 
-verl represents a batch of B rows as prompts padded on the left to P tokens, followed by responses padded on the right
-to R tokens. It derives `position_ids` from the attention mask. `torch.from_numpy` accepts each array unchanged.
+A triplet is the prompt, the response and the reward of one model call. verl represents a batch of B rows as prompts
+padded on the left to P tokens, followed by responses padded on the right to R tokens. verl derives `position_ids` from
+the attention mask. `torch.from_numpy` accepts each array that this module makes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _OF_A_RESPONSE: Final = frozenset({"responses", "response_mask", *_FLOATS})
 
 
 class LeftOut(NamedTuple):
-    """A triplet that was dropped, or whose row is incomplete.
+    """A triplet that was dropped, or a triplet that is incomplete in its row.
 
     The reasons for a dropped triplet are `no_prompt_tokens`, `no_response_tokens`, `no_reward` and `prompt_too_long`.
-    The reasons for an incomplete row are `prompt_truncated`, `response_truncated`, and `no_log_probs` for a row with
-    zeros in place of log probabilities.
+    The reasons for an incomplete triplet are `prompt_truncated`, `response_truncated` and `no_log_probs`. With
+    `no_log_probs`, the row contains zeros in place of the triplet's log probabilities.
     """
 
     triplet: int
@@ -43,29 +44,33 @@ class LeftOut(NamedTuple):
 class Trajectories:
     """Batch of B rows, each with a prompt of P tokens and a response of R tokens, including padding.
 
-    The first seven fields are nested lists, or numpy arrays of the given type. P is `max_prompt`, R is `max_response`.
+    The first seven fields are nested lists, or numpy arrays of the type that each field states. P is the `max_prompt`
+    and R is the `max_response` of `trajectories`.
     """
 
     input_ids: Any
-    """(B, P+R) int64: the token ids of prompt and response; padding is `pad_token_id`."""
+    """(B, P+R) int64: the token ids of the prompt and the response, padded with `pad_token_id`."""
     attention_mask: Any
     """(B, P+R) int64: 1 where there is a token, 0 where there is padding."""
     position_ids: Any
-    """(B, P+R) int64: `clip(cumsum(attention_mask) - 1, 0)`: positions from 0; later padding repeats the last one."""
+    """(B, P+R) int64: `clip(cumsum(attention_mask) - 1, 0)`. The first token has position 0. Padding on the left has
+    position 0, and padding on the right has the position of the last token."""
     responses: Any
     """(B, R) int64: the last R columns of `input_ids`."""
     response_mask: Any
     """(B, R) int64: 1 for tokens that the model generated, 0 for padding and for tokens between responses."""
     old_log_probs: Any
-    """(B, R) float32: natural logarithms of the probabilities with which tokens were sampled; 0 elsewhere."""
+    """(B, R) float32: for each generated token, the natural logarithm of the probability with which it was sampled; 0
+    for other tokens."""
     token_level_scores: Any
-    """(B, R) float32: the reward at the last token of a response, 0 elsewhere."""
+    """(B, R) float32: the reward at the last token of each response, 0 at other tokens."""
     rows: list[list[int]]
-    """For each row, the indexes of its triplets in the input."""
+    """For each row, the indexes in the input of the triplets of which the row was made."""
     has_log_probs: list[bool]
-    """For each row, whether `old_log_probs` are known for all its tokens; if not, the trainer computes them."""
+    """For each row, whether `old_log_probs` are known for all generated tokens. If not, the trainer must compute
+    them."""
     left_out: list[LeftOut]
-    """The triplets that were dropped or whose rows are incomplete, with the reasons."""
+    """The triplets that were dropped or are incomplete, with the reasons."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -86,27 +91,29 @@ def trajectories(
     merge_turns: bool = False,
     as_numpy: bool = False,
 ) -> Trajectories:
-    """Return the rows of triplets with token ids, in order, with a list of everything that was left out or cut.
+    """Return the training rows of triplets with token ids, and a list of the triplets that were dropped or truncated.
+
+    Rows have the order of the triplets.
 
     Args:
-        triplets: triplets from an adapter, of any rollouts.
+        triplets: triplets from an adapter. They may belong to several rollouts, which are tasks for an agent.
         pad_token_id: the padding token of the tokenizer.
-        max_prompt: the length P of prompts.
-        max_response: the length R of responses. A longer response is truncated, and its reward is then at the last
-            remaining token.
-        long_prompts: "drop" leaves out a call whose prompt is longer. "truncate" keeps only the last P tokens
-            of the prompt; the row then has a prompt that the model never received.
-        missing_reward: the reward of triplets without a reward; None leaves them out. With `merge_turns`, one reward
-            per row is enough.
-        merge_turns: whether a conversation becomes one row. A conversation is a sequence of calls of one attempt in
-            which each prompt begins with the prompt and the response of the previous call. Tokens between two
-            responses are part of the row's response, with a `response_mask` of 0. Every turn adds its own reward, so a
-            reward that the adapter copied to all calls would count several times. Use the adapter's reward policy
-            `final_only`.
-        as_numpy: return arrays instead of nested lists; numpy must be installed.
+        max_prompt: the length P of each prompt, including padding.
+        max_response: the length R of each response, including padding. A longer response is truncated. Its reward is
+            then at the last remaining token.
+        long_prompts: what happens to a prompt of more than P tokens. "drop" leaves out the call. "truncate" keeps only
+            the last P tokens of the prompt; the row then has a prompt that the model never received.
+        missing_reward: the reward of a row without a reward. With None, such a row is left out. With `merge_turns`, a
+            row has a reward if at least one of its calls has a reward.
+        merge_turns: whether a conversation becomes one row. A conversation is a sequence of calls of one attempt, which
+            is one execution of a rollout. In a conversation, each prompt begins with the prompt and the response of the
+            previous call. Tokens between two responses are part of the row's response, with a `response_mask` of 0. The
+            reward of each call is at the last token of its response. A reward that the adapter copied to all calls
+            would therefore count several times, so use the adapter's reward policy `final_only`.
+        as_numpy: whether to return numpy arrays instead of nested lists; numpy must then be installed.
 
     Raises:
-        Invalid: a number is out of range, or numpy is missing.
+        Invalid: a number or `long_prompts` is not valid, or numpy is required and not installed.
     """
     limits = (("pad_token_id", pad_token_id, 0), ("max_prompt", max_prompt, 1), ("max_response", max_response, 1))
     for field, value, least in limits:
@@ -122,7 +129,7 @@ def trajectories(
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The parts of a triplet that a row needs."""
+    """The data of a triplet that a row is made of."""
 
     place: int
     """The index of the triplet in the input."""
@@ -152,7 +159,7 @@ def _ids(side: Any) -> list[int]:
 
 
 def _log_probs(side: Any, tokens: int) -> list[float] | None:
-    """Return the log probabilities, or None if some token has none."""
+    """Return the log probabilities of a response, or None unless every token has a log probability."""
     given: Any = cast("Mapping[str, Any]", side).get("logprobs") if isinstance(side, Mapping) else None
     if not isinstance(given, (list, tuple)) or len(cast("Sequence[Any]", given)) != tokens:
         return None
@@ -176,7 +183,10 @@ def _finite(value: Any) -> float | None:
 
 
 def _conversations(turns: Iterable[_Turn], *, merge: bool) -> list[list[_Turn]]:
-    """Return turns grouped by conversation, in the order of the first turns. Without `merge`, each turn is a group."""
+    """Return turns grouped by conversation. Groups are in the order of their first turns.
+
+    Without `merge`, each turn is a group of its own.
+    """
     made: list[list[_Turn]] = []
     open_in: dict[tuple[Any, Any], list[list[_Turn]]] = {}
     for turn in turns:
@@ -196,7 +206,7 @@ def _continues(before: _Turn, turn: _Turn) -> bool:
 
 
 class _Rows:
-    """Builder of the rows of a batch. With `truncates`, too long prompts are truncated instead of dropped."""
+    """Builder of the rows of a batch. With `truncates`, prompts that are too long are truncated instead of dropped."""
 
     def __init__(self, pad: int, max_prompt: int, max_response: int, *, truncates: bool) -> None:
         self.made = Trajectories([], [], [], [], [], [], [], [], [], [])
@@ -206,7 +216,7 @@ class _Rows:
         self._truncates = truncates
 
     def add(self, turns: list[_Turn], missing_reward: float | None) -> None:
-        """Make a row of the turns of one conversation, or record why there is none."""
+        """Make a row of the turns of one conversation, or record the reason why no row is made."""
         reward = None if any(turn.reward is not None for turn in turns) else missing_reward
         if why := self._why_not(turns, reward):
             self.made.left_out.extend(LeftOut(turn.place, why) for turn in turns)
@@ -259,8 +269,11 @@ class _Rows:
 
 
 def _joined(turns: list[_Turn]) -> tuple[list[int], list[int], list[float], list[int]]:
-    """Return the tokens after the first prompt, the mask of the model's tokens, their log probabilities, and the end
-    index of each turn.
+    """Return the response of a row that consists of several turns.
+
+    Returns:
+        The tokens after the first prompt; for each token, 1 if the model generated it, else 0; for each token, the log
+        probability, or 0 if it is not known; and for each turn, the index after its last token.
     """
     tokens: list[int] = []
     mask: list[int] = []
@@ -283,7 +296,7 @@ def _in_numpy(made: Trajectories, max_prompt: int, max_response: int) -> Traject
     kinds = {**dict.fromkeys(_INTEGERS, numpy.int64), **dict.fromkeys(_FLOATS, numpy.float32)}
 
     def array(name: str) -> Any:
-        # Without rows, numpy cannot derive the width, so it is passed.
+        # If there are no rows, numpy cannot derive the number of columns, so the number is passed.
         width = max_response if name in _OF_A_RESPONSE else max_prompt + max_response
         return numpy.asarray(getattr(made, name), kinds[name]).reshape(len(made), width)
 

@@ -1,7 +1,8 @@
 """Selection of the spans that are model calls, and merging of the spans that recorded the same call.
 
-A tracer in the agent and a proxy may both record a call, each with the data that it sees. Their spans are merged by the
-response id: token ids come from the proxy, position and texts from the agent.
+A tracer in the agent and a proxy in front of the model may both record a call, and each records other data. Spans with
+the same response id are merged: token ids come from the proxy's span, the place in the tree and the texts come from the
+tracer's span.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NO_TOKENS: Final = "no_token_ids"
 _FAILED: Final = "failed"
 
 EVERY_AGENT: Final = "*"
-"""The label of a call if no span above it has an agent name."""
+"""The agent name of a call if no span above the call contains an agent name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,13 @@ class Rules:
     """The conditions under which calls are used.
 
     Args:
-        is_call: function that returns whether a span of this name is a call; a span with token ids is always a call.
-        is_agent: function that returns whether the calls of the agent of this name are used; None uses all calls, also
-            those without an agent.
-        without_judges: whether to leave out calls below a reward.
-        tokens: the parts of a call that must have token ids.
+        is_call: function that returns whether a span with a given name is a call. Independent of its name, a span with
+            token ids is a call.
+        is_agent: function that returns whether the calls of an agent with a given name are used. With None, all calls
+            are used, also calls without an agent.
+        without_judges: whether to leave out calls below a span that computes a reward. Such a call is a call of a
+            judge, a model that evaluates the agent.
+        tokens: with "both", only calls with token ids of prompt and response are used.
     """
 
     is_call: Callable[[str], bool]
@@ -51,15 +54,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One span of a call, with its surroundings."""
+    """One span of a call, with the data that the spans above it determine."""
 
     node: TraceTree
     reading: CallAttributes
     label: str | None
-    """The agent that made the call; None if that agent's calls are not used."""
+    """The name of the agent that made the call; None if the calls of this agent are not used."""
     in_reward: bool
+    """Whether the span is below a span that computes a reward."""
     above: Seen | None
-    """The nearest enclosing span of a call."""
+    """The nearest span above this span that is also a span of a call."""
 
     @property
     def of_proxy(self) -> bool:
@@ -68,7 +72,7 @@ class Seen:
 
 
 class ModelCall:
-    """A call with all spans that recorded it; the first is the span of the agent."""
+    """A call with all spans that recorded it. The first span is the span of the agent's tracer, if there is one."""
 
     def __init__(self, seen: Sequence[Seen]) -> None:
         self._seen = list(seen)
@@ -90,7 +94,10 @@ class ModelCall:
 
     @property
     def sequence_id(self) -> int:
-        """The sequence id that a proxy reserved when the call began, or else the sequence id of the tracer's span."""
+        """The sequence id of the proxy's span, which the proxy reserved when the call began.
+
+        If no proxy recorded the call, it is the sequence id of the tracer's span.
+        """
         return min(
             (seen.node.span.sequence_id for seen in self._seen if seen.of_proxy),
             default=self.node.span.sequence_id,
@@ -98,21 +105,22 @@ class ModelCall:
 
     @property
     def failed(self) -> bool:
-        """Whether one of its spans has the status ERROR."""
+        """Whether at least one span of the call has the status ERROR."""
         return any(has_failed(seen.node.span) for seen in self._seen)
 
     @property
     def model_version(self) -> str | None:
-        """The version of the weights that generated the response, if the proxy recorded it."""
+        """The version of the weights that generated the response; None if no proxy recorded the version."""
         versions = (seen.node.span.attributes.get(MODEL_VERSION) for seen in self._seen)
         return next((version for version in versions if isinstance(version, str)), None)
 
     @cached_property
     def reading(self) -> CallAttributes:
-        """The merged data of its spans."""
+        """The merged data of all spans of the call."""
         readings = [seen.reading for seen in self._seen]
         ids = [seen.reading for seen in sorted(self._seen, key=lambda seen: not seen.of_proxy)]
-        # The token ids of one span belong together, so spans with prompt and response come before spans with only one.
+        # The token ids of the prompt and of the response should come from one span. So spans with both come before
+        # spans with only one of them.
         ids.sort(key=lambda reading: not (reading.prompt_ids and reading.response_ids))
         response_ids = next((reading.response_ids for reading in ids if reading.response_ids), ())
         urls = [reading.image_urls for reading in readings if reading.image_urls]
@@ -151,7 +159,7 @@ def has_failed(span: Span) -> bool:
 
 
 def choose(tree: TraceTree, rules: Rules) -> ChosenCalls:
-    """Return the calls in a tree; every span of a call is in a call, dropped, or both if it was merged."""
+    """Return the calls in a tree. Every span of a call is in a call or in `dropped`; merged spans are in both."""
     groups: dict[str, list[Seen]] = {}
     alone: list[Seen] = []
     for seen in _sightings(tree, rules):
@@ -180,9 +188,9 @@ class _CallBuilder:
     dropped: list[Unusable]
 
     def add_answer(self, group: list[Seen]) -> None:
-        """Build a call from the spans with one response id, unless the call is left out.
+        """Build a call from the spans with the same response id, unless the call is left out.
 
-        The spans of the tracer determine the agent and whether it is a judge, because a proxy knows neither.
+        The spans of the tracer determine the agent, and whether the call is a call of a judge. A proxy knows neither.
         """
         own = [seen for seen in group if not seen.of_proxy] or group
         fit = [seen for seen in own if seen.label is not None and not seen.in_reward]
@@ -198,9 +206,10 @@ class _CallBuilder:
         self.dropped += [Unusable(seen.node.id, _SAME_RESPONSE, first.node.id) for seen in others]
 
     def add_alone(self, seen: Seen) -> None:
-        """Build a call from a span without a response id, unless it repeats an existing call or is left out.
+        """Build a call from a span without a response id, unless the span is left out or records an existing call.
 
-        A span inside a call, or around it with the same token ids, records the same call again.
+        The span records an existing call if it is below a span of that call. It also does so if it is above a span of
+        that call and has the same token ids.
         """
         if id(seen) in self.of:
             return
@@ -229,7 +238,7 @@ class _CallBuilder:
 
 
 def _sightings(tree: TraceTree, rules: Rules) -> Iterator[Seen]:
-    """Yield every span of a call, in the order of the tree."""
+    """Yield every span of a call; a span comes before its descendants."""
     start = EVERY_AGENT if rules.is_agent is None else None
     waiting: list[tuple[TraceTree, str | None, bool, Seen | None]] = [(tree, start, False, None)]
     while waiting:
@@ -280,5 +289,5 @@ def _is_usable(call: ModelCall, rules: Rules, dropped: list[Unusable]) -> bool:
 
 
 def _fitting(logprobs: list[list[Any]], tokens: int) -> list[Any] | None:
-    """Return the first list with one entry per token, or else the first list."""
+    """Return the first list that has one entry for each token; if there is none, the first list."""
     return next((entries for entries in logprobs if len(entries) == tokens), logprobs[0] if logprobs else None)

@@ -1,9 +1,16 @@
-"""Adapters with exactly the results of Agent-lightning 0.3, for comparisons before and after a change of store.
+"""Adapters with exactly the results of Agent-lightning 0.3. They serve to compare results before and after a migration.
 
-They differ from the other adapters: the order of the input counts, only the first level with more than one span is
-repaired, calls are in the order of the tree, siblings are matched in the order of a list, and invalid spans are an
-error. Where 0.3 raises an error, these adapters raise `Invalid` with a remedy. In one case 0.3 is not deterministic: it
-processes several missing parents in the order of a set of strings. These adapters use the order of the input.
+An adapter converts the spans of an agent to triplets: prompt, response and reward of each model call. These adapters
+differ from the other adapters of this package:
+
+- The result depends on the order of the input.
+- A repair moves only the spans of the highest level of the tree that has more than one span.
+- Calls are in the order of the tree: each span before its descendants.
+- The policy `first_sibling` processes the children of a span in the order in which they were added, not by time.
+- Invalid spans are an error.
+
+Where 0.3 raises an error, these adapters raise `Invalid` with a remedy. If several parents are missing, the result of
+0.3 depends on the order of a set of strings, so it is not deterministic. These adapters use the order of the input.
 """
 
 from __future__ import annotations
@@ -59,12 +66,12 @@ _DIMENSIONS: Final = TypeAdapter(list[_Dimension])
 
 
 class _Node:
-    """A span, or a placeholder for a missing span; the same span may be in several nodes."""
+    """A node of the tree: a span, or a placeholder for a missing span. Several nodes may contain the same span."""
 
     def __init__(self, span: Span, children: list[_Node], span_id: str | None = None) -> None:
         self.id = span.span_id if span_id is None else span_id
         self.span = span
-        # Times are compared as they are: if one is missing, the comparison fails as in 0.3.
+        # A missing time stays None, so that a comparison fails as in 0.3.
         self.start: Any = span.start_time
         self.end: Any = span.end_time
         self.children = children
@@ -78,7 +85,7 @@ class _Node:
 
 
 def _or_invalid(adapt: Callable[P, list[Triplet]]) -> Callable[P, list[Triplet]]:
-    """Convert the exceptions that unexpected spans cause to one error with a remedy."""
+    """Convert the exceptions that unexpected spans cause to `Invalid` with a remedy."""
 
     @wraps(adapt)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> list[Triplet]:
@@ -204,7 +211,7 @@ def _repair(tree: _Node) -> None:
             if other is tree or other.id == node.id:
                 continue
             if other.start <= node.start and other.end >= node.end:
-                # The order of the sum matters if two differ only by rounding.
+                # The order of the additions is that of 0.3, because two results may differ only by rounding.
                 slack = other.end - node.end + node.start - other.start
                 if 0 < slack < least:
                     tightest, least = other, slack
@@ -344,7 +351,7 @@ def _reward(span: Span) -> Any:
                 output = json.loads(output)
             except json.JSONDecodeError:
                 continue
-            # 0.3 raises for a text with another kind of JSON.
+            # If the JSON is not an object, this line raises an error, as 0.3 does.
             if output and output.get("type") == "reward":
                 return output.get("value")
         elif isinstance(output, dict) and cast("dict[str, Any]", output).get("type") == "reward":
@@ -364,7 +371,7 @@ def _matched(tree: _Node, policy: RewardMatchPolicy, calls: set[str]) -> dict[st
 
 
 def _look_back(nodes: Iterable[_Node], calls: set[str], given: dict[str, float]) -> None:
-    """Assign each reward to the latest earlier call in the list that had ended and has no reward."""
+    """Assign each reward to the latest call before it in the list that had ended and has no reward yet."""
     before: list[_Node] = []
     for node in nodes:
         if node.id in calls:

@@ -1,4 +1,7 @@
-"""The spans of one attempt as a tree, complete even if spans are missing, with calls moved below their agents."""
+"""The spans of one attempt as a tree. An attempt is one execution of a task by an agent.
+
+Virtual nodes replace missing spans, and calls can be moved below the span of the agent that made them.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ _NO_PARENT: Final = "0" * 16
 """The parent id that some exporters write for spans without a parent."""
 
 _NAMES: Final = ("recipient_agent_type", "langchain.chain.type", "executor.id")
-"""Attributes in which frameworks record the name of an agent: AutoGen, LangGraph, agent-framework."""
+"""Attributes in which AutoGen, LangGraph and agent-framework, in this order, record the name of an agent."""
 
 
 class TraceTree:
-    """A span and its descendants, in order of time.
+    """A span and its descendants. Children are in the order of time.
 
-    If several spans have no parent, or a parent is missing, a virtual node joins them. A cycle of parents is broken
-    above its span with the smallest sequence id.
+    A virtual node replaces a missing parent, and a virtual root joins several spans without a parent. If the parent ids
+    of spans form a cycle, the span with the smallest sequence id becomes a root.
     """
 
     __slots__ = ("children", "end_time", "parent", "span", "start_time")
@@ -32,17 +35,17 @@ class TraceTree:
     def __init__(self, span: Span, start_time: float, end_time: float) -> None:
         self.span = span
         self.start_time = start_time
-        """Seconds; for a span without a start, the time that its sequence id implies."""
+        """Start in seconds. If the span has no start, it is the latest start of the spans before it by sequence id."""
         self.end_time = end_time
         self.children: list[TraceTree] = []
         self.parent: TraceTree | None = None
 
     @classmethod
     def from_spans(cls, spans: Iterable[Any]) -> TraceTree:
-        """Return the tree of spans in any order; the trees of several attempts are joined by a virtual root.
+        """Return the tree of spans, which may be in any order. A virtual root joins the trees of several attempts.
 
         Raises:
-            Invalid: the source is not a sequence.
+            Invalid: `spans` is not a sequence of spans.
         """
         attempts, _ = sort_in(spans)
         roots = [tree_of(attempt.spans) for attempt in attempts]
@@ -55,11 +58,11 @@ class TraceTree:
 
     @property
     def place(self) -> SpanPlace:
-        """The sort key among the spans of its attempt."""
+        """The sort key of the span among the spans of its attempt."""
         return SpanPlace(self.start_time, self.span.sequence_id, self.span.span_id)
 
     def traverse(self) -> Iterator[TraceTree]:
-        """Yield this node and its descendants, parents before children and earlier before later."""
+        """Yield this node and its descendants: each node before its children, and children in the order of time."""
         waiting: list[TraceTree] = [self]
         while waiting:
             node = waiting.pop()
@@ -71,7 +74,7 @@ class TraceTree:
         return next((node for node in self.traverse() if node.id == span_id), None)
 
     def agent_name(self) -> str | None:
-        """Return the name of the agent in this span, if it has one."""
+        """Return the name of the agent that this span describes, or None if the span does not describe an agent."""
         return agent_name(self.span.name, self.span.attributes)
 
     def is_below(self, other: TraceTree) -> bool:
@@ -82,14 +85,15 @@ class TraceTree:
         return node is not None
 
     def repair_hierarchy(self, may_hold: Callable[[TraceTree], bool] = lambda _: True) -> None:
-        """Move each span below the shortest span that encloses it in time, among the descendants of its parent.
+        """Move each span below the shortest span that encloses it in time.
 
-        Instrumentation of an LLM client often attaches its calls to the session instead of the agent that made them.
-        A span encloses another if it starts no later, ends no earlier, and is longer.
+        Only descendants of the span's parent are considered. A span encloses another span if it starts no later, ends
+        no earlier, and is longer. The repair is needed because the instrumentation of an LLM client often records calls
+        as children of the session instead of the agent that made the calls.
 
         Args:
-            may_hold: function that returns whether a span may get new children; a call should not become the parent of
-                a concurrent call.
+            may_hold: function that returns whether a span may get new children. It should return False for calls,
+                because a call should not become the parent of a concurrent call.
         """
         nodes = list(self.traverse())
         first = {id(node): number for number, node in enumerate(nodes)}
@@ -103,7 +107,7 @@ class TraceTree:
         movable = sorted((node for node in nodes if not _is_virtual(node)), key=lambda node: node.place)
         ahead = iter([*(node for node in movable if may_hold(node)), None])
         upcoming = next(ahead)
-        # Only spans that have begun and not ended can enclose the next one, so only these few are searched.
+        # Only spans that have begun and have not ended can enclose the next span. So only these few spans are searched.
         going_on: list[TraceTree] = []
         for node in movable:
             while upcoming is not None and upcoming.start_time <= node.start_time:
@@ -127,7 +131,7 @@ class TraceTree:
 
 
 def tree_of(spans: list[Timed]) -> TraceTree:
-    """Return the tree of the spans of one attempt, whose ids are distinct."""
+    """Return the tree of the spans of one attempt. The ids of the spans must be distinct."""
     nodes = {timed.span.span_id: TraceTree(timed.span, timed.start, timed.end) for timed in spans}
     roots: list[TraceTree] = []
     orphans: dict[str, list[TraceTree]] = {}
@@ -146,7 +150,10 @@ def tree_of(spans: list[Timed]) -> TraceTree:
 
 
 def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
-    """Return the agent name in a span, by the conventions of the frameworks that Agent-lightning 0.3 supports."""
+    """Return the name of the agent that a span describes, or None.
+
+    The attributes are those of the frameworks that Agent-lightning 0.3 supports.
+    """
     found = attributes.get("agent.name")
     if found is None and attributes.get("agentops.span.kind") == "agent":
         found = attributes.get("operation.name")
@@ -160,7 +167,7 @@ def agent_name(name: str, attributes: Mapping[str, Any]) -> str | None:
 
 
 def _heads_of_cycles(nodes: Mapping[str, TraceTree]) -> set[str]:
-    """Return the id of the span with the smallest sequence id in each cycle of parents."""
+    """Return, for each cycle that parent ids form, the id of the span with the smallest sequence id."""
     heads: set[str] = set()
     done: set[str] = set()
     for start in nodes:

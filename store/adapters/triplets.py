@@ -1,7 +1,8 @@
 """Conversion of the spans of an attempt to triplets: prompt, response and reward of each model call.
 
-The adapters are pure functions that accept any spans. The result is the same in any process and for any order of the
-input. Spans are ordered by start time, then sequence id, then span id; a missing start is derived from the sequence id.
+An attempt is one execution of a task by an agent. The adapters are pure functions that accept any spans. Except with
+`strict_upstream`, the result does not depend on the process or on the order of the input. Spans are sorted by start
+time, then sequence id, then span id. A missing start time is derived from the sequence id.
 """
 
 from __future__ import annotations
@@ -27,21 +28,25 @@ _UPSTREAM_POLICIES: Final = frozenset({RewardMatchPolicy.FIRST_OCCURRENCE, Rewar
 
 
 class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
-    """Adapter from the spans of a tracer in the agent, and of a proxy if there was one, to triplets.
+    """Adapter that converts the spans of a tracer in the agent, and of a proxy if there was one, to triplets.
 
     A call is a span whose name matches `llm_call_match`, or a span with token ids. Spans with the same response id are
-    one call: token ids and log probabilities come from the proxy, position, agent and texts from the tracer.
+    one call. Token ids and log probabilities then come from the proxy's span; the place in the tree, the agent and the
+    texts come from the tracer's span.
 
     Args:
         repair_hierarchy: whether to move calls below the span of their agent; see `TraceTree.repair_hierarchy`.
-        llm_call_match: regular expression, searched for in the names of spans.
-        agent_match: regular expression, searched for in the name of the agent that made the call; None uses all calls.
-        exclude_llm_call_in_reward: whether to leave out calls below the span of a reward, which are calls of a judge.
+        llm_call_match: a regular expression. A span is a call if the expression matches a part of the span's name.
+        agent_match: a regular expression. A call is used if the expression matches a part of the name of the agent that
+            made the call. With None, all calls are used.
+        exclude_llm_call_in_reward: whether to leave out calls below the span of a reward. Such a call is a call of a
+            judge, a model that evaluates the agent.
         reward_match: the policy for rewards without a link to a call; see `RewardMatchPolicy`.
-        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. Triplets are then in the order of
-            the input, only the first branching is repaired, and the proxy's spans, links, and the parts of `metadata`
-            that 0.3 does not have are ignored. The report contains only triplets.
-        _skip_empty_token_spans: whether to leave out calls unless both prompt and response have token ids.
+        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. The result then depends on the
+            order of the input. Only the highest level with more than one span is repaired. The proxy's spans and the
+            links of rewards are ignored, and `metadata` contains only the keys of 0.3. The report contains only
+            triplets.
+        _skip_empty_token_spans: whether to leave out a call unless both its prompt and its response have token ids.
 
     Raises:
         Invalid: an expression or a policy is invalid.
@@ -75,18 +80,19 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
         """Return the triplets of the spans, in the order of time.
 
         Args:
-            source: spans of the store or of the OpenTelemetry SDK; each of several attempts is adapted separately.
+            source: spans of the store or of the OpenTelemetry SDK. If the spans belong to several attempts, each
+                attempt is converted separately.
 
         Raises:
-            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
+            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise an error.
         """
         return self.adapt_report(source).triplets
 
     def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
-        """Return the triplets, each left-out span of a call with its reason, and each lost reward.
+        """Return the triplets, the spans that were left out, and the rewards that no call got, with the reasons.
 
         Raises:
-            Invalid: as `adapt`.
+            Invalid: for the same reasons as `adapt`.
         """
         if self._strict:
             made = strict.from_tracer(source, self._rules, self._policy, repairs=self._repairs)
@@ -101,14 +107,15 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
 
 
 class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
-    """Adapter from the spans of a proxy to triplets. It ignores times, because the proxy's clock may differ.
+    """Adapter that converts the spans of a proxy to triplets.
 
-    A call is a span with token ids of both prompt and response. A reward goes to the call that it links to, or else to
-    the latest call with a smaller sequence id and no reward yet.
+    A call is a span with token ids of both prompt and response. A reward goes to the call to which the reward links.
+    Without a link, it goes to the call with the greatest sequence id that is smaller than the reward's and that has no
+    reward yet. The adapter compares sequence ids instead of times, because the clocks of proxy and agent may differ.
 
     Args:
-        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. It reads only the spans of LiteLLM,
-            and of the providers only hosted_vllm.
+        strict_upstream: whether to return exactly what Agent-lightning 0.3 returns. The adapter then reads only spans
+            of LiteLLM, and only those for the provider hosted_vllm.
     """
 
     def __init__(self, *, strict_upstream: bool = False) -> None:
@@ -119,15 +126,15 @@ class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
         """Return the triplets of the spans, in the order of their sequence ids.
 
         Raises:
-            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise.
+            Invalid: the source is not a sequence; or with `strict_upstream`, Agent-lightning 0.3 would raise an error.
         """
         return self.adapt_report(source).triplets
 
     def adapt_report(self, source: Iterable[Any], /) -> AdaptReport:
-        """Return the triplets, each left-out span of a call with its reason, and each lost reward.
+        """Return the triplets, the spans that were left out, and the rewards that no call got, with the reasons.
 
         Raises:
-            Invalid: as `adapt`.
+            Invalid: for the same reasons as `adapt`.
         """
         if self._strict:
             return AdaptReport(strict.from_proxy(source), [], [])
@@ -194,7 +201,7 @@ def _policy(given: RewardMatchPolicy | str) -> RewardMatchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Searching:
-    """A search for an expression in a text. It is a class and not a closure, so that adapters can be pickled."""
+    """Function that returns whether an expression matches a part of a text. A closure could not be pickled."""
 
     expression: re.Pattern[str]
 

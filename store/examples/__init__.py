@@ -1,1 +1,1 @@
-"""Complete example programs, part of the package so that an installed wheel contains them."""
+"""Complete example programs. They belong to the package, so that an installed wheel contains them."""

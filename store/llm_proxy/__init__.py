@@ -1,6 +1,7 @@
-"""LLM proxy: agents call models through it, and every call becomes a span of their attempt.
+"""LLM proxy: agents call models through the proxy, which records every call as a span.
 
-The module of each name is imported when the name is first used, because the tracer needs only the parsers.
+A span belongs to an attempt, one execution of a task by an agent. The module of each public name is imported when the
+name is first used, so that the tracer, which needs only the parsers of this package, does not import the other modules.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LATE = {
 
 __all__ = ["Backend", "LLMProxy", "ProxySettings"]
 
-# With this function, a type checker would accept any name, so the function is hidden from it.
+# If a type checker saw this function, it would accept any name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

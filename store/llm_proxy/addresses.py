@@ -1,4 +1,7 @@
-"""Parsing of the proxy's URLs: the attempt that records the call, and the endpoint of the model server."""
+"""Parsing of the proxy's URLs: the endpoint of the model server, and the attempt to which the call belongs.
+
+An attempt is one execution of a rollout, a task for an agent. The proxy records a call as a span of its attempt.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from store.llm_proxy.refusals import Refusal
 ROLLOUT_HEADER: Final = "x-rollout-id"
 ATTEMPT_HEADER: Final = "x-attempt-id"
 OWN_HEADERS: Final = frozenset({ROLLOUT_HEADER, ATTEMPT_HEADER, "x-sequence-id"})
-"""Headers for the proxy, which it does not forward."""
+"""Headers that are meant for the proxy. The proxy does not forward them."""
 
 _SCOPED: Final = re.compile(r"/rollout/([^/]+)/attempt/([^/]+)(/.*)?")
 
@@ -43,7 +46,7 @@ class Endpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallAddress:
-    """The endpoint of a request, and the attempt that records it."""
+    """The endpoint of a request, and the ids of the attempt to which the call belongs; None without an attempt."""
 
     endpoint: Endpoint
     path: str
@@ -56,7 +59,8 @@ def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> CallAddress
     """Return the address of a request; ids in the path take precedence over ids in headers.
 
     Raises:
-        Refusal: 404 for a path that is not forwarded, 405 for a wrong method, 400 for one id without the other.
+        Refusal: 404 if the proxy does not forward the path, 405 if the method is wrong, 400 if the headers contain only
+            one of the two ids.
     """
     scoped = _SCOPED.fullmatch(raw_path)
     if scoped:

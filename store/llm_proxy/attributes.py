@@ -1,4 +1,4 @@
-"""Attributes of the span of a call, under the names that adapters read."""
+"""Attributes of the span of a call, under the names that adapters read. Adapters convert spans to training data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.llm_proxy.readings import AnswerChoice, ParsedAnswer, as_json
 from store.models import AttributeValue
 
 CALL_SPAN: Final = "openai.chat.completion"
-"""The name of every span of a generation, for every endpoint. Adapters find calls by this name."""
+"""The name of the span of each call that generates text, for every endpoint. Adapters find calls by this name."""
 EMBEDDINGS_SPAN: Final = "openai.embeddings"
 
 BACKEND: Final = PROXY_MARK
@@ -23,7 +23,7 @@ STATUS: Final = "agl.call.status"
 TRIES: Final = "agl.call.tries"
 CACHED: Final = "agl.call.cached"
 TRUNCATED: Final = "agl.call.truncated"
-"""The attribute with the part of a call that was too long to be recorded completely: `prompt`, `answer` or both."""
+"""The attribute that names the part of a call that is not recorded completely: `prompt`, `answer` or both."""
 ERROR: Final = "error.type"
 
 _OPERATIONS: Final = {
@@ -49,11 +49,11 @@ _REDACTED: Final = "[key removed]"
 
 
 class Attributes:
-    """Builder of a span's attributes. It removes API keys and values that a store refuses, and limits the size.
+    """Builder of a span's attributes. It removes API keys and values that a store refuses, and limits the total size.
 
     Args:
         secrets: texts to remove from all values.
-        limit: the maximum size of prompts in bytes.
+        limit: the maximum total size in bytes of the names and values that `put_long` adds.
     """
 
     def __init__(self, secrets: tuple[str, ...], limit: int) -> None:
@@ -82,7 +82,7 @@ class Attributes:
             self.values[name] = ids
 
     def put_long(self, name: str, value: Any) -> None:
-        """Add text, or another value as JSON, if it fits into the limit."""
+        """Add text, or another value as JSON. A value that exceeds the limit is left out."""
         if value is None:
             return
         text = as_json(value)
@@ -93,7 +93,7 @@ class Attributes:
             self.values[name] = self.clean(text)
 
     def clean(self, text: str) -> str:
-        """Return text without keys and without characters that a store refuses."""
+        """Return text with placeholders for keys and for characters that a store refuses."""
         for secret in self._secrets:
             text = text.replace(secret, _REDACTED)
         # Postgres does not accept U+0000 in text.
@@ -110,8 +110,8 @@ def put_request(into: Attributes, endpoint: Endpoint, request: Json) -> None:
     for name, attribute in _SETTINGS.items():
         into.put(f"gen_ai.request.{attribute}", request.get(name))
     for index, tool in enumerate(as_objects(request.get("tools"))):
-        # The Chat API nests a function's fields, the Responses API does not, and Anthropic has another name for the
-        # schema.
+        # The Chat API nests a function's fields below `function`, and the Responses API does not. Anthropic calls the
+        # schema `input_schema`.
         function = as_object(tool.get("function")) or tool
         prefix = f"gen_ai.request.functions.{index}"
         into.put_long(f"{prefix}.name", as_text(function.get("name")))
@@ -163,7 +163,10 @@ def _put_message(into: Attributes, prefix: str, message: Json) -> None:
 
 
 def put_reading(into: Attributes, reading: ParsedAnswer) -> None:
-    """Add the response. The token ids and log probabilities without a number are those of the first choice."""
+    """Add the attributes of the response.
+
+    Attribute names of token ids and log probabilities contain the number of the choice, except for the first choice.
+    """
     into.put("gen_ai.response.id", reading.response_id)
     into.put("gen_ai.response.model", reading.model)
     into.put("gen_ai.usage.prompt_tokens", reading.tokens_in)

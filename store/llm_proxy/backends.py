@@ -20,50 +20,51 @@ _OPENAI_COMPATIBLE: Final = frozenset({"openai", "custom_openai", *_WITH_TOKEN_I
 class Backend:
     """A model server and its capabilities.
 
-    Without `provider`, calls are forwarded unchanged. The server then has OpenAI's protocol, and Anthropic's protocol
-    for `/messages`.
+    Without `provider`, calls are not translated. The server must then support OpenAI's protocol, or for `/messages`
+    Anthropic's protocol.
 
     Raises:
-        Invalid: the URL is not an HTTP URL, the name is empty, a rate is not a positive number, or LiteLLM is missing.
+        Invalid: the name is empty, the URL is not an HTTP URL, the rate is not a positive number, `burst` is less than
+            1, `options` are given without a provider, or a provider is given and LiteLLM is not installed.
     """
 
     name: str
-    """The name by which the backend is paused and recorded. It is unique in a proxy."""
+    """The name for `pause` and for the spans of calls. The names of a proxy's backends must differ."""
     base_url: str = ""
-    """The base URL in the form of OpenAI's clients, with `/v1`, which is appended to a URL without a path.
+    """The base URL in the form of OpenAI's clients, with `/v1`. If the URL has no path, `/v1` is appended.
 
-    With `provider` it is a URL in the form of LiteLLM; empty for the provider's default.
+    With `provider`, the URL has the form that LiteLLM expects; an empty URL means the provider's default.
     """
     api_key: str | None = field(default=None, repr=False)
-    """The key that is sent instead of the client's key.
+    """The key that the proxy sends to the backend instead of the client's key.
 
-    With None, the client's key is forwarded, unless the proxy itself has a key.
+    With None, the proxy forwards the client's key, unless the proxy itself requires a key from clients.
     """
     models: Mapping[str, str] | Sequence[str] = ()
-    """The models that the backend serves; empty for all models.
+    """The names of the models that the backend serves. An empty value means that the backend may serve any model.
 
-    A mapping contains the backend's name of each model by the name that agents use.
+    In a mapping, each key is the name that agents use, and the value is the backend's name of the model.
     """
     version: str | None = None
     """The version of the backend's current weights.
 
-    It is recorded with every call, so that off-policy calls can be filtered.
+    The version is recorded with every call, so that training can leave out calls to older weights.
     """
     supports_token_ids: bool = False
-    """Whether the backend supports `return_token_ids`, as vLLM does since 0.10.2."""
+    """Whether the backend supports the request field `return_token_ids`, as vLLM does since 0.10.2."""
     supports_logprobs: bool = False
     """Whether the proxy requests `logprobs` from the backend."""
     requests_per_second: float | None = None
-    """The maximum rate of calls; None for no limit. Further calls wait."""
+    """The maximum rate at which calls start; None for no limit. Calls beyond the rate wait."""
     burst: int = 1
-    """The number of calls that may start at once after an idle time, if `requests_per_second` is set."""
+    """The maximum number of calls that start at once after an idle time, if `requests_per_second` is set."""
     provider: str | None = None
-    """A provider of LiteLLM, such as `anthropic`, `azure`, `gemini` or `ollama`.
+    """A provider that LiteLLM supports, such as `anthropic`, `azure`, `gemini` or `ollama`.
 
-    Calls are translated to the provider's protocol. With None, calls are not translated.
+    LiteLLM translates calls to the provider's protocol. With None, calls are not translated.
     """
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further arguments of LiteLLM, such as `api_version`; only with `provider`."""
+    """Further arguments for LiteLLM, such as `api_version`. They require `provider`."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -115,12 +116,13 @@ def from_model_list(model_list: Sequence[Mapping[str, Any]]) -> tuple[Backend, .
     """Return backends for a model list in LiteLLM's form.
 
     Args:
-        model_list: entries of `model_name` and `litellm_params` with `model`, `api_base`, `api_key` and further
-            arguments of LiteLLM. Models `hosted_vllm/…` and `openai/…` with an `api_base` are called directly. Models
-            of other providers are called through LiteLLM.
+        model_list: entries with `model_name` and `litellm_params`. The latter contains `model`, and may contain
+            `api_base`, `api_key` and further arguments of LiteLLM. Models of the providers `hosted_vllm` and `vllm`
+            are called directly, and so are models of `openai` and `custom_openai` with an `api_base`. All other models
+            are called through LiteLLM.
 
     Raises:
-        Invalid: an entry has another form, or needs LiteLLM, which is not installed.
+        Invalid: an entry has another form, or an entry needs LiteLLM and LiteLLM is not installed.
     """
     return check_names([_from_entry(index, entry) for index, entry in enumerate(model_list)])
 

@@ -20,7 +20,7 @@ class CachedAnswer:
 
 
 class AnswerCache:
-    """The most recently used responses, in at most `limit` bytes; 0 disables the cache."""
+    """The most recently used responses, whose bodies have at most `limit` bytes together; 0 disables the cache."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -28,15 +28,17 @@ class AnswerCache:
         self._answers: OrderedDict[bytes, CachedAnswer] = OrderedDict()
 
     def key(self, backend: Backend, path: str, body: bytes, request: Json, keys: Sequence[str]) -> bytes | None:
-        """Return the cache key of a request; None if its response may differ each time or is a stream.
+        """Return the cache key of a request, or None if the response must not be cached.
+
+        Only responses at temperature 0 that are not streams are cached, and only if the cache is enabled.
 
         Args:
-            backend: the backend of the call. The key includes its version, because other weights generate other
-                responses.
+            backend: the backend of the call. The cache key includes the version of the backend's weights, because other
+                weights generate other responses.
             path: the path of the request.
-            body: the body of the request, as it would be sent.
-            request: the same body, parsed.
-            keys: the client's API keys. Clients do not share responses.
+            body: the body that would be sent to the backend.
+            request: the body that the client sent, parsed.
+            keys: the client's API keys. Clients with different keys do not share responses.
         """
         is_certain = request.get("temperature") == 0 and not request.get("stream")
         if not self._limit or not is_certain:

@@ -1,4 +1,4 @@
-"""One call through the proxy: its request, its response, and its span."""
+"""One call of an agent through the proxy: the request, the response, and the span that records the call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DESCRIPTION: Final = 200
 
 
 class Whole:
-    """Collector of a response that is not a stream, up to `limit` bytes."""
+    """Collector of a response that is not a stream. A response of more than `limit` bytes is discarded."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -35,7 +35,7 @@ class Whole:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the response was too long."""
+        """Whether the response was longer than the limit."""
         return self._size > self._limit
 
     @property
@@ -44,7 +44,7 @@ class Whole:
         return b"".join(self._chunks)
 
     def feed(self, chunk: bytes) -> None:
-        """Add the next bytes."""
+        """Add the next bytes of the response."""
         self._size += len(chunk)
         if self.is_truncated:
             self._chunks.clear()
@@ -95,8 +95,10 @@ class ProxiedCall:
         self._first_byte: float | None = None
 
     def body_for(self, backend: Backend) -> bytes:
-        """Return the body for a backend. The client's own bytes are sent unless the backend has another name for the
-        model, or more data is requested because the call is recorded. Fields set by the client are kept.
+        """Return the body for a backend.
+
+        It is the client's body, unless the backend has another name for the model. If the call is recorded, the proxy
+        also adds fields that request token ids and log probabilities, unless the client has set these fields.
         """
         extra: Json = {}
         if self.model is not None and backend.own_name(self.model) != self.model:
@@ -110,8 +112,8 @@ class ProxiedCall:
             return self.body
         if "model" in extra:
             return orjson.dumps({**self.request, **extra})
-        # The fields are inserted at the front, so that the client's bytes stay unchanged: its numbers may have more
-        # digits than orjson writes.
+        # The fields are inserted at the front, so that the client's bytes stay unchanged. If orjson wrote the body
+        # again, it could shorten the client's numbers.
         return b"{" + orjson.dumps(extra)[1:-1] + b"," + self.body[self.body.index(b"{") + 1 :]
 
     def begin_answer(self, status: int, content_type: str, content_encoding: str, limit: int) -> None:
@@ -119,9 +121,9 @@ class ProxiedCall:
 
         Args:
             status: the HTTP status.
-            content_type: determines whether the body is read as a stream.
-            content_encoding: the encoding of the body. An encoded body is not read, because the proxy requested no
-                encoding.
+            content_type: the media type, which determines whether the body is read as a stream.
+            content_encoding: the encoding of the body. An encoded body is forwarded but not recorded, because the proxy
+                requested a body without encoding.
             limit: the maximum number of bytes of the response to keep.
         """
         self.status = status
@@ -134,7 +136,7 @@ class ProxiedCall:
             self.reader = Whole(limit)
 
     def received(self, chunk: bytes) -> bool:
-        """Process the next bytes of the response, and return whether they complete it."""
+        """Process the next bytes of the response, and return whether the response is now known to be complete."""
         if self._first_byte is None:
             self._first_byte = time.perf_counter()
         if self.reader is None:
@@ -149,10 +151,10 @@ class ProxiedCall:
     # -- the span ----------------------------------------------------------------------------------------------------
 
     async def record(self, keys: Sequence[str | None], limit: int) -> None:
-        """Write the span of a recorded call, once.
+        """Write the span of the call, if the call is recorded and the span has not been written yet.
 
         Args:
-            keys: API keys to remove from the span, besides the client's keys.
+            keys: API keys to remove from the span, in addition to the client's keys.
             limit: the maximum size of the prompt in bytes.
         """
         if self.recording is None or self.is_recorded:

@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 
 class ClientDisconnected(Exception):
-    """The client closed its connection before it had received the whole response."""
+    """The client closed its connection before it received the whole response."""
 
 
 class Client:
@@ -27,12 +27,12 @@ class Client:
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncGenerator[Client]:
-    """Run the body of the `with` statement until the client disconnects.
+    """Run the block of the `with` statement, and cancel the block if the client disconnects.
 
-    The body of the request must already have been read.
+    The caller must read the body of the request before.
 
     Raises:
-        ClientDisconnected: the client disconnected before `complete` was called; the body was cancelled.
+        ClientDisconnected: the client disconnected before `complete` was called, so the block was cancelled.
     """
     client = Client()
     body = asyncio.current_task()

@@ -28,25 +28,25 @@ from store.llm_proxy.translation import Translator
 
 _FIRST_PAUSE: Final = 0.1
 _MAX_HEAD_BYTES: Final = 64 * 1024
-# aiohttp adds these headers if a client does not send them, but the backend should see only the client's headers.
+# By default, aiohttp adds these headers to a request without them. The backend should get only the client's headers.
 _NO_HEADERS_OF_OUR_OWN: Final = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
 
 
 class BrokenOff(Exception):
-    """The backend's response ended early. Its beginning was sent to the client."""
+    """The backend's response ended early, after its beginning had been sent to the client."""
 
 
 class Forwarder:
-    """Forwarder of calls. It is created and used in one event loop.
+    """Forwarder of calls. It must be created and used in one event loop.
 
     Args:
-        session: connects to backends.
-        routes: selects a backend, and waits if necessary.
-        cache: stores responses to repeatable requests.
-        recorder: writes spans.
-        translator: translates calls for backends with a provider.
-        settings: numbers of retries and time limits.
-        key: the proxy's own key. Without such a key, the client's key is forwarded to the backend.
+        session: the HTTP session for connections to backends.
+        routes: the backends. `enter` selects one, and waits while all are paused or a rate limit requires it.
+        cache: the cache of responses at temperature 0.
+        recorder: the writer of spans.
+        translator: the translator of calls for backends with a provider.
+        settings: the number of retries, the time limits, and the size limits.
+        key: the key that clients must send to the proxy. With None, a client's own key is forwarded to the backend.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Forwarder:
         self._key = key
 
     async def forward(self, call: ProxiedCall, client: Client, send: Send) -> None:
-        """Send a backend's response to the client, and record the call before the client has the last bytes.
+        """Send a backend's response to the client, and record the call before the last bytes are sent.
 
         Raises:
-            Refusal: no backend was available.
-            BrokenOff: the response ended early; `call` has the reason.
+            Refusal: no backend was available, or the backend did not respond.
+            BrokenOff: the response ended early; `call` contains the reason.
         """
         active, outcome = await self._answer(call)
         try:
@@ -83,7 +83,7 @@ class Forwarder:
             try:
                 await self._relay(call, response, client, send)
             finally:
-                # This closes the connection unless the response is complete, so that the backend can stop.
+                # If the response is incomplete, this closes the connection, so that the backend can stop generating.
                 response.release()
             reader = call.reader
             if key is not None and response.status == 200 and isinstance(reader, Whole) and not reader.is_truncated:
@@ -92,7 +92,7 @@ class Forwarder:
             self._routes.leave(active)
 
     async def record(self, call: ProxiedCall) -> None:
-        """Write the span of a recorded call, once."""
+        """Write the span of a call, if the call is recorded and the span has not been written yet."""
         if call.recording is None or call.is_recorded:
             return
         keys = [each.api_key for each in self._routes.backends]
@@ -129,7 +129,7 @@ class Forwarder:
         """Return a backend's response, or the seconds to wait before the next try.
 
         Raises:
-            Refusal: there was no response, and no retry is left.
+            Refusal: the backend did not respond, and the call must not or may no longer be retried.
         """
         is_last = call.tries > self._settings.num_retries
         try:
@@ -155,8 +155,8 @@ class Forwarder:
         return _backoff(call.tries)
 
     def _pause_after(self, response: aiohttp.ClientResponse, tries: int) -> float | None:
-        """Return the seconds to wait before a retry; None if the response is final."""
-        # A 429 without Retry-After is about the caller's account, so it is passed on to the caller.
+        """Return the seconds to wait before a retry, or None if the response is sent to the client."""
+        # A 429 without Retry-After usually concerns the quota of the client's account, so a retry would not help.
         has_retry_after = "Retry-After" in response.headers
         if response.status < 500 and not (response.status == 429 and has_retry_after):
             return None
@@ -196,8 +196,8 @@ class Forwarder:
         async for chunk in _chunks(call, response):
             is_complete = call.received(chunk)
             if not is_stream:
-                # The last chunk is sent after the call is recorded. Each chunk is held until the next one shows that it
-                # is not the last.
+                # The last chunk must be sent after the call is recorded. So each chunk is held until the next chunk
+                # arrives, which shows that the held chunk is not the last.
                 chunk, held = held, chunk  # noqa: PLW2901 - the two are swapped
             elif is_complete:
                 await self.record(call)
@@ -236,7 +236,7 @@ async def _chunks(call: ProxiedCall, response: aiohttp.ClientResponse) -> AsyncI
 
 
 def _backoff(tries: int) -> float:
-    # The delay is partly random, so that calls that failed together are not repeated at the same time.
+    # The delay is partly random, so that calls that failed at the same time are not retried at the same time.
     return _FIRST_PAUSE * 2**tries * random.uniform(0.5, 1)
 
 

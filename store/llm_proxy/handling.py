@@ -1,4 +1,7 @@
-"""Request handler of the proxy: access control, parsing, and the end of each call."""
+"""Request handler of the proxy: access control, parsing, error responses, and the recording of each call.
+
+A call is recorded as a span if the request names an attempt, one execution of a task by an agent.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ class ProxyHandler:
     """ASGI application of the proxy.
 
     Args:
-        forwarder: forwards calls to the backends.
+        forwarder: the component that forwards calls to the backends, the model servers.
         routes: the backends and their state.
-        recorder: opens a recording for each call of an attempt.
-        settings: size limits.
-        key: the key that clients must send; None allows all clients.
+        recorder: the component that opens a recording for each call of an attempt.
+        settings: the settings, from which the maximum size of requests is used.
+        key: the key that clients must send. With None, clients need no key, but requests of browser pages are refused.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class ProxyHandler:
             self._running.discard(task)
 
     async def finished(self) -> None:
-        """Wait until every call has ended and its span is written. This includes cancelled calls."""
+        """Wait until every call, also each cancelled call, has ended and its span is written."""
         while self._running:
             await asyncio.wait(self._running)
         await self._recorder.close()
@@ -98,10 +101,12 @@ class ProxyHandler:
             call.failed("client_left", "the client left before it had the whole answer")
         except BrokenOff:
             await self._forwarder.record(call)
-            # The connection is closed without the end of the response. Otherwise the client would consider it complete.
+            # The connection is closed without the end of the response, so that the client does not consider the
+            # response complete.
             await _cut_off(scope, receive)
         finally:
-            # This has no effect on a call that has ended in another way.
+            # A complete call has already been recorded, and `failed` keeps only the first failure. So this line affects
+            # only calls that ended in no other way, mostly because they were cancelled.
             call.failed("stopped", "the proxy was stopped before the answer was complete")
             await self._forwarder.record(call)
 
@@ -109,7 +114,7 @@ class ProxyHandler:
         if self._key is not None and not has_key(headers, self._key):
             raise Refusal(401, "this proxy requires its key, as Authorization: Bearer … or x-api-key", "no_key")
         if self._key is None and "origin" in headers:
-            # Without this check, any page in a browser on this machine could use the backends at the owner's cost.
+            # Without this check, any web page in a browser on this machine could call the backends at the owner's cost.
             raise Refusal(403, "pages in a browser may call this proxy only if it has an api_key", "origin")
 
     async def _read(self, receive: Receive) -> bytes:
@@ -130,14 +135,14 @@ class ProxyHandler:
 
 
 async def _cut_off(scope: Scope, receive: Receive) -> None:
-    # Data sent so far is still delivered. Only the end of the response is missing.
+    # `close` still delivers the data that was sent before. Only the end of the response is missing.
     scope["rollbook.connection"].transport.close()
     while (await receive())["type"] != "http.disconnect":
         continue
 
 
 def _health(routes: Routes) -> Json:
-    """Return the state of the proxy and its backends, without sending requests to them."""
+    """Return the state of the proxy and its backends. No requests are sent to the backends."""
     return {
         "status": "ok",
         "waiting": routes.waiting_calls,

@@ -17,7 +17,8 @@ _HOP_BY_HOP: Final = frozenset(
     | {"proxy-authenticate", "proxy-authorization", "proxy-connection"}
 )
 _KEYS: Final = frozenset({"authorization", "x-api-key", "api-key"})
-# Cookies belong to one client and one origin. The response is requested uncompressed, so that the proxy can read it.
+# Cookies belong to one client and one origin. The client's `accept-encoding` is replaced by `identity`, because the
+# proxy must be able to read the response.
 _NOT_SENT: Final = _HOP_BY_HOP | OWN_HEADERS | {"host", "content-length", "expect", "cookie", "accept-encoding"}
 _SHORTEST_SECRET: Final = 8
 
@@ -27,9 +28,9 @@ def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes
 
     Args:
         headers: the client's headers.
-        backend: the backend. Its key, if it has one, replaces the client's key in the same header.
-        endpoint: determines the header of the backend's key if the client sent no key.
-        passes_keys: whether the client's key is forwarded if the backend has no key.
+        backend: the backend. If the backend has a key, this key replaces the client's key in the same header.
+        endpoint: the endpoint of the call. It determines the header for the backend's key if the client sent no key.
+        passes_keys: whether to forward the client's key to a backend without a key.
     """
     dropped = _NOT_SENT | _listed(headers.getlist("connection"))
     if backend.api_key is not None or not passes_keys:
@@ -45,7 +46,10 @@ def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a backend's response that are forwarded to the client, in their order, with duplicates."""
+    """Return the headers of a backend's response that are forwarded to the client.
+
+    The order and duplicates of the headers are kept; names are in lower case.
+    """
     lowered = [(name.lower(), value) for name, value in headers]
     listed = [value.decode("latin-1") for name, value in lowered if name == b"connection"]
     dropped = {name.encode("latin-1") for name in _HOP_BY_HOP | _listed(listed)}
@@ -62,13 +66,13 @@ def keys_of(headers: Headers) -> list[str]:
 
 
 def has_key(headers: Headers, key: str) -> bool:
-    """Return whether a client sent this key."""
+    """Return whether a client sent the given key."""
     return any(hmac.compare_digest(each.encode(), key.encode()) for each in keys_of(headers))
 
 
 def secrets(*keys: str | None) -> tuple[str, ...]:
-    """Return the keys that must not be recorded.
+    """Return the given keys that must not appear in a span.
 
-    Placeholders such as `dummy` are too short to be keys, so they are left out.
+    Keys of fewer than eight characters, such as `dummy`, are placeholders and not secret, so they are left out.
     """
     return tuple(key for key in keys if key is not None and len(key) >= _SHORTEST_SECRET)

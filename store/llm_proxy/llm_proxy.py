@@ -1,4 +1,7 @@
-"""LLM proxy: a reverse proxy between agents and model servers that records every call as a span of its attempt."""
+"""LLM proxy: a reverse proxy between agents and model servers, the backends. It records every call as a span.
+
+A span belongs to an attempt: one execution of a rollout, a task for an agent.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ _START_SECONDS: Final = 30.0
 
 
 class LLMProxy:
-    """A reverse proxy for OpenAI's protocol and for Anthropic's messages. It writes one span for each call.
+    """A reverse proxy for OpenAI's protocol and for Anthropic's Messages API. It writes one span for each call.
 
     Agents call `<endpoint>/rollout/<rollout_id>/attempt/<attempt_id>/v1/…`, or the plain endpoint with the headers
     `x-rollout-id` and `x-attempt-id`; calls without an attempt are forwarded but not recorded. Responses, including
     streams, are forwarded byte for byte. A client gets the end of a response only after the call's span is in the
-    store. The span gets its sequence number when the call begins, so a reward that the agent emits after the call has a
-    greater number.
+    store. The span gets its sequence number when the call begins. So a reward that the agent records after the call has
+    a greater number.
     Several proxies may run in one process, each with several backends. Backends may be replaced, paused and resumed
     from any thread while calls run.
 
@@ -43,7 +46,7 @@ class LLMProxy:
         backends: the model servers.
         launch_mode: `thread` for a separate thread, `asyncio` for the event loop that calls `start`.
         api_key: the key that clients must send; it is not forwarded. With None, clients need no key.
-        insecure: whether other machines may call the proxy without a key.
+        insecure: whether clients on other machines may call the proxy without a key.
         settings: time limits, retries and sizes; see `ProxySettings`.
 
     Raises:
@@ -81,9 +84,9 @@ class LLMProxy:
         self._pid = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy for another process.
+        """Return the state for a copy of the proxy in another process.
 
-        The copy is not running, but knows the endpoint. It can be started only while this proxy is stopped, because
+        The copy is not running, but has the same endpoint. It can be started only while this proxy is stopped, because
         both use the same port.
         """
         return {**self.__dict__, "_routes": self.backends, "_serving": None}
@@ -96,10 +99,10 @@ class LLMProxy:
 
     @property
     def endpoint(self) -> str:
-        """The base URL without `/v1`, which clients may add or leave out.
+        """The base URL without `/v1`. Clients may add `/v1`.
 
         Raises:
-            RuntimeError: the port is not known, because any free port was requested and the proxy was never started.
+            RuntimeError: the port is not known yet: no port was given, and the proxy was never started.
         """
         if not self._port:
             raise RuntimeError("the proxy has no port yet; start it first")
@@ -111,7 +114,7 @@ class LLMProxy:
         return self._serving is not None and not self._serving.ended.done() and self._pid == os.getpid()
 
     async def start(self) -> None:
-        """Start the proxy, and return when it is ready for requests. A running proxy is left unchanged.
+        """Start the proxy, and return when it is ready for requests. If the proxy is already running, do nothing.
 
         Raises:
             PortTaken: another program listens on the port.
@@ -139,7 +142,7 @@ class LLMProxy:
         await asyncio.shield(asyncio.wrap_future(self._serving.ended))
 
     async def restart(self) -> None:
-        """Stop the proxy if it runs, and start it on the same port. Replacing backends needs no restart."""
+        """Stop the proxy if it runs, and start it on the same port. `update_backends` needs no restart."""
         if self.is_running:
             await self.stop()
         await self.start()
@@ -155,18 +158,18 @@ class LLMProxy:
             await self.stop()
 
     def set_store(self, store: Store) -> None:
-        """Set the store that receives spans after the next `start`."""
+        """Set the store for spans. The change takes effect at the next `start`."""
         self._store = store
 
     # -- backends ----------------------------------------------------------------------------------------------------
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """The backends of new calls."""
+        """The backends that new calls use."""
         return self._routes.backends
 
     def update_backends(self, backends: Sequence[Backend]) -> None:
-        """Replace the backends for new calls; calls in flight finish on their backends. It may be called in any thread.
+        """Replace the backends for new calls; calls in flight finish on their backends. Any thread may call the method.
 
         Raises:
             Invalid: two backends have the same name.
@@ -174,14 +177,14 @@ class LLMProxy:
         self._routes.replace(backends)
 
     def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the backends by a list in LiteLLM's form, as `update_backends` does."""
+        """Replace the backends as `update_backends` does, from a list in LiteLLM's form."""
         self._routes.replace(from_model_list(model_list))
 
     def pause(self, backend: str | None = None) -> None:
         """Start no further calls on a backend, for example while its weights are updated; None means all backends.
 
-        New calls wait for `resume`, at most for `ProxySettings.wait_seconds`. They then fail with 503 and Retry-After.
-        Calls in flight continue; `drained` waits for them.
+        New calls wait for `resume`. A call that has waited for `ProxySettings.wait_seconds` fails with 503 and
+        Retry-After. Calls in flight continue; `drained` waits for them.
 
         Raises:
             NotFound: no backend has this name.
@@ -189,7 +192,7 @@ class LLMProxy:
         self._routes.pause(backend)
 
     def resume(self, backend: str | None = None) -> None:
-        """Start the calls that wait for a backend; without a name, the calls that wait for any backend.
+        """End the pause of a backend, so that waiting calls start; without a name, end all pauses.
 
         Raises:
             NotFound: no backend has this name.
@@ -197,14 +200,14 @@ class LLMProxy:
         self._routes.resume(backend)
 
     async def drained(self, backend: str | None = None, *, longest: float | None = None) -> bool:
-        """Wait until no call is in flight on a backend, or on any backend.
+        """Wait until no call is in flight on a backend; without a name, until no call is in flight on any backend.
 
-        Return False if calls are still in flight after `longest` seconds.
+        Return True then, or False if calls are still in flight after `longest` seconds.
         """
         return await self._routes.drained(backend, longest)
 
     def in_flight(self, backend: str | None = None) -> int:
-        """Return the number of calls in flight on a backend, or on all backends."""
+        """Return the number of calls in flight on a backend; without a name, on all backends together."""
         return self._routes.in_flight(backend)
 
     # -- resource ----------------------------------------------------------------------------------------------------
@@ -221,15 +224,15 @@ class LLMProxy:
         """Return the resource with which agents call the proxy. The caller publishes it with `store.add_resources`.
 
         Args:
-            rollout_id: the rollout whose calls are recorded; needs `attempt_id`. Without ids, each agent that uses the
-                resource adds the ids of its own attempt to the URL.
-            attempt_id: see `rollout_id`.
-            model: the name of the model; None for the only model that the backends declare.
-            sampling_parameters: stored in the resource.
+            rollout_id: the rollout to which the recorded calls belong; requires `attempt_id`. Without ids, each agent
+                that uses the resource adds the ids of its own attempt to the URL.
+            attempt_id: the attempt to which the recorded calls belong; requires `rollout_id`.
+            model: the name of the model. With None, the backends must declare exactly one model, which is used.
+            sampling_parameters: the sampling parameters to store in the resource.
             with_api_key: whether the resource contains the proxy's key. The store's log keeps a resource for ever.
 
         Returns:
-            A `ProxyLLM`; with both ids a plain `LLM`.
+            A `ProxyLLM` without ids, or an `LLM` with both ids.
 
         Raises:
             ValueError: only one id is given, or no model is given and the backends do not declare exactly one model.

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """Token bucket that lets `per_second` calls start on average and `burst` calls at once.
+    """Token bucket that lets at most `per_second` calls start per second on average, and at most `burst` calls at once.
 
-    Other calls get a time to wait.
-
-    Places are assigned in the order of the requests. It must be used under one lock, or in one thread.
+    Every other call must reserve a later start, and wait. Reserved starts have the order of the reservations. The
+    caller must use a bucket under one lock, or in one thread.
     """
 
     def __init__(self, per_second: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -22,10 +21,10 @@ class TokenBucket:
         self._at = now()
 
     def take(self, longest: float) -> tuple[bool, float]:
-        """Reserve the next place, unless it is more than `longest` seconds away.
+        """Reserve the next start of a call, unless it is more than `longest` seconds away.
 
         Returns:
-            Whether the place was reserved, and the seconds until the call may start.
+            Whether the start was reserved, and the seconds until the call may start.
         """
         now = self._now()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
@@ -37,5 +36,5 @@ class TokenBucket:
         return True, wait
 
     def give_back(self) -> None:
-        """Return a reserved place that was not used."""
+        """Cancel a reservation that was not used."""
         self._tokens = min(self._burst, self._tokens + 1)

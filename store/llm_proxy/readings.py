@@ -41,7 +41,7 @@ class ParsedAnswer:
 
 
 def read(endpoint: Endpoint, answer: Json) -> ParsedAnswer:
-    """Return the fields of a response. Malformed fields are left out."""
+    """Return the fields of a response from the given endpoint. Malformed fields are left out."""
     reading = ParsedAnswer(response_id=as_text(answer.get("id")), model=as_text(answer.get("model")))
     match endpoint:
         case Endpoint.CHAT | Endpoint.COMPLETIONS:
@@ -86,9 +86,9 @@ def _of_choice(given: Json) -> AnswerChoice:
 
 
 def _as_in_chat(logprobs: Json) -> Json:
-    """Return log probabilities in the form of the Chat API.
+    """Return log probabilities in the form of the Chat API, which has one object for each token.
 
-    Plain completions have a list of tokens and a list of values.
+    The Completions API has a list of tokens and a list of values instead.
     """
     values = as_list(logprobs.get("token_logprobs"))
     if not values:
@@ -103,7 +103,10 @@ def _as_in_chat(logprobs: Json) -> Json:
 
 
 def _ids_in(logprobs: Json) -> list[int]:
-    """Return the token ids that vLLM, on request, writes in place of tokens."""
+    """Return the token ids from the tokens of log probabilities; empty if some token is not an id.
+
+    vLLM writes `token_id:<id>` in place of each token if the request contains `return_tokens_as_token_ids`.
+    """
     tokens = [as_text(each.get("token")) or "" for each in as_objects(logprobs.get("content"))]
     numbers = [token.removeprefix(_TOKEN_ID) for token in tokens if token.startswith(_TOKEN_ID)]
     return [int(each) for each in numbers] if len(numbers) == len(tokens) and all(map(str.isdecimal, numbers)) else []
@@ -161,7 +164,7 @@ def _of_blocks(answer: Json) -> AnswerChoice:
 def _read_usage(reading: ParsedAnswer, usage: Json) -> None:
     reading.tokens_in = _count(usage, "prompt_tokens", "input_tokens")
     reading.tokens_out = _count(usage, "completion_tokens", "output_tokens")
-    # Streams have no usage unless the client requests it, so token ids are counted instead.
+    # A stream contains the usage only if the client requests it. Otherwise the token ids are counted.
     if reading.tokens_in is None and reading.prompt_token_ids:
         reading.tokens_in = len(reading.prompt_token_ids)
     if reading.tokens_out is None and any(each.token_ids for each in reading.choices):
@@ -183,5 +186,5 @@ def as_json(value: object) -> str:
     try:
         return orjson.dumps(value).decode()
     except TypeError:
-        # orjson reads four times as many levels as it writes, so it may fail to write a value that it has read.
+        # orjson reads four times as many nested levels as it writes, so it may fail to write a value that it has read.
         return _TOO_DEEP

@@ -1,4 +1,7 @@
-"""Recorder of calls as spans, with a check of the attempt. Only this module uses the store."""
+"""Recorder that writes each call as a span of an attempt, after a check that the attempt is running.
+
+An attempt is one execution of a rollout, a task for an agent. In the proxy, only this module uses the store.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _ENDED_ROLLOUTS: Final = frozenset({"succeeded", "failed", "cancelled"})
 _PAUSES: Final = (0.05, 0.2, 0.8, 2.0)
 """Pauses between the tries to write a span, in seconds."""
 _LONGEST: Final = 30.0
-"""The time limit of a store call in seconds, including retries, so that the client eventually gets its response."""
+"""The time limit of a store call in seconds, including retries. Without a limit, a client could wait for ever."""
 
 OnEnded = Literal["refuse", "forward"]
 
@@ -29,13 +32,13 @@ T = TypeVar("T")
 
 
 class Recording:
-    """The record of one call in its attempt's trace, from the start of the call."""
+    """The future span of one call. It is created when the call begins."""
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
         self._store = store
         self._ids = (rollout_id, attempt_id)
-        # The sequence number orders the call among spans and rewards by its start. A task requests it, so it does not
-        # delay the call.
+        # The sequence number orders the call by its start among the attempt's spans and rewards. A task requests the
+        # number, so that the request does not delay the call.
         self._number = asyncio.create_task(self._draw())
 
     async def _draw(self) -> int:
@@ -71,7 +74,7 @@ class Recording:
 
 @asynccontextmanager
 async def _in_time(operation: str) -> AsyncGenerator[None]:
-    """Raise `TimedOut` if the body takes too long."""
+    """Raise `TimedOut` if the block of the `with` statement takes longer than 30 seconds."""
     try:
         async with asyncio.timeout(_LONGEST):
             yield
@@ -93,8 +96,8 @@ class CallRecorder:
 
     Args:
         store: the store that receives the spans.
-        on_ended: whether calls for an attempt that has ended or does not exist are refused, or forwarded without a
-            recording.
+        on_ended: what happens to a call whose attempt has ended or does not exist: `refuse` the call, or `forward` it
+            without a recording.
     """
 
     def __init__(self, store: Store | None, on_ended: OnEnded) -> None:
@@ -103,10 +106,11 @@ class CallRecorder:
         self._writing: set[asyncio.Task[None]] = set()
 
     async def open(self, rollout_id: str, attempt_id: str) -> Recording | None:
-        """Return the recording of a call that begins now, or None if it is not recorded.
+        """Return the recording of a call that begins now, or None if the call is to be forwarded without a recording.
 
         Raises:
-            Refusal: 409 if the attempt has ended or does not exist, 503 if the store is unavailable.
+            Refusal: 409 if the proxy has no store, or if the attempt has ended or does not exist and `on_ended` is
+                `refuse`; 503 or a status below 500 if the store reports an error.
         """
         if self._store is None:
             raise Refusal(409, "this proxy has no store for spans; call it without rollout and attempt", "no_store")
@@ -124,14 +128,14 @@ class CallRecorder:
         return None
 
     async def finish(self, writing: Coroutine[Any, Any, None]) -> None:
-        """Run the write to its end, even if the caller is cancelled meanwhile; errors are logged."""
+        """Wait for a write. If the caller is cancelled, the write still runs to its end. Errors are only logged."""
         task = asyncio.create_task(_logged(writing))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
         await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Wait for the running writes."""
+        """Wait until all running writes have ended."""
         while self._writing:
             await asyncio.wait(self._writing)
 

@@ -1,4 +1,4 @@
-"""Selection of backends for calls, by model, pauses and rates. Backends may be replaced while calls run."""
+"""Selection of a backend, a model server, for each call: by its models, its pause, its load and its rate limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from store.llm_proxy.refusals import Refusal
 
 @dataclass(eq=False, slots=True)
 class ActiveBackend:
-    """A backend in use, with its calls in flight."""
+    """A backend with its rate limiter and the number of its calls in flight."""
 
     backend: Backend
     bucket: TokenBucket | None
@@ -36,7 +36,7 @@ class BackendHealth:
 
 
 class Routes:
-    """The backends of a proxy. They may be changed from any thread while calls run in the proxy's loop."""
+    """The backends of a proxy. Any thread may replace, pause and resume them while calls run in the proxy's loop."""
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._lock = Lock()
@@ -54,7 +54,7 @@ class Routes:
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        """The backends of new calls."""
+        """The backends that new calls use."""
         return tuple(active.backend for active in self._active)
 
     @property
@@ -79,7 +79,7 @@ class Routes:
     def replace(self, backends: Sequence[Backend]) -> None:
         """Replace the backends for new calls; calls in flight finish on their backends.
 
-        A paused backend stays paused if its name remains.
+        If a new backend has the name of a paused backend, the new backend is paused.
 
         Raises:
             Invalid: two backends have the same name.
@@ -95,7 +95,7 @@ class Routes:
         self._wake()
 
     def pause(self, name: str | None) -> None:
-        """Start no further calls on a backend, or on any backend if the name is None.
+        """Start no further calls on a backend; if the name is None, start no further calls on all backends.
 
         Raises:
             NotFound: no backend has this name.
@@ -108,7 +108,7 @@ class Routes:
                 self._paused.add(name)
 
     def resume(self, name: str | None) -> None:
-        """Start calls again; None ends all pauses.
+        """End the pause of a backend; if the name is None, end all pauses.
 
         Raises:
             NotFound: no backend has this name.
@@ -125,15 +125,15 @@ class Routes:
     def in_flight(self, name: str | None) -> int:
         """Return the number of calls in flight on a backend, or on all backends if the name is None.
 
-        Replaced backends are included.
+        The calls that still run on replaced backends are included.
         """
         with self._lock:
             return self._in_flight(name)
 
     async def drained(self, name: str | None, longest: float | None) -> bool:
-        """Wait until no call is in flight on a backend.
+        """Wait until no call is in flight on a backend; if the name is None, until no call is in flight on any backend.
 
-        Return False if calls are still in flight after `longest` seconds.
+        Return True then, or False if calls are still in flight after `longest` seconds.
         """
         until = None if longest is None else time.monotonic() + longest
         while True:
@@ -156,17 +156,18 @@ class Routes:
     # -- from the proxy's loop ---------------------------------------------------------------------------------------
 
     async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> ActiveBackend:
-        """Return a backend for a call. The call counts as in flight on this backend until `leave`.
+        """Return a backend for a call. The call counts as in flight on this backend until `leave` is called.
 
-        The call waits while all backends of the model are paused, and while a rate limit requires it.
+        The method waits while all backends of the model are paused, and while a rate limit requires it.
 
         Args:
-            model: the model in the request.
+            model: the name of the model in the request, or None.
             longest: the maximum wait in seconds.
-            avoid: the name of a backend that is used only if there is no other.
+            avoid: the name of a backend that is used only if no other backend is available.
 
         Raises:
-            Refusal: 404 if no backend serves the model, 429 or 503 if the wait is too long.
+            Refusal: 404 if no backend serves the model; 429 if a rate limit requires a longer wait; 503 if the backends
+                stay paused for longer, or if the proxy is stopping.
         """
         until = time.monotonic() + longest
         while True:
@@ -186,7 +187,11 @@ class Routes:
                 self._waiting_calls -= 1
 
     async def _enter_after(self, active: ActiveBackend, wait: float) -> bool:
-        """Wait for a reserved place under a rate limit; return False if the backend may no longer be used then."""
+        """Wait for the start that the rate limiter reserved, and start the call.
+
+        Return False, and do not start the call, if the backend was paused or replaced during the wait, or if the proxy
+        is stopping.
+        """
         try:
             await asyncio.sleep(wait)
         except asyncio.CancelledError:
@@ -212,7 +217,10 @@ class Routes:
             self._wake()
 
     def declared(self) -> list[tuple[str, str]] | None:
-        """Return every model with its backend, or None if a backend serves models that it does not declare."""
+        """Return each declared model with the name of its backend; None if a backend declares no models.
+
+        A backend that declares no models may serve any model, so a list of the models would be incomplete.
+        """
         backends = self._active
         if any(not active.backend.models for active in backends):
             return None
@@ -246,7 +254,7 @@ class Routes:
         return sum(active.in_flight for active in backends if name is None or active.backend.name == name)
 
     def _next_change(self) -> asyncio.Future[None]:
-        """Return a future that ends with the next change. The caller holds the lock, so that no change is missed."""
+        """Return a future that is done after the next change. The caller must hold the lock, to miss no change."""
         loop = asyncio.get_running_loop()
         change = loop.create_future()
         self._waiting.append((loop, change))
@@ -276,9 +284,10 @@ def _end(change: asyncio.Future[None]) -> None:
 
 
 def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | None:
-    """Return a backend's rate limiter.
+    """Return the rate limiter of a backend, or None if the backend has no rate limit.
 
-    If the rate is unchanged, it is the old limiter, so that no extra calls are allowed.
+    If the replaced backend of this name had the same limit, its limiter is used again. A new limiter would allow a
+    further burst of calls.
     """
     if backend.requests_per_second is None:
         return None
@@ -290,10 +299,10 @@ def _bucket(backend: Backend, before: ActiveBackend | None) -> TokenBucket | Non
 
 
 def _admit(active: ActiveBackend, longest: float) -> float:
-    """Start a call and return 0, or reserve a place and return the seconds until the call may start.
+    """Start a call and return 0, or reserve a later start and return the seconds until then.
 
     Raises:
-        Refusal: 429 if the wait would be too long.
+        Refusal: 429 if the wait would be longer than `longest` seconds.
     """
     if active.bucket is not None:
         taken, wait = active.bucket.take(longest)

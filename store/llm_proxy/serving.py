@@ -1,4 +1,4 @@
-"""Server of the proxy's application on a socket, in a separate thread or in the caller's event loop."""
+"""HTTP server of the proxy. It runs on a given socket, in a separate thread or in the caller's event loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                # Only the backend's own headers are passed on.
+                # The client gets only the headers of the backend.
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,
@@ -64,11 +64,11 @@ class _Server(uvicorn.Server):
 
 
 class Serving:
-    """A running proxy, from `launch` to the end of `ended`.
+    """One run of the proxy, from `launch` until `ended` is done.
 
     Attributes:
-        started: done when the proxy answers requests.
-        ended: done when all connections are closed and all spans are written.
+        started: future that is done when the proxy answers requests; it fails if the proxy cannot start.
+        ended: future that is done when all connections are closed and all spans are written.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Serving:
             threading.Thread(target=self._run_thread, name="rollbook proxy", daemon=True).start()
 
     def stop(self) -> None:
-        """Accept no more requests, and end when the calls in flight have ended."""
+        """Accept no more requests, and close the server when the calls in flight have ended. Return at once."""
         if self._server is not None:
             self._server.should_exit = True
 

@@ -1,4 +1,4 @@
-"""Parser of server-sent events from chunks of any size."""
+"""Parser of server-sent events. The stream may arrive in chunks of any size."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _DATA: Final = b"data"
 
 
 class EventReader:
-    """Parser of a stream's chunks that yields the data of its events, in bounded memory.
+    """Parser that yields the data of the events in a stream. Its memory is bounded.
 
-    An event of more than `limit` bytes is skipped as a whole, and counted in `skipped`.
+    An event of more than `limit` bytes is skipped as a whole. `skipped` is the number of skipped events.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,7 +1,7 @@
-"""Assembly of streamed responses into the form that the same responses have without a stream.
+"""Assembly of the events of a streamed response into the form that the response has without streaming.
 
-Events may be malformed, and an assembly ignores everything that it cannot read. After `limit` bytes of events, it keeps
-no more text, ids or probabilities, but still the data at the end of the response. It then reports that it is truncated.
+An assembly ignores malformed events. After `limit` bytes of events, an assembly adds no more text, token ids or log
+probabilities, and `is_truncated` is True. It still adds the data at the end of the response, such as the usage.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _DONE: Final = b"[DONE]"
 
 
 class Assembly(abc.ABC):
-    """The response of one stream, as far as it was received."""
+    """The part of one streamed response that was received so far."""
 
     _GROWS: ClassVar[bool] = True
-    """Whether the assembly keeps data of every event, so that the total size of the events needs a limit."""
+    """Whether the assembly keeps data of every event. If so, the total size of the events must be limited."""
 
     def __init__(self, limit: int) -> None:
         self._events = EventReader(limit)
@@ -34,7 +34,7 @@ class Assembly(abc.ABC):
         """The error that the backend sent after the beginning of its response."""
 
     def feed(self, chunk: bytes) -> None:
-        """Process the next bytes of the stream. After the end of the response, `is_complete` is True."""
+        """Process the next bytes of the stream, and set `is_complete` if they contain the end of the response."""
         for data in self._events.feed(chunk):
             if data == _DONE:
                 self.is_complete = True
@@ -51,11 +51,11 @@ class Assembly(abc.ABC):
 
     @abc.abstractmethod
     def take(self, event: Json, *, keeps: bool) -> None:
-        """Process one event. If `keeps` is False, no data is kept whose size grows with the stream."""
+        """Process one event. If `keeps` is False, keep only data whose size does not grow with the stream."""
 
     @abc.abstractmethod
     def answer(self) -> Json:
-        """Return the response received so far, in the form without a stream."""
+        """Return the part of the response received so far, in the form of a response without streaming."""
 
 
 class _Choice:
@@ -82,8 +82,8 @@ class _Choice:
     def add_tool(self, delta: Json) -> None:
         index = as_count(delta.get("index"))
         if index is None:
-            # Some backends leave the index out. A delta with an id then begins a new call, and other deltas continue
-            # the last call.
+            # Some backends leave the index out. In their streams, a delta with an id begins a new tool call, and any
+            # other delta continues the last tool call.
             index = len(self.tools) - (0 if delta.get("id") or not self.tools else 1)
         tool = self.tools.setdefault(index, {"id": None, "type": "function", "name": [], "arguments": []})
         tool["id"] = tool["id"] or as_text(delta.get("id"))
@@ -115,7 +115,7 @@ class _Choice:
 
 
 class _Choices(Assembly):
-    """Common part of the streams of chat and plain completions."""
+    """Common part of the assemblies for the Chat API and for the Completions API."""
 
     _KEPT: Final = ("id", "object", "created", "model", "system_fingerprint", "usage")
 
@@ -153,7 +153,7 @@ class _Choices(Assembly):
 
 
 class ChatAssembly(_Choices):
-    """A stream of `chat.completion.chunk`."""
+    """Assembly of a stream of `chat.completion.chunk` objects."""
 
     _TEXTS: Final = ("content", "reasoning_content", "reasoning", "refusal")
 
@@ -174,7 +174,7 @@ class ChatAssembly(_Choices):
 
 
 class CompletionAssembly(_Choices):
-    """A stream of `text_completion`."""
+    """Assembly of a stream of `text_completion` objects."""
 
     def _take_delta(self, choice: _Choice, event: Json) -> None:
         choice.add_text("text", event.get("text"))
@@ -184,7 +184,7 @@ class CompletionAssembly(_Choices):
 
 
 class ResponseAssembly(Assembly):
-    """A stream of the Responses API. Its last event contains the whole response."""
+    """Assembly of a stream of the Responses API. The last event of such a stream contains the whole response."""
 
     _GROWS = False
     _LAST: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -202,7 +202,7 @@ class ResponseAssembly(Assembly):
 
 
 class MessageAssembly(Assembly):
-    """A stream of Anthropic's Messages API."""
+    """Assembly of a stream of Anthropic's Messages API."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -257,4 +257,4 @@ ASSEMBLIES: Final[dict[Endpoint, Callable[[int], Assembly]]] = {
     Endpoint.RESPONSES: ResponseAssembly,
     Endpoint.MESSAGES: MessageAssembly,
 }
-"""The assembly for each endpoint; other endpoints have no streams."""
+"""The class of assembly for each endpoint that can respond with a stream."""

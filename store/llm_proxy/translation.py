@@ -1,7 +1,8 @@
-"""Translation of calls for model servers with another protocol, by LiteLLM (the extra `litellm`).
+"""Translation of calls for model servers whose protocol is neither OpenAI's nor Anthropic's.
 
-A `Translator` is a server on this machine that only the proxy calls. It speaks the protocol of the proxy's clients and
-calls the model through LiteLLM. A translated call is therefore forwarded, retried and recorded like any other call.
+LiteLLM translates the calls; it is installed with the extra `litellm`. A `Translator` is an HTTP server on this machine
+that only the proxy calls. It accepts the protocol of the proxy's clients and calls the model through LiteLLM. The proxy
+therefore forwards, retries and records a translated call like any other call.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _CALLS: Final[Mapping[Endpoint, str]] = {
 _SAMPLING: Final = {"temperature", "top_p", "top_k", "stream", "stop", "seed", "user", "n", "metadata"}
 _TOOLS: Final = {"tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort", "thinking"}
 _PENALTIES: Final = {"presence_penalty", "frequency_penalty", "logit_bias", "stream_options", "max_tokens"}
-# Only these parameters are accepted. Others would let an agent choose the server, the key or a callback.
+# Only these parameters are accepted. With other parameters of LiteLLM, an agent could choose the server, the key or a
+# callback.
 _PARAMETERS: Final[Mapping[Endpoint, frozenset[str]]] = {
     Endpoint.CHAT: frozenset(
         _SAMPLING
@@ -55,14 +57,14 @@ _PARAMETERS: Final[Mapping[Endpoint, frozenset[str]]] = {
     ),
 }
 _IGNORED: Final = frozenset({"metadata", "store"})
-"""Parameters that only matter to the account at the provider. They are dropped."""
+"""Parameters that only concern the account at the provider. They are accepted, but not sent to the provider."""
 
 
 class Translator:
-    """Server that translates calls. It is created and used in one event loop.
+    """Server that translates calls. It must be created and used in one event loop.
 
     Args:
-        seconds: the longest time that the model server may be silent.
+        seconds: the time limit that LiteLLM gets for each call of a model.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -73,7 +75,7 @@ class Translator:
         self._runner: web.AppRunner | None = None
 
     async def root(self, backend: Backend) -> str:
-        """Return the base URL for a backend's calls, and start the server for the first call."""
+        """Return the base URL for calls to a backend. The first use of this method starts the server."""
         self._backends[backend.name] = backend
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
@@ -94,7 +96,7 @@ class Translator:
 
         app = web.Application(client_max_size=0)
         app.router.add_post(f"/{self._secret}/{{number}}/{{path:.+}}", answer)
-        # With `handler_cancellation`, a disconnect of the proxy cancels the call of the model.
+        # With `handler_cancellation`, the call of the model is cancelled when the proxy closes its connection.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -112,7 +114,7 @@ class Translator:
                 **({"api_key": key} if key else {}),
                 **backend.options,
                 timeout=self._seconds,
-                # The proxy itself retries calls.
+                # The proxy itself retries calls, so LiteLLM must not.
                 num_retries=0,
                 max_retries=0,
             )
@@ -124,7 +126,7 @@ class Translator:
 
 
 def _litellm() -> ModuleType:
-    # Without this variable, LiteLLM would read its list of prices from the network.
+    # Without this variable, LiteLLM would download its list of prices when it is imported.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = importlib.import_module("litellm")
     vars(litellm)["suppress_debug_info"] = True
@@ -137,7 +139,7 @@ def _arguments(
     """Return LiteLLM's function for a call, and its arguments.
 
     Raises:
-        _Refused: the endpoint or a parameter is not translated.
+        _Refused: the endpoint or a parameter cannot be translated, or the body is not a JSON object.
     """
     endpoint = next((each for each in _CALLS if each == path), None)
     if endpoint is None:
@@ -162,7 +164,7 @@ def _arguments(
 
 
 class _Refused(Exception):
-    """A call that is not translated."""
+    """A call that the translator refuses."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -182,7 +184,7 @@ async def _stream(request: web.Request, chunks: AsyncIterator[Any]) -> web.Strea
     except Exception as error:  # noqa: BLE001 - LiteLLM's errors have no common class
         if not response.prepared:
             return _failure(error)
-        # After an abort, the proxy records the response as incomplete.
+        # The connection is aborted, so that the proxy records the response as incomplete.
         if request.transport is not None:
             request.transport.abort()
         return response

@@ -1,4 +1,4 @@
-"""A clock for tests."""
+"""A clock that tests move."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A clock that only moves when a test moves it. Calling it returns the time in integer microseconds.
+    """A clock that only moves when a test moves it. Its times count from the Unix epoch.
 
-    Any thread may read and move it. It starts in June 2025.
+    A call of the object returns the time in integer microseconds. Any thread may read and move the clock. By default,
+    the clock starts in June 2025.
     """
 
     def __init__(self, start: int = 1_750_000_000 * MICROSECONDS) -> None:
@@ -24,18 +25,21 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float) -> int:
-        """Move the clock by a number of seconds, back if negative, and return the new time in microseconds."""
+        """Move the clock forward by a number of seconds, and return the new time in microseconds.
+
+        A negative number moves the clock back.
+        """
         with self._lock:
             self._now += to_micros(seconds)
             return self._now
 
     def move_to(self, seconds: float) -> int:
-        """Set the clock to a time of the API, in seconds since the epoch, and return it in microseconds."""
+        """Set the clock to a time in seconds since the Unix epoch, and return this time in microseconds."""
         with self._lock:
             self._now = to_micros(seconds)
             return self._now
 
     @property
     def seconds(self) -> float:
-        """The time in the unit of the API: seconds since the epoch."""
+        """The time in seconds since the Unix epoch, the unit of times in the store's API."""
         return to_seconds(self())

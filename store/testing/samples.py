@@ -1,4 +1,4 @@
-"""Sample values: spans like those of a tracer, and resources like those of an algorithm."""
+"""Sample values for tests: spans like those of a tracer, and resources, which are models and prompts for agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["make_llm", "make_prompt", "make_sdk_span", "make_span"]
 
 
 def make_span(attempt: Attempt, sequence_id: int = 1, /, **fields: Any) -> Span:
-    """Return a span of this attempt with a new id; `fields` replace its fields or add to them."""
+    """Return a span of this attempt with a new id. `fields` replace fields of the span, or are added to them."""
     plain: dict[str, Any] = {
         "rollout_id": attempt.rollout_id,
         "attempt_id": attempt.attempt_id,
@@ -40,7 +40,10 @@ def make_span(attempt: Attempt, sequence_id: int = 1, /, **fields: Any) -> Span:
 
 
 def make_sdk_span(name: str = "step", **attributes: str | bool | float) -> ReadableSpan:
-    """Return a finished span as exporters of the OpenTelemetry SDK receive it, with times in nanoseconds."""
+    """Return a finished span in the form in which the OpenTelemetry SDK passes spans to exporters.
+
+    Its times are in nanoseconds.
+    """
     context = SdkSpanContext(
         trace_id=0x0AF7651916CD43DD8448EB211C80319C,
         span_id=uuid4().int & 0xFFFF_FFFF_FFFF_FFFF or 1,

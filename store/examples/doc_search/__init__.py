@@ -1,8 +1,9 @@
-"""Example: tuning a search engine over the documentation of this machine's Python; the parts share only a store.
+"""Example: tuning a search engine over the functions of this machine's Python standard library.
 
-A `Trainer` runs an algorithm that proposes rankings, and four runner processes that evaluate them: 4,840 rollouts in
-one database. One runner is killed during the run; its rollouts return to the queue and other runners finish them. The
-example needs no network and no model.
+An algorithm proposes rankings, which are parameters of the search engine. Four runner processes evaluate the rankings.
+Algorithm and runners share only a store, a database. Each evaluation of a ranking with a query is a rollout, a task in
+the store's queue; there are 4,840 rollouts. One runner is killed on purpose. Its unfinished rollouts return to the
+queue and are finished later. The example needs no network and no language model.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ __all__ = ["learn_live", "main"]
 
 
 def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -> int:
-    """Run the whole job on a database and print the result; return the exit code for a shell.
+    """Run the whole job with a database as the store, and print the result.
 
-    A run that was interrupted or killed is continued.
-
-    0: every rollout succeeded, at least one of them after its runner was killed, and the log was verified.
-    1: one of these conditions failed. 3: `verify` or `rebuild` found a difference. 130: interrupted; finished rollouts
-    are kept.
+    A run is one execution of the whole job. If the database contains an unfinished run with the same parameters, this
+    run is continued.
 
     Args:
-        db_url: the database of the run; created if missing. Earlier runs in it are kept.
-        seed: the seed for the choice of queries and of the rankings.
+        db_url: the URL of the database. A missing database is created. Earlier runs in the database are kept.
+        seed: the seed for the choice of queries and of rankings.
         runners: the number of processes that answer queries.
-        quiet: print only the result, no progress.
+        quiet: whether to print only the result and no progress.
+
+    Returns:
+        The exit code for a shell. 0: every rollout succeeded, at least one rollout was retried after its runner was
+        killed or the run was continued, and the log was verified. 1: some rollout failed, or no rollout of the killed
+        runner was retried. 3: `verify` or `rebuild` found a difference between the log and the tables. 130: the run was
+        interrupted; finished rollouts are kept.
 
     Raises:
         StoreError: the database cannot be opened, or its connection was lost.
     """
-    # The runners also import this package, but do not need the job, so it is imported here.
+    # The runners also import this package, but do not need the job. So the job is imported only here.
     from store.examples.doc_search.algorithm import Job
     from store.examples.doc_search.job import run
 
@@ -36,15 +40,19 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -
 
 
 def learn_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
-    """Answer queries and learn from the results until Ctrl+C; return the exit code 130.
+    """Answer queries, and learn from the results, until Ctrl+C.
 
-    After every fifty ended rollouts, another version of the ranking is published together with a cursor of the log at
-    which the next fifty begin. So a restarted process misses no rollout and learns from none twice.
+    Each query is a rollout. After every fifty ended rollouts, the next version of the ranking is published, together
+    with the position in the log at which the next fifty begin. So a restarted process misses no rollout, and learns
+    from no rollout twice.
 
     Args:
-        db_url: the database; created if missing.
+        db_url: the URL of the database. A missing database is created.
         seed: the seed for the queries and the rankings.
-        quiet: print only the last line.
+        quiet: whether to print only the last line.
+
+    Returns:
+        The exit code for a shell: 130 after Ctrl+C, 1 if a query failed.
 
     Raises:
         StoreError: the database cannot be opened, or its connection was lost.

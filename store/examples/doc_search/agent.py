@@ -1,4 +1,7 @@
-"""Agent that answers one query with one ranking, records its steps, and computes the reward from the result's rank."""
+"""Agent that answers one query with a given ranking, the parameters of a search engine over documents.
+
+The agent records its steps as spans, and computes the reward from the rank of the right document.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from store.training.agent import AgentRunner
 
 RESULTS = 10
-"""The number of results of a query. The reward is 0 if the right document is not among them."""
+"""The maximum number of results of a query. The reward is 0 if the right document is not among the results."""
 RANKING = "ranking"
 """The name of the ranking among a rollout's resources."""
 
@@ -25,10 +28,10 @@ _SEARCHERS_KEPT = 4
 
 
 class SearchAgent(LitAgent[Any]):
-    """A search engine over one library. It caches the searchers of the most recent rankings.
+    """A search engine over one library, which consists of documents and queries about them.
 
     Args:
-        library: the file of the library; each process reads it once, when a runner receives the agent.
+        library: the file of the library. Each process reads the file once, when a runner gets the agent.
     """
 
     def __init__(self, library: Path) -> None:
@@ -48,17 +51,17 @@ class SearchAgent(LitAgent[Any]):
         self._library = self._library or Library.load(self._path)
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """Search for a query and emit the reward: 1/rank of the right document, 0 beyond the tenth place.
+        """Search for a query, and record the reward: 1/rank of the right document, or 0 if it is not among the results.
 
         Args:
-            task: the `query`, the number of the right `document`, and its `name`, which must equal the name in the
-                library.
-            resources: the ranking, as the text of a prompt.
-            rollout: unused.
+            task: the `query`, the number of the right `document`, and the `name` of this document. The name must equal
+                the document's name in the library.
+            resources: the resources of the rollout, which contain the ranking as the text of a prompt.
+            rollout: not used.
 
         Raises:
-            LookupError: the library has another name for the document, because it was built from another Python; or
-                there is no ranking.
+            LookupError: the document has another name in the library, because the library was built from another
+                Python; or the resources contain no ranking.
         """
         del rollout
         ranking, library = _ranking(resources), self._library
@@ -79,7 +82,7 @@ class SearchAgent(LitAgent[Any]):
         emit_message("\n".join(names[number] for number in found), {"query": task["query"]})
         rank = found.index(document) + 1 if document in found else 0
         if not rank and document in scores:
-            # The index found the document, but the ranking put it too low.
+            # The index found the document, but the ranking placed the document too low.
             emit_annotation({"near_miss": {"score": scores[document], "needed": ranked[-1][1]}})
         emit_reward(1 / rank if rank else 0.0, attributes={"rank": rank})
 
@@ -87,7 +90,7 @@ class SearchAgent(LitAgent[Any]):
         searcher = self._searchers.get(ranking)
         if searcher is None:
             searcher = self._searchers.setdefault(ranking, Searcher(library.index, ranking))
-            # Attempts run in threads, so another one may have removed the oldest entry already.
+            # The agent may run in several threads, so another thread may already have removed the oldest entry.
             for oldest in list(self._searchers)[:-_SEARCHERS_KEPT]:
                 self._searchers.pop(oldest, None)
         return searcher
@@ -102,5 +105,5 @@ def _ranking(resources: NamedResources) -> Ranking:
 
 
 def as_resource(ranking: Ranking) -> NamedResources:
-    """Return resources with a ranking. Resources are models or prompts, so the ranking is stored as a prompt's text."""
+    """Return resources that contain a ranking as the text of a prompt, because resources must be models or prompts."""
     return {RANKING: PromptTemplate(template=ranking.to_json(), engine="f-string")}

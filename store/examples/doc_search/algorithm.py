@@ -1,6 +1,8 @@
-"""Algorithm that publishes rankings for evaluation and then proposes better ones. It also kills a runner on purpose.
+"""Algorithm that tunes rankings, the parameters of a search engine. It also kills a runner on purpose.
 
-A restarted algorithm repeats the same steps, and its plan finds the rollouts that exist already.
+In each round, the algorithm publishes rankings, and enqueues a rollout for each query and ranking. Runners are
+processes that execute rollouts, with a reward as the result. A restarted algorithm repeats the same steps. Its plan
+then finds the rollouts that already exist, so they are not executed again.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from store.models import Rollout, RolloutMode
 
 AT_ONCE = 16
-"""The number of concurrent rollouts of a runner; while one waits for the store, others continue."""
+"""The number of concurrent rollouts of a runner. While one rollout waits for the store, the others continue."""
 
 _READS_AT_ONCE = 16
 
@@ -47,15 +49,15 @@ class Progress(Protocol):
     """Display of the job's progress."""
 
     def begin(self, title: str, total: int) -> None:
-        """Show the start of a part with a number of rollouts."""
+        """Show the start of a part of the job. `total` is the number of the part's rollouts."""
         ...
 
     def advance(self, by: int) -> None:
-        """Show that more rollouts of the part have ended."""
+        """Show that `by` more rollouts of the current part have ended."""
         ...
 
     def end(self, outcome: str) -> None:
-        """Show the result of the part."""
+        """Show the result of the current part."""
         ...
 
     def say(self, text: str) -> None:
@@ -65,7 +67,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The size of the job, and its seed."""
+    """The parameters of the job: the numbers of rounds and queries, and the seed."""
 
     rounds: int = ROUNDS
     training_queries: int = 1_500
@@ -75,7 +77,7 @@ class Job:
 
     @property
     def queries_needed(self) -> int:
-        """The number of queries that the library must have."""
+        """The minimum number of queries that the library must contain."""
         return self.training_queries + self.held_out_queries
 
     @property
@@ -84,7 +86,9 @@ class Job:
         return self.rounds * CANDIDATES * self.queries_per_round + 2 * self.held_out_queries
 
     def tasks(self, library: Library, rng: random.Random) -> tuple[list[Any], list[Any]]:
-        """Return random training tasks and held-out tasks. Each task is a query about a document of the library.
+        """Return random training tasks and held-out tasks. Held-out tasks are used only for the final comparison.
+
+        Each task is a query about a document of the library.
 
         Raises:
             JobFailed: the library has too few queries.
@@ -102,16 +106,23 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The result of one round: the mean rewards of its best ranking and of all rankings, and its duration."""
+    """The result of one round."""
 
     best: float
+    """The mean reward of the best ranking of the round."""
     mean: float
+    """The mean reward of all rankings of the round."""
     seconds: float
+    """The duration of the round."""
 
 
 @dataclass(slots=True)
 class SearchOutcome:
-    """The results of the job. `before` and `after` contain the reward of each held-out query, in the same order."""
+    """The results of the job.
+
+    `before` and `after` contain the rewards of the held-out queries with the plain and with the tuned ranking. Both
+    lists have the order of the queries.
+    """
 
     tuned: Ranking
     run: str = ""
@@ -122,19 +133,20 @@ class SearchOutcome:
     loss: Loss | None = None
     is_resumed: bool = False
     found: int = 0
-    """The number of rollouts that had ended when the run was continued."""
+    """The number of rollouts that had already ended when the run was continued."""
     rollouts: int = 0
     retried: list[str] = field(default_factory=list[str])
-    """Rollouts with more than one attempt."""
+    """The ids of the rollouts that were executed more than once."""
 
 
 class Tuning(Algorithm):
-    """One run of the job. `outcome` is updated during the run.
+    """Algorithm for one run of the job. `outcome` is updated during the run.
 
     Args:
-        job: the size of the job.
-        rng: the random generator for the queries of each round.
-        fingerprint: the identity of the library of the tasks; a run with another library is not continued.
+        job: the parameters of the job.
+        rng: the random generator that selects the queries of each round.
+        fingerprint: a text that identifies the library of documents and queries. An earlier run with another library is
+            not continued.
         progress: the display of the progress.
     """
 
@@ -149,7 +161,11 @@ class Tuning(Algorithm):
         self._losing: asyncio.Task[Loss] | None = None
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        """Tune on the training queries, then evaluate the plain and the tuned ranking on held-out queries.
+        """Tune the ranking with the training queries, then evaluate the plain and the tuned ranking.
+
+        Args:
+            train_dataset: the training queries.
+            val_dataset: the held-out queries, with which both rankings are evaluated.
 
         Raises:
             JobFailed: a rollout failed.
@@ -200,11 +216,12 @@ class Tuning(Algorithm):
     async def _judge(
         self, rankings: Sequence[Ranking], tasks: Sequence[Any], step: int, mode: RolloutMode
     ) -> list[list[float]]:
-        """Return the reward of each task under each ranking."""
+        """Return, for each ranking, the reward of each task."""
         store, plan = self.get_store(), self._plan
         rollouts: list[Rollout] = []
         for ranking in rankings:
-            # Each ranking has its own epoch and version of the resources; a round is one step of the training.
+            # The plan identifies rollouts by epoch and task, so each ranking has its own epoch. It also has its own
+            # version of the resources. A round is one step of the training.
             number, self._published = self._published, self._published + 1
             published = await plan.publish(store, as_resource(ranking), step=number)
             rollouts += await plan.enqueue(
@@ -219,7 +236,10 @@ class Tuning(Algorithm):
         return [rewards[start : start + len(tasks)] for start in range(0, len(rewards), len(tasks))]
 
     async def _rewards(self, store: Store, rollout_ids: Sequence[str]) -> list[float]:
-        """Return the reward of each rollout's latest attempt, and count rollouts and retries."""
+        """Return the reward of each rollout's latest attempt, and add the rollouts and retries to the outcome.
+
+        An attempt is one execution of a rollout.
+        """
         limit = asyncio.Semaphore(_READS_AT_ONCE)
 
         async def read(rollout_id: str) -> float:

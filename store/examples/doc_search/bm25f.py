@@ -1,8 +1,10 @@
 """BM25F: ranking of documents with several weighted fields. Rare words of the query count more than common words.
 
-The score of a document is the sum, over the distinct words of the query, of `idf * x / (k1 + x)`. `x` is the sum of the
-word's occurrences in each field, times the field's weight, divided by the field's length relative to its average
-(Robertson, Zaragoza and Taylor, 2004; one `b` for all fields).
+The score of a document is the sum of `idf * x / (k1 + x)` over the distinct words of the query. `idf` is greater for
+rarer words. `x` is a sum over the fields of the document: the number of the word's occurrences in the field, times the
+weight of the field, divided by `1 - b + b * length / average`. `length` is the number of words of the field, and
+`average` is the mean length of this field in all documents. See Robertson, Zaragoza and Taylor, 2004; here, all fields
+have the same `b`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The tuned parameters: a weight for each field, the saturation of repetition (k1), the effect of length (b)."""
+    """The parameters that are tuned: the weight of each field, and the numbers `k1` and `b`.
+
+    With a greater `k1`, repeated words count more. With a greater `b`, words in long fields count less.
+    """
 
     weights: tuple[float, ...]
     k1: float
@@ -34,34 +39,37 @@ class Ranking:
 
     @classmethod
     def from_json(cls, text: str) -> Ranking:
-        """Return the ranking in the JSON text of `to_json`."""
+        """Return the ranking that `to_json` converted to the given text."""
         read = json.loads(text)
         return cls(tuple(read["weights"]), read["k1"], read["b"])
 
     def to_json(self) -> str:
-        """Return the ranking as JSON text, with exact numbers."""
+        """Return the ranking as JSON text. The numbers are not rounded."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Inverted index of the number of occurrences of each word, by field and document.
+    """Inverted index. It contains how often each word occurs in each field of each document.
 
-    The occurrences of word `w` in field `f` are contiguous in `documents` and `counts`, from `starts[w * fields + f]`
-    up to the next start. `lengths` contains the number of words of each field of each document.
+    Words, fields and documents have numbers from 0. The entries for word number `w` in field number `f` begin at
+    `starts[w * fields + f]` in `documents` and `counts`, and end before the next start. Each entry is the number of a
+    document and the number of occurrences.
     """
 
     words: dict[str, int]
+    """The number of each word."""
     lengths: tuple[array[int], ...]
+    """For each field, the number of words of this field in each document."""
     starts: array[int]
     documents: array[int]
     counts: array[int]
     spread: array[int]
-    """The number of documents with each word, in any field."""
+    """For each word, the number of documents that contain the word in any field."""
 
     @classmethod
     def build(cls, documents: Iterable[Sequence[list[str]]], fields: int) -> Index:
-        """Index documents, each given as the words of its fields; a document's number is its position."""
+        """Return the index of documents. Each document is given as one list of words for each of its fields."""
         found: defaultdict[str, list[list[tuple[int, int]]]] = defaultdict(lambda: [[] for _ in range(fields)])
         lengths = tuple(array("I") for _ in range(fields))
         for number, texts in enumerate(documents):
@@ -86,7 +94,7 @@ class Index:
 
 
 class Searcher:
-    """An index with one ranking. It caches the scores of each word, since queries share common words."""
+    """Search in an index with one ranking. The scores of each word are cached, because many queries share words."""
 
     def __init__(self, index: Index, ranking: Ranking) -> None:
         self._index = index
@@ -95,10 +103,11 @@ class Searcher:
         self._scales = _scales(index, ranking)
 
     def retrieve(self, words: Iterable[str], limit: int = 10) -> dict[int, float]:
-        """Return scores of documents, among them the best `limit` documents with exact scores.
+        """Return scores by document number. The best `limit` documents are included, and their scores are exact.
 
-        Rare words come first. When the remaining words cannot lift a new document above the best found so far, they are
-        added only to known documents. The result is the same, and common words cost little.
+        Rare words are processed first. At some point, documents that have not been found yet can no longer be among the
+        best. From then on, the scores of the remaining, common words are added only to documents already found. This
+        does not change the best documents, and saves most of the work for common words.
         """
         index = self._index
         known = {index.words[word] for word in words if word in index.words}
@@ -121,7 +130,7 @@ class Searcher:
 
     @staticmethod
     def rank(scores: dict[int, float], limit: int = 10) -> list[tuple[int, float]]:
-        """Return the best documents with their scores, best first; equal scores are ordered by number."""
+        """Return the best documents with their scores, best first. Documents with equal scores are sorted by number."""
         return heapq.nsmallest(limit, scores.items(), key=lambda scored: (-scored[1], scored[0]))
 
     def _rarity(self, word: int) -> float:
@@ -129,7 +138,7 @@ class Searcher:
         return math.log(1 + (self._index.size - spread + 0.5) / (spread + 0.5))
 
     def _share(self, word: int) -> dict[int, float]:
-        """Return the part of the score that a word adds, by document. It is always less than the word's rarity."""
+        """Return, by document, the part that a word adds to the score. The part is always less than `_rarity(word)`."""
         known = self._shares.get(word)
         if known is not None:
             return known
@@ -146,7 +155,7 @@ class Searcher:
 
 
 def _scales(index: Index, ranking: Ranking) -> list[list[float]]:
-    """Return the weight of one occurrence of a word, by field and document."""
+    """Return, by field and document, the weight of one occurrence of a word."""
     b = ranking.b
     scales: list[list[float]] = []
     for weight, lengths in zip(ranking.weights, index.lengths, strict=True):

@@ -1,4 +1,4 @@
-"""Console output of the job: progress on standard error during the run, the result on standard output at its end."""
+"""Console output of the job: a display of the progress, and a printer for the result at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 
 class ShownProgress:
-    """Progress on a console without markup. Each part ends with a line; a terminal shows a bar before the end."""
+    """Display of the progress of a job that has several parts.
+
+    At the end of each part, a line is printed. On a terminal, a progress bar is shown until then.
+
+    Args:
+        console: the console for the output, on which markup must be disabled.
+        quiet: whether to show nothing.
+    """
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
@@ -33,47 +40,50 @@ class ShownProgress:
         self._title = ""
 
     def begin(self, title: str, total: int) -> None:
-        """Show a bar."""
+        """Show a progress bar for a part that has `total` rollouts, the tasks of the job."""
         self._title = title
         self._part = self._bars.add_task(title, total=total)
         self._bars.start()
 
     def advance(self, by: int) -> None:
-        """Move the bar."""
+        """Advance the progress bar by a number of rollouts."""
         self._bars.advance(self._part, by)
 
     def end(self, outcome: str) -> None:
-        """Replace the bar by a line."""
+        """Replace the progress bar by a line with the result of the part."""
         self._bars.remove_task(self._part)
         self.say(f"{self._title}: {outcome}")
 
     def say(self, text: str) -> None:
-        """Show a line, above the bar if there is one."""
+        """Print a line. If a progress bar is shown, the line appears above the bar."""
         if not self._quiet:
             self._console.print(text, soft_wrap=True)
 
     def close(self) -> None:
-        """Restore the terminal."""
+        """Remove the progress bar and restore the terminal."""
         self._bars.stop()
 
 
 class Paper:
-    """Standard output without markup: tables are drawn on a terminal and tab-separated elsewhere."""
+    """Printer for the result. Tables have aligned columns on a terminal, and are tab-separated in other output.
+
+    Markup must be disabled on the console.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def heading(self, text: str) -> None:
-        """Print a heading after an empty line."""
+        """Print an empty line and a heading."""
         self._print("")
         self._print(text, style="bold")
 
     def line(self, text: str) -> None:
-        """Print a sentence."""
+        """Print a line of text."""
         self._print(text)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows with column names."""
+        """Print a table with column names."""
         if not self._console.is_terminal:
             for row in (columns, *rows):
                 self.line("\t".join(row))
@@ -87,5 +97,5 @@ class Paper:
         if self._console.is_terminal:
             self._console.print(text, style=style)
         else:
-            # rich would convert tabs to spaces, so it is not used here.
+            # `Console.print` would convert tabs to spaces, so the text is written directly.
             self._console.file.write(f"{text}\n")

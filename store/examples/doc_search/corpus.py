@@ -1,7 +1,7 @@
 """Functions of the installed standard library as documents, and the first sentences of their docstrings as queries.
 
-The sources are parsed, not imported or run. The first sentence of the docstring is left out of the document: with it,
-every ranking would find the function at once, and there would be nothing to tune.
+The sources are parsed, but not imported or executed. A document does not contain the first sentence of the function's
+docstring. Otherwise, every ranking would find the function of a query at once, and tuning could improve nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FIELDS = ("name", "class", "module", "arguments", "docstring", "body", "comments")
-"""The parts of a document, each with its own weight in the ranking."""
+"""The names of the parts of a document. Each part has its own weight in a ranking."""
 
 LEFT_OUT = frozenset({"test", "tests", "idlelib", "lib2to3", "tkinter", "site-packages"})
 SHORTEST_QUERY = 4
 LONGEST_SHORT_STRING = 40
 
-# A run of capitals is one word, except that its last letter may start the next word: HTTPServer is "http" and "server".
+# Several capitals in sequence are one word, but the last capital may begin the next word: HTTPServer gives "http" and
+# "server".
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n\s*\n")
 _CODE_BEFORE_COMMENT = re.compile(r"""(?:[^#'"\\]|\\.|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")*#(.*)""")
@@ -36,23 +37,29 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One function: its dotted name, its summary sentence, and the words of each of the `FIELDS`, in their order."""
+    """One function of the standard library."""
 
     name: str
+    """The dotted name of the function."""
     summary: str
+    """The first sentence of the docstring."""
     words: tuple[list[str], ...]
+    """The words of each of the `FIELDS`, in the order of `FIELDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A sentence to search for, and the number of the document that it was taken from."""
+    """A sentence to search for, and the number of the document from which the sentence was taken."""
 
     text: str
     answer: int
 
 
 def split_words(text: str) -> list[str]:
-    """Return the lower-case words of a text, split at everything that is not a letter or digit and in camelCase.
+    """Return the words of a text in lower case.
+
+    Every character that is not an ASCII letter or digit separates words. Numbers, and the parts of names in camelCase,
+    are words of their own.
 
     >>> split_words("HTTPServer.serve_forever, readIntoBuffer2")
     ['http', 'server', 'serve', 'forever', 'read', 'into', 'buffer', '2']
@@ -61,15 +68,18 @@ def split_words(text: str) -> list[str]:
 
 
 def source_files(root: Path) -> list[Path]:
-    """Return the sources below a directory in the order of their paths, without tests and GUI toolkits."""
+    """Return the Python files below a directory, sorted by path, except for tests and GUI toolkits."""
     return sorted(path for path in root.rglob("*.py") if LEFT_OUT.isdisjoint(path.relative_to(root).parts))
 
 
 def read_documents(files: Iterable[Path], root: Path) -> Iterator[Document]:
-    """Yield every function and method of a module or class; sources that do not parse are skipped."""
+    """Yield a document for every function of a module and every method of a class.
+
+    Functions inside other functions are not included. Files that cannot be parsed are skipped.
+    """
     for path in files:
         with warnings.catch_warnings():
-            # Old escapes in some modules of the standard library warn on every parse, so warnings are ignored.
+            # Some modules of the standard library contain invalid escape sequences, for which the parser warns.
             warnings.simplefilter("ignore")
             try:
                 source = path.read_bytes()
@@ -83,7 +93,7 @@ def read_documents(files: Iterable[Path], root: Path) -> Iterator[Document]:
 
 
 def choose_queries(documents: list[Document]) -> list[Query]:
-    """Return a query for each summary that has at least four words and belongs to only one function."""
+    """Return a query for each summary that has at least four words and is the summary of only one function."""
     occurrences = Counter(document.summary for document in documents)
     return [
         Query(document.summary, number)
@@ -141,9 +151,9 @@ def _names_and_strings(function: Function) -> Iterator[str]:
 
 
 def _comments(lines: list[str], tree: ast.Module) -> dict[int, str]:
-    """Return the comments by line number.
+    """Return the comments by line number. Lines that belong to a multi-line string are skipped.
 
-    `tokenize` would cost four times as much as all other steps; the positions of multi-line strings are sufficient.
+    The module `tokenize` would be exact, but would take four times as long as all other steps together.
     """
     inside_strings: set[int] = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The whole job: library, trainer, and the final report."""
+"""The whole job: it opens the library of documents and queries, runs the trainer, and prints the final report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 
 
 def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
-    """Run the job and return the exit code, as described in `doc_search.main`."""
+    """Run the job, and return the exit code that the docstring of `doc_search.main` describes."""
     errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     progress = ShownProgress(errors, quiet=quiet)
     started = time.perf_counter()
@@ -59,7 +59,10 @@ def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
 
 
 def run_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
-    """Run queries and learn until Ctrl+C; return the exit code: 130, or 1 if a query failed."""
+    """Run queries and learn from the results until Ctrl+C.
+
+    Return the exit code for a shell: 130 after Ctrl+C, or 1 if a query failed.
+    """
     errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     progress = ShownProgress(errors, quiet=quiet)
     try:
@@ -97,7 +100,7 @@ def _trainer(db_url: str, tuning: Tuning, runners: int) -> Trainer:
 
 @contextlib.contextmanager
 def _trainer_log(*, quiet: bool) -> Generator[None]:
-    """Show the trainer's log messages about a lost runner, unless `quiet` is set."""
+    """Within the `with` statement, show the trainer's warnings, such as for a killed runner. `quiet` hides them."""
     logger = logging.getLogger("store.training")
     before = logger.level
     logger.setLevel(logging.CRITICAL if quiet else logging.WARNING)
@@ -109,7 +112,10 @@ def _trainer_log(*, quiet: bool) -> Generator[None]:
 
 @contextlib.contextmanager
 def _library(progress: ShownProgress) -> Generator[tuple[Library, Path]]:
-    """Yield the library and its file, which is stored in the user's cache directory if that is writable."""
+    """Yield the library and the path of its file.
+
+    The file is in the user's cache directory, or in a temporary directory if the cache directory cannot be written.
+    """
 
     def say() -> None:
         progress.say(f"reading the standard library of Python {platform.python_version()} (kept for the next time)")
@@ -128,7 +134,8 @@ async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, j
     paper = Paper(Console(highlight=False, markup=False, emoji=False))
     print_result(paper, library, outcome, job)
     survived = await print_survival(paper, store, outcome, job)
-    # The run ends only here, so a job that is killed before this line is continued and prints the report again.
+    # The run is marked as ended only here. So if the job is killed before this line and started again, the run is
+    # continued and the report is printed again.
     await end(store, outcome.run, outcome.tuned.to_json())
     intact = await print_proof(paper, store)
     await print_size(paper, store, db_url, outcome.run)

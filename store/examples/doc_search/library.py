@@ -1,7 +1,7 @@
-"""Cached library of a search: the names of all documents, the queries, and the index.
+"""Library of a search engine: the names of all documents, the queries, and the index. The library is cached in a file.
 
-The file contains JSON and plain numbers, no code. Its name depends on its sources: another Python or a changed source
-gives another file.
+The file contains only JSON and plain numbers, so loading a file never executes code. The documents are made from source
+files. The name of the cache file depends on the source files and on the Python version.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _FORM = 1
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The documents by number (names and index), and the queries about them."""
+    """The names and the index of the documents, and the queries about the documents.
+
+    The number of a document is its position in `names`.
+    """
 
     names: list[str]
     queries: list[Query]
@@ -36,13 +39,13 @@ class Library:
 
     @classmethod
     def read(cls, root: Path) -> Library:
-        """Parse the sources below a directory and index them; this takes seconds for the standard library."""
+        """Parse and index the source files below a directory. For the standard library, this takes several seconds."""
         documents = list(read_documents(source_files(root), root))
         index = Index.build((document.words for document in documents), len(FIELDS))
         return cls([document.name for document in documents], choose_queries(documents), index)
 
     def save(self, path: Path) -> None:
-        """Write the library atomically."""
+        """Write the library to a file atomically."""
         index = self.index
         arrays = (*index.lengths, index.starts, index.documents, index.counts, index.spread)
         head = {
@@ -65,7 +68,7 @@ class Library:
 
     @classmethod
     def load(cls, path: Path) -> Library:
-        """Read a library that `save` has written.
+        """Return the library in a file that `save` has written.
 
         Raises:
             OSError: the file does not exist or cannot be read.
@@ -92,12 +95,14 @@ class Library:
 def open_library(
     directory: Path, *, root: Path | None = None, on_reading: Callable[[], None] = lambda: None
 ) -> tuple[Library, Path]:
-    """Return the library of some sources and its file, which is created if it does not exist.
+    """Return the library of the source files below a directory, and the path of the cache file.
+
+    If the cache file does not exist or is not valid, the source files are parsed and the cache file is written.
 
     Args:
-        directory: the directory of the file; created if missing.
-        root: the directory of the sources; None for the standard library of the running Python.
-        on_reading: function that is called before the sources are parsed, which takes seconds.
+        directory: the directory of the cache file. A missing directory is created.
+        root: the directory of the source files; None for the standard library of the running Python.
+        on_reading: function that is called before the source files are parsed, because parsing takes several seconds.
 
     Raises:
         OSError: the directory cannot be written.
@@ -115,7 +120,7 @@ def open_library(
 
 
 def cache_directory() -> Path:
-    """Return the user's cache directory of this program."""
+    """Return the directory for cache files of this program in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollbook"
 
 
@@ -124,7 +129,8 @@ def _fingerprint(files: Sequence[Path]) -> str:
     for path in files:
         state = path.stat()
         facts.update(f"{path} {state.st_size} {state.st_mtime_ns}\n".encode())
-    # A change of the code that reads documents must invalidate older files, so the code is part of the hash.
+    # After a change of the code that reads or indexes documents, older cache files must not be used. So the hash
+    # includes the code.
     for module in ("corpus.py", "bm25f.py"):
         facts.update(Path(__file__).with_name(module).read_bytes())
     return facts.hexdigest()[:16]

@@ -1,4 +1,8 @@
-"""Learning while the search engine is in use: one task runs queries without a queue, another follows their results."""
+"""Learning while the search engine is in use: one asyncio task runs queries, another task learns from their results.
+
+Each query is a rollout, which a runner executes at once instead of taking it from the store's queue. A ranking is the
+set of parameters of the search engine.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,11 @@ if TYPE_CHECKING:
     from store.training.runner import Runner
 
 LIVE = "doc-search-live"
-"""The id of the resources that every query uses; each version of the ranking is a version of these resources."""
+"""The id of the resources that every query uses. Each version of the ranking is a version of these resources."""
 LEARNED = "learned"
-"""The name of the learner's state among these resources."""
+"""The name under which the resources contain the state of the learner."""
 BATCH = 50
-"""The number of ended rollouts after which another version is published."""
+"""The number of ended rollouts after which the next version is published."""
 
 _STEP = 0.3
 _HEARTBEAT_SECONDS = 10.0
@@ -40,19 +44,21 @@ _HEARTBEAT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The state of the learner. One call publishes the state and its ranking, so both are stored or neither."""
+    """The state of the learner. The state and the ranking in use are stored in one call, so they always match."""
 
     cursor: str | None = None
-    """The cursor of the log after which the next batch of rollouts begins."""
+    """The position in the store's log after which the next batch of rollouts begins; None for the start of the log."""
     rollouts: list[str] = field(default_factory=list[str])
-    """The rollouts that this version was learned from, without those of earlier versions."""
+    """The ids of the rollouts in the last batch, from which this version was learned."""
     total: int = 0
-    """The number of rollouts of all versions."""
+    """The number of rollouts from which this version and all earlier versions were learned."""
     best: str = ""
-    """The best ranking so far."""
+    """The best ranking so far, as JSON text."""
     to_beat: float | None = None
-    """The mean reward of the best ranking while it was in use; None before that."""
+    """The mean reward of the best ranking in the last batch, while a similar ranking is in use. None while the best
+    ranking itself is in use."""
     version: int = 0
+    """The number of the version; the first version is 0."""
 
     @property
     def ranking(self) -> Ranking:
@@ -61,10 +67,13 @@ class Learned:
 
 
 class RankingLearner:
-    """Learner that alternates between the best ranking and a similar one, because rewards also depend on the queries.
+    """Learner that uses the best ranking and a similar ranking in turns, each for one batch of rollouts.
+
+    Then it keeps the ranking with the greater mean reward. The best ranking is measured again each time, because
+    rewards also depend on the queries.
 
     Args:
-        store: the store to learn from and to publish to.
+        store: the store with the rollouts, in which the learner also publishes rankings.
         seed: the seed of the rankings.
         say: function that is called with a message about each version.
     """
@@ -77,7 +86,10 @@ class RankingLearner:
         self.learned = Learned(best=self._used.to_json())
 
     async def begin(self) -> None:
-        """Continue from the state in the store. Queries use the latest resources, so the state is published again."""
+        """Continue with the state in the store, if there is one, and publish the state.
+
+        Queries use the resources that were published last. So a state from the store is published again.
+        """
         known = await self._store.get_resources_by_id(LIVE)
         if known is not None:
             state = cast("PromptTemplate", known.resources[LEARNED])
@@ -87,16 +99,16 @@ class RankingLearner:
         await self._publish(replace(self.learned, rollouts=[]), self._used)
 
     async def learn(self) -> None:
-        """Publish another version for each batch of ended rollouts, until cancelled."""
+        """Publish the next version after each batch of ended rollouts, until the call is cancelled."""
         batches = cast("AsyncGenerator[Finished]", follow(self._store, self.learned.cursor, min_rollouts=BATCH))
         async with aclosing(batches):
             async for batch in batches:
-                # Other rollouts of this store are not queries of this job, so they are skipped.
+                # The store may contain rollouts of other programs. Only rollouts with these resources are queries.
                 ours = [rollout for rollout in batch.rollouts if rollout.resources_id == LIVE]
                 await self._learn(ours, batch.cursor)
 
     async def _learn(self, ended: Sequence[Rollout], cursor: str | None) -> None:
-        """Evaluate the ranking that was in use, and select the next one."""
+        """Evaluate the ranking that was in use, and publish the ranking to use next."""
         rewards = [reward for rollout in ended if (reward := await self._reward(rollout)) is not None]
         mean = statistics.fmean(rewards) if rewards else 0.0
         before, used = self.learned, self._used
@@ -128,12 +140,12 @@ class RankingLearner:
 
 
 class Asking:
-    """Simulated user who sends one query after another; each query is a rollout without a queue.
+    """Simulated user who sends one query after another. The runner executes each query at once, without the queue.
 
     Args:
         runner: the runner that executes the queries.
         tasks: the possible queries.
-        rng: the random generator that selects a query.
+        rng: the random generator that selects the queries.
     """
 
     def __init__(self, runner: Runner[Any], tasks: Sequence[Any], rng: random.Random) -> None:
@@ -143,11 +155,11 @@ class Asking:
         self.sent = 0
 
     async def ask(self) -> None:
-        """Send queries until cancelled."""
+        """Send queries until the call is cancelled."""
         runner = self._runner
         heartbeat = Heartbeat(runner.store, runner.label, _HEARTBEAT_SECONDS, 0.5, "thread", include_gpu=False)
         async with heartbeat.sent():
-            # This ends the rollouts that a killed process was running.
+            # This first heartbeat ends the rollouts that a killed process of the same name left unfinished.
             await heartbeat.introduce()
             while True:
                 await runner.step(self._rng.choice(self._tasks), mode="train")
@@ -155,7 +167,7 @@ class Asking:
 
 
 async def ask_and_learn(asking: Asking, learner: RankingLearner) -> None:
-    """Run both tasks until the call is cancelled or one of the tasks fails."""
+    """Send queries and learn from them concurrently, until the call is cancelled or one of the two tasks fails."""
     await learner.begin()
     async with asyncio.TaskGroup() as sides:
         sides.create_task(asking.ask())

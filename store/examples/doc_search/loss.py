@@ -1,4 +1,7 @@
-"""Deliberate loss of a runner: it is killed, as by a power cut, while it has unfinished rollouts."""
+"""Deliberate loss of a runner, a process that executes rollouts. It is killed while it has unfinished rollouts.
+
+An attempt is one execution of a rollout. The rollouts of the killed runner are retried in new attempts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _IN_FLIGHT = ("preparing", "running")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A runner that was killed, and the rollouts that it did not finish."""
+    """A runner that was killed, and the ids of the rollouts that it did not finish."""
 
     worker_id: str
     pid: int
@@ -28,23 +31,24 @@ class Loss:
 
 
 async def lose_a_runner(store: Store, holding: int) -> Loss:
-    """Kill a runner of this process when it has `holding` unfinished rollouts, and return the rollouts that it lost.
+    """Wait until a runner has at least `holding` unfinished rollouts, kill it, and return the rollouts that it lost.
 
-    The process id comes from the runner's heartbeat. The trainer replaces the killed process.
+    Only child processes of this process are killed. If the killed runner lost no rollout, another runner is killed. The
+    process id of a runner comes from its heartbeat. The trainer starts a new process in place of a killed process.
     """
     while True:
         for worker_id, held in (await _held(store)).items():
             if len(held) < holding or (pid := await _pid(store, worker_id)) is None:
                 continue
             os.kill(pid, signal.SIGKILL)
-            # The runner may have finished rollouts since the query, so they are read again.
+            # Before it was killed, the runner may have finished some of the rollouts. So the rollouts are read again.
             if lost := await _lost(store, (await _held(store)).get(worker_id, [])):
                 return Loss(worker_id, pid, lost)
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _lost(store: Store, held: list[AttemptedRollout]) -> list[str]:
-    """Wait until each attempt has ended, and return the rollouts whose attempt did not succeed."""
+    """Wait until the attempt of each rollout has ended, and return the ids of the rollouts whose attempt failed."""
     lost: list[str] = []
     for rollout in held:
         while (status := await _status(store, rollout)) in _IN_FLIGHT:  # noqa: ASYNC110 - there is no notification of it
@@ -55,7 +59,10 @@ async def _lost(store: Store, held: list[AttemptedRollout]) -> list[str]:
 
 
 async def _status(store: Store, rollout: AttemptedRollout) -> str | None:
-    """Return the status of an attempt; None if its claim was released."""
+    """Return the status of the rollout's attempt, or None if the attempt no longer exists.
+
+    An attempt no longer exists if the store has returned the rollout to the queue before the attempt began.
+    """
     attempts = await store.query_attempts(rollout.rollout_id)
     return next((each.status for each in attempts if each.attempt_id == rollout.attempt.attempt_id), None)
 
@@ -63,12 +70,13 @@ async def _status(store: Store, rollout: AttemptedRollout) -> str | None:
 async def _pid(store: Store, worker_id: str) -> int | None:
     worker = await store.get_worker_by_id(worker_id)
     pid = ((worker.heartbeat_stats if worker else None) or {}).get("pid")
-    # The heartbeat may be from an earlier run and its pid reused, so only children of this process count.
+    # The heartbeat may be from an earlier run, and another program may now have the same process id. So only ids of
+    # child processes of this process are returned.
     return pid if pid in {child.pid for child in multiprocessing.active_children()} else None
 
 
 async def _held(store: Store) -> dict[str, list[AttemptedRollout]]:
-    """Return the unfinished rollouts of each worker."""
+    """Return the unfinished rollouts of each runner, by worker id."""
     held: dict[str, list[AttemptedRollout]] = {}
     for rollout in await store.query_rollouts(status_in=_IN_FLIGHT):
         if isinstance(rollout, AttemptedRollout) and rollout.attempt.status in _IN_FLIGHT:

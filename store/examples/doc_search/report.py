@@ -1,4 +1,8 @@
-"""Final report of the job: the gain, the lost runner, the verification, and commands to try next."""
+"""Final report of a job that tunes a search engine.
+
+The report shows the gain by the tuning, the effect of a killed runner, the verification of the store's log, the size of
+the database, and commands to try next. A runner is a process that executes rollouts, the tasks of the job.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _DEFAULT_DB = "sqlite:///rollbook.db"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The mean of paired differences, with its 95 % confidence interval."""
+    """A mean of paired differences, and the ends of its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -36,7 +40,7 @@ class Gain:
 
 
 def paired_gain(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Gain:
-    """Return the mean difference between paired items, with a bootstrapped 95 % interval."""
+    """Return the mean difference between paired items, with a 95 % confidence interval from bootstrap samples."""
     differences = [new - old for old, new in zip(before, after, strict=True)]
     rng = random.Random(seed)
     means = sorted(statistics.fmean(rng.choices(differences, k=len(differences))) for _ in range(_RESAMPLES))
@@ -44,7 +48,7 @@ def paired_gain(before: Sequence[float], after: Sequence[float], seed: int = 0) 
 
 
 def print_result(paper: Paper, library: Library, outcome: SearchOutcome, job: Job) -> None:
-    """Print the size of the search task, and the results before and after the tuning."""
+    """Print the numbers of documents and queries, and the results before and after the tuning."""
     gain = paired_gain(outcome.before, outcome.after, job.seed)
     paper.heading("Known-item search")
     paper.line(
@@ -109,7 +113,11 @@ def _figures(ranking: Ranking) -> Sequence[str]:
 
 
 async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job: Job) -> bool:
-    """Print the effect of the lost runner, and return whether no rollout was lost."""
+    """Print the effect of the killed runner, and return whether the job survived the kill.
+
+    The job survived if all rollouts succeeded, and if at least one rollout of the killed runner was retried. The latter
+    is not required of a run that was continued.
+    """
     paper.heading("The runner that was killed")
     loss, came_back = outcome.loss, _came_back(outcome)
     if outcome.is_resumed:
@@ -137,7 +145,7 @@ def _came_back(outcome: SearchOutcome) -> list[str]:
 
 
 async def print_proof(paper: Paper, store: Store) -> bool:
-    """Print whether the tables agree with the log before and after a rebuild, and return whether they do."""
+    """Print and return whether the tables agree with the log, and stay unchanged if they are rebuilt from the log."""
     paper.heading("Proof")
     verified = await store.log.verify()
     found = "the chain is whole and every row is the fold of its events" if verified.ok else "DIFFERENCES FOUND"
@@ -161,7 +169,7 @@ async def print_proof(paper: Paper, store: Store) -> bool:
 
 
 async def print_size(paper: Paper, store: Store, db_url: str, name: str) -> None:
-    """Print the counts of the whole database, earlier runs included, and its size."""
+    """Print the size of the database, and the numbers of its objects, including the objects of earlier runs."""
     counted = await store.statistics()
     paper.heading(f"What the database holds (this run: {name})")
     kinds = ("rollouts", "attempts", "spans", "resources", "workers")
@@ -173,7 +181,7 @@ async def print_size(paper: Paper, store: Store, db_url: str, name: str) -> None
 
 
 def _bytes_on_disk(db_url: str) -> int:
-    """Return the size of a SQLite database with its write-ahead log; 0 for databases that are not a file."""
+    """Return the size of a SQLite database with its write-ahead log in bytes; 0 for any other database."""
     url = urlsplit(db_url)
     if url.scheme != "sqlite":
         return 0
@@ -182,7 +190,7 @@ def _bytes_on_disk(db_url: str) -> int:
 
 
 def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
-    """Print commands that show the stored data, unless the store was in memory."""
+    """Print commands that show the stored data. Print nothing if the store was in memory."""
     if db_url.startswith("memory:"):
         return
     password = urlsplit(db_url).password
@@ -197,7 +205,7 @@ def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
 
 
 def _history_rows(events: Sequence[HistoryEvent]) -> list[tuple[str, str, str, str, str]]:
-    """Return a rollout's history for a table: number, seconds since the first event, type, actor, and contents."""
+    """Return a table row for each event: number, seconds since the first event, type, actor, and contents."""
     first = events[0].at if events else 0.0
     return [
         (str(event.number), f"{event.at - first:+.3f}", event.type, event.actor or "", _contents(event))

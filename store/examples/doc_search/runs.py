@@ -1,4 +1,7 @@
-"""State of the job's runs, stored among the store's resources, so that an interrupted job continues its run."""
+"""State of the job's runs. The state is stored as resources in the store, so that an interrupted run can be continued.
+
+A run is one execution of the job. Resources are named data in the store, here texts.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ class Run:
 
     name: str
     is_resumed: bool
-    """Whether it was started before, by a process that did not finish it."""
+    """Whether the run was started before, by a process that did not finish the run."""
 
 
 async def begin(store: Store, job: str) -> Run:
-    """Return the unfinished run of a job, or start a new run.
+    """Return the unfinished run of a job; if there is none, start a new run.
 
     Args:
-        store: the store of the runs.
-        job: all parameters of the job, as a text; runs with other parameters are not continued.
+        store: the store with the state of the runs.
+        job: all parameters of the job, as text. A run with other parameters is not continued.
     """
     marks: dict[int, dict[str, str]] = {}
     for resources in await store.query_resources(resources_id_contains=_PREFIX):
@@ -45,7 +48,7 @@ async def begin(store: Store, job: str) -> Run:
 
 
 async def end(store: Store, name: str, result: str) -> None:
-    """Store the result of a run, which ends it."""
+    """End a run by storing its result."""
     await _mark(store, name, "result", result)
 
 

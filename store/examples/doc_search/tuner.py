@@ -1,4 +1,8 @@
-"""Evolution strategy over rankings: try eight around a centre, move to the mean of the best three, shorten the step."""
+"""Evolution strategy that tunes a ranking, the set of parameters of a search engine.
+
+In each round, eight random rankings around a centre are tried. Then the centre moves to the mean of the best three
+rankings, and the next rankings are closer to the centre.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ STEP_SHRINKS_BY = 0.85
 
 
 class Tuner:
-    """The centre of the search, and the seeded generator of candidates around it.
+    """The centre of the rankings, and the random generator of rankings around the centre.
 
-    All parameters are searched on a log scale, on which halving and doubling a weight are steps of the same size.
+    All parameters are changed on a logarithmic scale, on which halving and doubling a weight are changes of equal size.
     """
 
     def __init__(self, start: Ranking, seed: int) -> None:
@@ -30,11 +34,11 @@ class Tuner:
         self._step = FIRST_STEP
 
     def propose(self) -> list[Ranking]:
-        """Return the rankings to try next, all drawn around the centre."""
+        """Return random rankings around the centre, which are to be tried next."""
         return [nearby(self.centre, self._step, self._random) for _ in range(CANDIDATES)]
 
     def learn(self, tried: Sequence[Ranking], rewards: Sequence[float]) -> None:
-        """Move the centre to the mean of the best rankings, and shorten the next steps."""
+        """Move the centre to the mean of the best rankings. The next proposals will be closer to the centre."""
         by_reward = sorted(range(len(tried)), key=lambda place: (-rewards[place], place))
         best = [_to_logs(tried[place]) for place in by_reward[:BEST]]
         self.centre = _from_logs([math.fsum(values) / len(values) for values in zip(*best, strict=True)])
@@ -42,7 +46,7 @@ class Tuner:
 
 
 def nearby(ranking: Ranking, step: float, rng: random.Random) -> Ranking:
-    """Return a random ranking around another, at a distance given by the step."""
+    """Return a random ranking near another ranking. `step` is the standard deviation of each parameter's logarithm."""
     return _from_logs([value + step * rng.gauss(0, 1) for value in _to_logs(ranking)])
 
 

@@ -1,4 +1,4 @@
-"""Agent that plays one game. It requests each guess from a model over HTTP, and does not use the store."""
+"""Agent that plays one game of finding a secret number. It gets each guess from a model over HTTP."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ _COMES_BACK: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class NoAnswer(RuntimeError):
-    """The model did not respond to any try."""
+    """The model did not answer a request, also not after retries."""
 
 
 @llm_rollout
 async def guesser(task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
-    """Play one game; return 1 if the secret was found, else 0.
+    """Play one game, and return 1 if the secret was found, else 0.
 
     Args:
-        task: `secret`, and the rules: `numbers` and `guesses`.
-        llm: the model.
-        rollout: the rollout, whose place in the plan seeds the model's choices, so games do not depend on each other.
+        task: the `secret`, and the rules of the game: `numbers` and `guesses`.
+        llm: the model, with its address.
+        rollout: the execution of the task, as the store records it. The seed of the model's choices depends on the
+            rollout's place in the training, so that a game has the same choices in any order of the games.
 
     Raises:
-        NoAnswer: the model cannot be reached.
+        NoAnswer: the model cannot be reached, or refuses a request.
     """
     game = Game(task["numbers"], task["guesses"])
     turns: list[tuple[str, Verdict]] = []
@@ -57,13 +58,13 @@ async def guesser(task: dict[str, Any], llm: LLM, rollout: Rollout) -> float:
 
 def _seed(rollout: Rollout, turn: int) -> int:
     metadata = rollout.metadata or {}
-    # The name of the run is left out, so that two runs with the same seed play the same games.
+    # The name of the run, the part before "/", is left out, so that two runs with the same seed play the same games.
     _, _, place = str(metadata.get(PLAN_KEY, rollout.rollout_id)).partition("/")
     return zlib.crc32(f"{metadata.get('seed')}/{place}/{turn}".encode())
 
 
 async def _ask(http: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> str:
-    """Return the model's next word; requests to an unavailable model are repeated for a few seconds."""
+    """Return the model's next guess. A request to an unavailable model is repeated for a few seconds."""
     trouble = ""
     for number in range(_TRIES):
         if number:

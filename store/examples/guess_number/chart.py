@@ -1,4 +1,4 @@
-"""SVG chart of a training: the fraction of found secrets in each step, and the results of two simple players."""
+"""SVG chart of a training: the fraction of found secrets in each step, and horizontal lines for comparison."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 24, 108, 52
 _INK, _FAINT, _LINE, _MARK = "#1f2933", "#d5dbe1", "#0b62a4", "#b04a00"
 _SENTENCE_WIDTH: Final = 100
 _MOST_POINTS: Final = 60
-"""The number of steps up to which points are drawn; longer trainings show only the line."""
+"""The maximum number of steps for which points are drawn. The chart of a longer training has only the line."""
 
 
 def draw(found: Sequence[float], marks: Sequence[tuple[str, float]], sentence: str) -> str:
-    """Return a chart.
+    """Return a chart as SVG.
 
     Args:
-        found: for each step, the fraction of its games that found the secret.
-        marks: horizontal lines by name, from 0 to 1.
-        sentence: the title above the chart, which screen readers read instead of the chart.
+        found: for each step, the fraction of the step's games in which the secret was found.
+        marks: the name and the height of each horizontal line. The height is a fraction from 0 to 1.
+        sentence: the title above the chart. Screen readers read the title instead of the chart.
     """
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'

@@ -1,4 +1,8 @@
-"""Configuration of a training, the results of its steps, and the criterion of success."""
+"""Configuration of a training, the results of its steps, and the criterion of success.
+
+In a training, a model, the policy, learns a game of finding a secret number. In each step, one version of the policy
+plays games, and the algorithm makes the next version from them.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +25,32 @@ _NORMAL: Final = statistics.NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step."""
+    """The result of one step."""
 
     number: int
     """The number of the step, from 0."""
     found: float
-    """The fraction of its games that found the secret."""
+    """The fraction of the finished games in which the secret was found."""
     games: int
+    """The number of games, including failed games."""
     failed: int
     """The number of games that did not finish."""
     calls: int
     """The number of calls that the policy learned from."""
     entropy: float
-    """The entropy, in nats, of the policy's choice of a word before the last pass over the calls."""
+    """The mean entropy of the policy's choices of a token, in nats. It is measured in the last pass over the calls."""
     shown: dict[int, list[str]]
-    """The words of the first game about each secret, hints included."""
+    """By secret: the guesses and hints of the first game with this secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exam:
-    """The games of one version that are only played, not learned from."""
+    """The result of an exam: games that one version of the policy plays, but from which the policy does not learn."""
 
     version: int
     games: int
     found: float
-    """The fraction of the games that found the secret."""
+    """The fraction of the games in which the secret was found."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -57,7 +62,7 @@ class Exam:
 
 
 def gain(before: Exam, after: Exam) -> tuple[float, float, float]:
-    """Return the gain between two exams, and its 95 % confidence interval by Newcombe's method."""
+    """Return the difference between two exams, and the ends of its 95 % confidence interval by Newcombe's method."""
     (low, high), (later_low, later_high) = before.interval, after.interval
     gained = after.found - before.found
     return (
@@ -74,20 +79,21 @@ class Course:
     game: Game = field(default_factory=Game)
     steps: int = 40
     samples: int = 8
-    """The number of games about each secret in each step, which form a group."""
+    """The number of games with the same secret in each step. These games form a group and are compared."""
     learning: Learning = field(default_factory=Learning)
     transformer: Transformer | None = None
-    """The language model that learns, built from a config; None for the GRU."""
+    """The configuration of a new language model that learns. None for the GRU, unless `pretrained` is given."""
     pretrained: Pretrained | None = None
-    """The language model of a directory that learns instead."""
+    """The pretrained language model that learns. None for a new model."""
     examined: int = 0
-    """The number of games about each secret that the first and the last version play, in addition, to be compared."""
+    """The number of additional games with each secret in the exams of the first and of the last version; 0 for no
+    exams."""
     seed: int = 0
-    """The seed of the weights, and of every choice of a word."""
+    """The seed of the first weights, and of every choice of a token."""
     least: float = 0.40
-    """The fraction of found secrets that the last five steps must exceed."""
+    """The fraction of found secrets that the mean of the last five steps must exceed."""
     least_gain: float = 0.20
-    """The required difference between the last five and the first three steps."""
+    """The minimum difference between the mean of the last five steps and the mean of the first three steps."""
 
     @property
     def tasks(self) -> list[dict[str, int]]:
@@ -99,32 +105,32 @@ class Course:
         """Return the kind of model that learns.
 
         Raises:
-            TorchMissing: PyTorch is not installed.
-            TransformersMissing: transformers is needed, and not installed.
-            Invalid: the directory contains no model.
+            TorchMissing: a language model is to learn, and PyTorch is not installed.
+            TransformersMissing: a language model is to learn, and transformers is not installed.
+            Invalid: the pretrained model cannot be loaded, or vLLM cannot serve it.
         """
         if self.pretrained is not None:
             return PretrainedModels(self.game, self.pretrained)
         return GruModels(self.game) if self.transformer is None else TransformerModels(self.game, self.transformer)
 
     def is_learned(self, steps: Sequence[StepResult]) -> bool:
-        """Return whether steps meet the requirements."""
+        """Return whether the results of the steps meet the requirements `least` and `least_gain`."""
         return at_last(steps) > self.least and at_last(steps) - at_first(steps) >= self.least_gain
 
 
 def at_first(steps: Sequence[StepResult]) -> float:
-    """Return the mean fraction of the first steps."""
+    """Return the mean of the fractions of found secrets in the first three steps."""
     return statistics.fmean(step.found for step in steps[:_AT_FIRST])
 
 
 def at_last(steps: Sequence[StepResult]) -> float:
-    """Return the mean fraction of the last steps."""
+    """Return the mean of the fractions of found secrets in the last five steps."""
     return statistics.fmean(step.found for step in steps[-_AT_LAST:])
 
 
 WHOLE: Final = Course()
 QUICK: Final = Course(game=SMALL, steps=20, learning=Learning(rate=0.03), least=SMALL.by_luck, least_gain=0.15)
-"""A smaller game, which is learned in a quarter of the time."""
+"""The parameters of a training on a smaller game, which takes a quarter of the time."""
 TRANSFORMER: Final = Course(
     game=SMALL,
     steps=40,
@@ -135,16 +141,16 @@ TRANSFORMER: Final = Course(
     least=SMALL.by_luck,
     least_gain=0.15,
 )
-"""The smaller game, learned by a language model of Hugging Face."""
+"""The parameters of a training on the smaller game, in which a language model of Hugging Face learns."""
 
 
 def pretrained(model: str, checkpoints: Path, vllm: str | None = None) -> Course:
-    """Return the parameters of a training of a model of Hugging Face on the whole game.
+    """Return the parameters of a training in which a pretrained model of Hugging Face learns the whole game.
 
     Args:
-        model: the directory of the model, or its name at the hub.
-        checkpoints: the directory for the versions of the model.
-        vllm: the address of the vLLM that serves the versions; None to serve them in this process.
+        model: the directory of the model, or the model's name on the Hugging Face Hub.
+        checkpoints: the directory in which each version of the model is stored.
+        vllm: the address of the vLLM server that serves the versions; None to serve the versions in this process.
     """
     return Course(
         learning=Learning(rate=1e-6, passes=1, entropy=0.0, rows=4),

@@ -1,4 +1,4 @@
-"""Rules of the game of finding a secret number by guesses and hints, and its turns as words, tokens and messages."""
+"""Rules of a game of finding a secret number by guesses and hints, and conversion of games to messages and tokens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Verdict = Literal["higher", "lower", "found"]
 
 
 class Vocabulary(Protocol):
-    """Conversion between chats and the tokens of a model."""
+    """Conversion between chats, which are lists of messages, and the tokens of a model."""
 
     @property
     def end(self) -> int | None:
-        """The token that ends an answer; None if only its length does."""
+        """The token that ends an answer. With None, an answer ends only at its maximum length."""
         ...
 
     @property
@@ -34,16 +34,20 @@ class Vocabulary(Protocol):
 
     @property
     def longest_prompt(self) -> int:
-        """The number of tokens before the last guess."""
+        """The maximum number of tokens of a prompt, which is the chat before the last guess of a game."""
         ...
 
     @property
     def longest_answer(self) -> int:
-        """The number of tokens after which an answer ends anyway."""
+        """The maximum number of tokens of an answer."""
         ...
 
     def tokens(self, messages: Sequence[Any]) -> list[int]:
-        """Return the tokens of a chat; raise `Invalid` if the messages are not one."""
+        """Return the tokens of a chat.
+
+        Raises:
+            Invalid: the messages are not a chat.
+        """
         ...
 
     def word(self, token: int) -> str:
@@ -57,9 +61,10 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """The rules: a secret from 1 to `numbers`, and `guesses` to find it. An answer that is not a number loses.
+    """The rules: the player has at most `guesses` guesses to find a secret number from 1 to `numbers`.
 
-    It is also the vocabulary of a model with one token for each word, whose answers are one token.
+    A guess that is not a number of the game loses the game. A `Game` is also a `Vocabulary`, for a model with one token
+    for each word. Each answer of that model has one token.
     """
 
     numbers: int = 15
@@ -72,17 +77,17 @@ class Game:
 
     @property
     def longest_prompt(self) -> int:
-        """The number of tokens before the last guess."""
+        """The maximum number of tokens before the last guess."""
         return 2 * self.guesses - 1
 
     @property
     def end(self) -> None:
-        """No token ends an answer."""
+        """None, because an answer always has one token and needs no token that ends it."""
         return
 
     @property
     def pad(self) -> int:
-        """The token that fills prompts."""
+        """The padding token."""
         return BEGIN
 
     @property
@@ -92,16 +97,19 @@ class Game:
 
     @property
     def by_luck(self) -> float:
-        """The probability that different guesses find the secret if they ignore the hints."""
+        """The probability that a player finds the secret who ignores the hints and never repeats a guess."""
         return min(self.guesses / self.numbers, 1.0)
 
     @property
     def by_halving(self) -> float:
-        """The probability that halving the range finds the secret. No other strategy is better."""
+        """The probability that a player finds the secret who halves the possible range with each guess.
+
+        No other strategy is better.
+        """
         return min((2**self.guesses - 1) / self.numbers, 1.0)
 
     def judge(self, secret: int, answer: str) -> Verdict | None:
-        """Return the hint for a guess; None if the guess is not a number of the game."""
+        """Return the hint for a guess, or None if the guess is not a number of the game."""
         if answer not in self.words[len(_WORDS_BEFORE_NUMBERS) :]:
             return None
         guess = int(answer)
@@ -116,10 +124,10 @@ class Game:
         return chat
 
     def tokens(self, messages: Sequence[Any]) -> list[int]:
-        """Return the tokens of a chat: one for its first message, whatever its text, and one for each other message.
+        """Return the tokens of a chat, one for each message. The first message may have any text.
 
         Raises:
-            Invalid: a message is not a word of the game.
+            Invalid: a message after the first is not a word of the game.
         """
         words = self.words
         try:
@@ -138,4 +146,4 @@ class Game:
 
 
 SMALL: Final = Game(numbers=7, guesses=3)
-"""A game that is learned in seconds."""
+"""A game that a model learns in seconds."""

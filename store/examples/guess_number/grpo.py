@@ -1,4 +1,8 @@
-"""Group-relative policy optimisation, which learns from the games in the store."""
+"""Group-relative policy optimisation (GRPO), which trains a policy on games that agents play.
+
+The policy is the model that chooses the guesses of a game. Each game is a rollout, a task in the store's queue that a
+runner executes. The games with the same secret in the same step of the training form a group.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +28,24 @@ if TYPE_CHECKING:
 LIMITS: Final = RolloutConfig(
     timeout_seconds=120.0, unresponsive_seconds=30.0, max_attempts=3, retry_condition=["failed", "unresponsive"]
 )
-"""A game is repeated if its model was unavailable or its runner died."""
+"""The limits of a game. A game is tried at most three times if the model was unavailable or the runner died."""
 
 _READS_AT_ONCE: Final = 16
 
 
 class NothingToLearnFrom(RuntimeError):
-    """The games of a step contain nothing to learn from."""
+    """No game of a step, or of an exam, came to an end, so nothing can be learned from the games."""
 
 
 def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float]:
-    """Return each rollout's advantage in its group: (reward - mean) / (standard deviation + 0.0001).
+    """Return the advantage of each rollout, by rollout id: (reward - mean) / (standard deviation + 0.0001).
+
+    Mean and standard deviation are those of the rewards in the rollout's group. If a group has only one rollout, the
+    advantage of the rollout is 0.
 
     Args:
         rewards: the rewards by rollout id.
-        groups: the group of each rollout; the advantage in a group of one rollout is 0.
+        groups: the groups by rollout id.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for rollout_id in rewards:
@@ -52,16 +59,18 @@ def advantages(rewards: Mapping[str, float], groups: Mapping[str, str]) -> dict[
 
 
 class Grpo(Algorithm):
-    """Algorithm that trains a policy, and publishes each version of it.
+    """Algorithm that trains a policy, and publishes each version of the policy.
 
-    If the store contains a run of this name, the training continues it. Games that were played are not repeated; the
-    algorithm learns from them as it did the first time, which leads to the same weights.
+    A run is one training; a store may contain many runs. If the store contains an unfinished run with the given name,
+    the training continues this run. Games that were already played are not repeated. The algorithm learns from them
+    again in the same way, which leads to the same weights.
 
-    Weights are stored as separate resources with the id `<run>/weights/<version>`. The resources of the agents contain
-    this id, the address of the proxy and the model's name there, `policy@<version>`.
+    Resources are data that the store keeps for agents. The weights of each version are separate resources with the id
+    `<run>/weights/<version>`. The resources for agents contain this id, the address of the proxy, and the name
+    `policy@<version>`, by which agents request the model from the proxy.
 
     Args:
-        run: the name of the run; a store may contain many runs.
+        run: the name of the run.
         course: the parameters of the training.
         on_step: function that is called with the result of each step.
     """
@@ -78,11 +87,11 @@ class Grpo(Algorithm):
         self._on_step = on_step
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        """Train.
+        """Train the policy. `train_dataset` contains one task for each secret; `val_dataset` is not used.
 
         Raises:
-            NothingToLearnFrom: all games of a step failed.
-            ValueError: no proxy was given.
+            NothingToLearnFrom: all games of a step or of an exam failed.
+            ValueError: the trainer has no proxy.
         """
         del val_dataset
         proxy, course = self.get_llm_proxy(), self.course
@@ -92,7 +101,8 @@ class Grpo(Algorithm):
         self.size = policy.size
         learner = Learner(policy, course.learning)
         async with self._inference() as server, proxy:
-            # The games that a killed process left in the queue name its proxy, so they get the new address first.
+            # If a process was killed, the games that it left in the queue refer to the address of its proxy. So the
+            # resources of these games first get the new address.
             published = await self._newest()
             if published is not None:
                 await self._publish(published, server, proxy)
@@ -117,12 +127,12 @@ class Grpo(Algorithm):
         return LocalInference(self.models) if url is None else VllmInference(url)
 
     async def _first(self) -> TokenModel:
-        """Return the policy of version 0, from the store if it is there."""
+        """Return version 0 of the policy: the stored version if there is one, else a new policy."""
         known = await self._kept(0)
         return self.models.create(self.course.seed) if known is None else self.models.load(known.template)
 
     async def _newest(self) -> int | None:
-        """Return the newest version in the store; None if there is none."""
+        """Return the number of the newest version in the store, or None if the store contains no version."""
         newest: int | None = None
         for version in range(self.course.steps + 1):
             if await self._kept(version) is None:
@@ -131,13 +141,17 @@ class Grpo(Algorithm):
         return newest
 
     async def _publish(self, version: int, server: Inference, proxy: LLMProxy) -> None:
-        """Serve a version of the policy, whose weights are in the store, and publish its address."""
+        """Serve a version of the policy, and publish the resources with which agents call this version.
+
+        The store must already contain the weights of the version.
+        """
         weights = await self._kept(version)
         assert weights is not None
         name = f"policy@{version}"
         proxy.update_backends([await server.serve(name, weights.template)])
         named = PromptTemplate(template=self.weights_id(version), engine="f-string")
-        # A restarted process has another proxy, and `Plan.publish` would not replace the old address.
+        # `Plan.publish` would not replace the address that an earlier process published, and the proxy of this process
+        # has another address.
         await self.get_store().update_resources(
             self.plan.resources_id(version),
             {
@@ -149,10 +163,10 @@ class Grpo(Algorithm):
         )
 
     async def _keep(self, policy: TokenModel, version: int) -> None:
-        """Store the weights of a version, unless they are stored."""
+        """Store the weights of a version, unless the store already contains them."""
         if await self._kept(version) is not None:
             return
-        # A resource is a model or a prompt, so weights are stored as the text of a prompt.
+        # A resource must be a model's address or a prompt, so weights are stored as the text of a prompt.
         weights_id = self.weights_id(version)
         weights = PromptTemplate(template=self.models.save(policy, weights_id), engine="f-string")
         await self.get_store().update_resources(weights_id, {"weights": weights})
@@ -162,11 +176,11 @@ class Grpo(Algorithm):
         return None if found is None else cast("PromptTemplate", found.resources["weights"])
 
     def weights_id(self, version: int) -> str:
-        """Return the id of the weights of a version."""
+        """Return the resources id of the weights of a version."""
         return f"{self.plan.run}/weights/{version}"
 
     async def _examine(self, tasks: Dataset[Any], version: int) -> None:
-        """Have a version play games that are not learned from."""
+        """Let a version play the games of an exam, if the training has exams. The policy does not learn from them."""
         if self.course.examined:
             rollouts = await self._play(tasks, version, "val")
             ended = [rollout.rollout_id for rollout in rollouts if rollout.status == "succeeded"]
@@ -176,7 +190,7 @@ class Grpo(Algorithm):
             self.exams.append(Exam(version, len(found), statistics.fmean(found)))
 
     async def _play(self, tasks: Dataset[Any], step: int, mode: Literal["train", "val"] = "train") -> list[Rollout]:
-        """Return the games of a step, in their order, after all have ended."""
+        """Enqueue the games of a step, wait until all have ended, and return them in the order of the queue."""
         store, course = self.get_store(), self.course
         rollouts = await self.plan.enqueue(
             store,
@@ -193,7 +207,7 @@ class Grpo(Algorithm):
     async def _learn(self, learner: Learner, number: int, rollouts: Sequence[Rollout]) -> StepResult:
         ended = [rollout for rollout in rollouts if rollout.status == "succeeded"]
         spans = await _spans(self.get_store(), [rollout.rollout_id for rollout in ended])
-        # The games are processed in their order, so that sums are the same each time.
+        # The games are processed in the same order each time, because the order affects the rounding of sums.
         triplets: list[Triplet] = [triplet for each in spans for triplet in self.get_adapter().adapt(each)]
         rewards = {each[0].rollout_id: reward for each in spans if (reward := find_final_reward(each)) is not None}
         if not triplets or not rewards:
@@ -214,7 +228,7 @@ class Grpo(Algorithm):
         )
 
     def _shown(self, rollouts: Sequence[Rollout], triplets: Sequence[Triplet]) -> dict[int, list[str]]:
-        """Return, for each secret, the words in the last call of the first game with this secret."""
+        """Return, by secret, the guesses and hints of the first game with this secret, read from its last call."""
         words_by_rollout: dict[str, list[str]] = {}
         for each in triplets:
             said = [message["content"] for message in each.prompt["raw_content"][1:]]
@@ -227,7 +241,10 @@ class Grpo(Algorithm):
 
 
 async def _spans(store: Store, rollout_ids: Sequence[str]) -> list[Sequence[Span]]:
-    """Return the spans of the last attempt of each rollout, in the order of the rollouts."""
+    """Return the spans of the latest attempt of each rollout, in the order of the given ids.
+
+    An attempt is one execution of a rollout.
+    """
     found: list[Sequence[Span]] = []
     for start in range(0, len(rollout_ids), _READS_AT_ONCE):
         some = rollout_ids[start : start + _READS_AT_ONCE]

@@ -1,4 +1,7 @@
-"""Where the versions of a policy are served: in this process, or by vLLM on a machine with graphics cards."""
+"""Model servers for the versions of a policy, the model that a training improves.
+
+A version is served by a thread of this process, or by vLLM on a machine with graphics cards.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 SERVED_MODEL: Final = "policy"
-"""The name under which vLLM serves the model: `--served-model-name policy`."""
+"""The name of the model at vLLM, which must be started with `--served-model-name policy`."""
 
 _LOAD_SECONDS: Final = 600.0
 
@@ -26,24 +29,27 @@ class NotLoaded(StoreError, RuntimeError):
 
 
 class Inference(Protocol):
-    """A model server, which serves one version of the policy at a time."""
+    """A model server that serves one version of the policy at a time."""
 
     @property
     def calls(self) -> int:
-        """The number of answered calls, as far as known."""
+        """The number of answered calls; 0 if the server does not count calls."""
         ...
 
     @property
     def batches(self) -> int:
-        """The number of batches, as far as known."""
+        """The number of batches of calls; 0 if the server does not count batches."""
         ...
 
     async def serve(self, name: str, weights: str) -> Backend:
-        """Serve a version under this name from now on, and return the proxy's backend for it.
+        """Serve a version instead of the previous version.
 
         Args:
-            name: the name of the version, which agents use.
-            weights: the weights, as `Models.save` returned them.
+            name: the name that agents use for the version.
+            weights: the text that `Models.save` returned for the version.
+
+        Returns:
+            The backend with which the proxy calls the server.
         """
         ...
 
@@ -68,11 +74,11 @@ class LocalInference:
 
     @property
     def batches(self) -> int:
-        """The number of batches."""
+        """The number of batches of calls."""
         return self._server.batches
 
     async def serve(self, name: str, weights: str) -> Backend:
-        """Serve a version."""
+        """Serve a version as `Inference.serve` describes."""
         self._server.serve(name, self._models.load(weights))
         return _backend(self._server.url, name, name)
 
@@ -87,7 +93,9 @@ class LocalInference:
 
 
 class VllmInference:
-    """A vLLM that was started with `VLLM_SERVER_DEV_MODE=1`, and can read the directories of the checkpoints.
+    """A vLLM server. It must be started with `VLLM_SERVER_DEV_MODE=1`, and must be able to read the checkpoints.
+
+    A checkpoint is a directory with the weights of one version.
 
     Args:
         url: the address of vLLM, without `/v1`.
@@ -101,13 +109,13 @@ class VllmInference:
         self._http: aiohttp.ClientSession | None = None
 
     async def serve(self, name: str, weights: str) -> Backend:
-        """Load a checkpoint in place of the current weights.
+        """Load the checkpoint with the path `weights` in place of the current weights.
 
         Raises:
-            NotLoaded: vLLM refused, or cannot be reached.
+            NotLoaded: vLLM refused a request, or vLLM cannot be reached.
         """
         await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": weights}})
-        # The cache of prefixes was computed with the old weights.
+        # The content of the prefix cache was computed with the old weights.
         await self._post("/reset_prefix_cache", None)
         return _backend(f"{self._url}/v1", name, SERVED_MODEL)
 

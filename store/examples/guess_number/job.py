@@ -1,4 +1,4 @@
-"""The whole example: training, report, chart, and verification of the log."""
+"""The whole example: training on a game of finding a number, report, chart, and verification of the store's log."""
 
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ def run(
     chart: Path | None = None,
     quiet: bool = False,
 ) -> int:
-    """Train on a database and print the result; return the exit code for a shell.
+    """Train with a database as the store, and print the result.
 
-    0: the result is as required, and the log was verified. 1: one of these conditions failed. 3: `verify` found a
-    difference. 130: interrupted; finished games are kept.
+    A run is one training. Finished games of an interrupted run stay in the database.
 
     Args:
-        db: the database of the run; created if missing. Earlier runs in it are kept.
+        db: the URL of the database. A missing database is created. Earlier runs in the database are kept.
         course: the parameters of the training.
-        name: the name of the run; an interrupted run of this name and with the same course is continued. None for a new
-            run.
-        runners: the number of processes that play; 0 plays in this process.
-        chart: a file for the chart, which is overwritten; None for no chart.
-        quiet: print only the result, no progress.
+        name: the name of the run. If the database contains an interrupted run with this name, the run is continued; the
+            course must then be the same. None for a new run.
+        runners: the number of processes that play games. With 0, this process plays the games.
+        chart: the file to which the chart is written. An existing file is overwritten. None for no chart.
+        quiet: whether to print only the result and no progress.
+
+    Returns:
+        The exit code for a shell. 0: the result meets the requirements of the course, and the log was verified. 1: the
+        training failed, or the result does not meet the requirements. 3: `verify` found a difference between the log
+        and the tables. 130: the training was interrupted.
 
     Raises:
         StoreError: the database cannot be opened, or its connection was lost.
@@ -93,7 +97,7 @@ def _trainer(db: str, algorithm: Grpo, runners: int) -> Trainer:
         algorithm=algorithm,
         store=db,
         runner={"type": Runner, "concurrency": -(-_GAMES_AT_ONCE // max(runners, 1))},
-        # A game is won or lost as a whole, so each of its calls gets the reward.
+        # A game is won or lost as a whole, so each call of the game gets the reward of the game.
         adapter=TracerTraceToTriplet(reward_match="broadcast"),
         strategy=strategy,
         llm_proxy=LLMProxy(),

@@ -1,6 +1,7 @@
-"""A causal language model of Hugging Face, built from a config, with a tokenizer of the words of the game's chats.
+"""Causal language models of Hugging Face that learn a game of finding a number: a small new or a pretrained model.
 
-Nothing is downloaded. In place of the training that a downloaded model brings, lessons show random games.
+The small new model is not downloaded. Its tokenizer knows only the words of the game's chats. Because the new model is
+not pretrained, it first gets lessons, in which it learns to predict random games.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LESSONS_SEED: Final = "lessons"
 
 
 class TransformersMissing(StoreError, ImportError):
-    """Transformers is not installed; the message says how to install it."""
+    """The package transformers is not installed. The message contains the commands that install it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -40,7 +41,7 @@ def transformers() -> Any:
 
     Raises:
         TorchMissing: PyTorch is not installed.
-        TransformersMissing: it is not installed.
+        TransformersMissing: transformers is not installed.
     """
     torch()
     try:
@@ -50,10 +51,10 @@ def transformers() -> Any:
 
 
 class ChatVocabulary:
-    """Chats as the tokens of a tokenizer with a chat template.
+    """Conversion between chats and the tokens of a tokenizer.
 
     Args:
-        tokenizer: a tokenizer of Hugging Face.
+        tokenizer: a tokenizer of Hugging Face. It must have a chat template.
         game: the game of the chats.
     """
 
@@ -68,7 +69,7 @@ class ChatVocabulary:
         self.longest_prompt = len(self.tokens(game.messages(turns)))
 
     def tokens(self, messages: Sequence[Any]) -> list[int]:
-        """Return the tokens of a chat, up to the place of the model's answer.
+        """Return the tokens of a chat, up to the position at which the model's answer begins.
 
         Raises:
             Invalid: the messages are not a chat.
@@ -78,7 +79,7 @@ class ChatVocabulary:
         return self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
 
     def answer(self, text: str) -> list[int]:
-        """Return the tokens with which a model answers a text."""
+        """Return the tokens of an answer with the given text, including the token that ends the answer."""
         end = [] if self.end is None else [self.end]
         return [*self.tokenizer.encode(text, add_special_tokens=False), *end]
 
@@ -114,26 +115,26 @@ class LanguageModel(TokenModel):
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """The config of a model that is built from scratch, and of its lessons."""
+    """The configuration of a new model and of its lessons."""
 
     width: int = 32
     layers: int = 2
     heads: int = 4
     spread: float = 0.1
-    """The standard deviation of random weights."""
+    """The standard deviation of the random weights."""
     lessons: int = 100
-    """The number of updates with which the model learns to predict the tokens of games that are played at random."""
+    """The number of lessons. A lesson is one update in which the model learns to predict the tokens of random games."""
     games: int = 16
-    """The number of random games of a lesson."""
+    """The number of random games in a lesson."""
     rate: float = 0.005
 
 
 class TransformerModels:
-    """GPT-2 in small, with a tokenizer that knows the words of the chats and digits.
+    """Small models with the architecture of GPT-2. The tokenizer knows only digits and the words of the game's chats.
 
     Args:
-        game: the game.
-        how: the config.
+        game: the game that the models learn.
+        how: the configuration of the models and of their lessons.
 
     Raises:
         TorchMissing: PyTorch is not installed.
@@ -149,18 +150,18 @@ class TransformerModels:
         self.vocabulary = ChatVocabulary(_tokenizer(self._lib, game), game)
 
     def create(self, seed: int) -> LanguageModel:
-        """Return a model with random weights that has had its lessons."""
+        """Return a model that was made with random weights and has then had its lessons."""
         model = self._build(seed)
         self._teach(model, random.Random(f"{_LESSONS_SEED}/{seed}"))
         return model
 
     def save(self, model: TokenModel, weights_id: str) -> str:
-        """Return the weights as text."""
+        """Return the weights as text; `weights_id` is not used."""
         del weights_id
         return model.to_text()
 
     def load(self, text: str) -> LanguageModel:
-        """Return a model with the weights in a text."""
+        """Return a model with the weights in a text of `save`."""
         return self._build(0).load_text(text)
 
     def _build(self, seed: int) -> LanguageModel:
@@ -184,11 +185,11 @@ class TransformerModels:
         with lib.random.fork_rng(devices=[]):
             lib.manual_seed(seed)
             module = self._lib.GPT2LMHeadModel(config)
-        # As for the GRU: in single precision a choice could depend on the rest of its batch.
+        # In single precision, the choice of a token could depend on the other prompts of the batch.
         return LanguageModel(module.double(), vocabulary.pad)
 
     def _teach(self, model: LanguageModel, dice: random.Random) -> None:
-        """Train the model to predict every token of chats whose guesses are random numbers."""
+        """Give the model its lessons: train it to predict every token of chats in which the guesses are random."""
         lib = torch()
         adam = lib.optim.Adam(model.module.parameters(), lr=self._how.rate)
         for _ in range(self._how.lessons):
@@ -203,7 +204,7 @@ class TransformerModels:
             adam.step()
 
     def _random_chat(self, dice: random.Random) -> list[int]:
-        """Return the tokens of a game, with true hints, played without regard to them."""
+        """Return the tokens of a game with correct hints. The player guesses at random, and ignores the hints."""
         game, turns = self._game, list[tuple[str, Verdict]]()
         secret, guess = dice.randint(1, game.numbers), ""
         while len(turns) < game.guesses - 1:
@@ -219,27 +220,28 @@ class TransformerModels:
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """A model in Hugging Face's format, and where its versions go."""
+    """A pretrained model in Hugging Face's format, and the places of its versions."""
 
     model: str
-    """The directory of the model, or its name at the hub."""
+    """The directory of the model, or the model's name on the Hugging Face Hub."""
     checkpoints: Path
-    """The directory for the versions, each under the id of its weights."""
+    """The directory that contains a directory for each version. The latter is named by the id of the version's
+    weights."""
     vllm: str | None = None
-    """The address of the vLLM that serves the versions; None to serve them in this process."""
+    """The address of the vLLM server that serves the versions; None to serve the versions in this process."""
 
 
 class PretrainedModels:
-    """A pretrained model, whose versions are saved as directories; their paths are the texts.
+    """A pretrained model and its versions. Each version is saved as a directory, and is represented by the path.
 
     Args:
-        game: the game.
-        how: the model and its directories.
+        game: the game that the model learns.
+        how: the pretrained model, and the places of its versions.
 
     Raises:
         TorchMissing: PyTorch is not installed.
         TransformersMissing: transformers is not installed.
-        Invalid: there is no such model, or vLLM cannot reload its weights.
+        Invalid: the model cannot be loaded, or vLLM cannot reload the weights of such a model.
     """
 
     first_weights = "its pretrained weights"
@@ -255,7 +257,7 @@ class PretrainedModels:
             problem = str(error).splitlines()[0]
             raise Invalid("model", f"{how.model} is no model that transformers can load ({problem})") from error
         if how.vllm is not None and config.tie_word_embeddings:
-            # vLLM 0.32 reloads the embedding, and keeps the old output layer.
+            # For such a model, vLLM 0.32 reloads the embedding but keeps the old output layer.
             raise Invalid(
                 "model",
                 f"{how.model} uses one matrix as its embedding and output layer (tie_word_embeddings), which vLLM "
@@ -264,12 +266,15 @@ class PretrainedModels:
         self.vocabulary = ChatVocabulary(tokenizer, game)
 
     def create(self, seed: int) -> LanguageModel:
-        """Return the model as it is; the seed changes nothing."""
+        """Return the pretrained model unchanged; the seed is not used."""
         del seed
         return self.load(self._how.model)
 
     def save(self, model: TokenModel, weights_id: str) -> str:
-        """Write a directory, whole or not at all, and return its path."""
+        """Write the model to the directory of the version, unless the directory exists, and return the path.
+
+        The directory appears only after it is complete.
+        """
         directory = (self._how.checkpoints / weights_id).resolve()
         if not directory.exists():
             new = directory.with_name(f"{directory.name}.new")
@@ -280,7 +285,7 @@ class PretrainedModels:
         return str(directory)
 
     def load(self, text: str) -> LanguageModel:
-        """Return the model of a directory, on a graphics card if there is one."""
+        """Return the model in the directory with the given path, on a graphics card if the machine has one."""
         lib = torch()
         # In half precision, small updates would be lost to rounding.
         module = self._lib.AutoModelForCausalLM.from_pretrained(text, dtype="float32").eval()
@@ -288,7 +293,7 @@ class PretrainedModels:
 
 
 def _tokenizer(lib: Any, game: Game) -> Any:
-    """Return a tokenizer with a token for each word of the game's chats, and for each digit."""
+    """Return a tokenizer that has one token for each word of the game's chats and one for each digit."""
     parts: Any = import_module("tokenizers")
     split = parts.pre_tokenizers.Sequence([
         parts.pre_tokenizers.Whitespace(),

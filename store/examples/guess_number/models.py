@@ -1,4 +1,7 @@
-"""Kinds of models that learn the game: how each is created, and stored as the text of a resource."""
+"""Kinds of models that learn a game of finding a number.
+
+A kind creates models, and converts models to text and back.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from store.examples.guess_number.policy import Policy, TokenModel
 
 
 class Models(Protocol):
-    """A kind of model, for one game."""
+    """A kind of model that learns one game."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -18,24 +21,27 @@ class Models(Protocol):
 
     @property
     def first_weights(self) -> str:
-        """What the weights of version 0 are, for the report."""
+        """A description of the weights of version 0, which the report of a training contains."""
         ...
 
     def create(self, seed: int) -> TokenModel:
-        """Return the model of version 0; equal seeds give equal weights."""
+        """Return the model of version 0. The same seed always gives the same weights."""
         ...
 
     def save(self, model: TokenModel, weights_id: str) -> str:
-        """Return a text from which `load` makes the same model again."""
+        """Return a text from which `load` makes the same model again.
+
+        `weights_id` is the id of the resources in which the text is stored.
+        """
         ...
 
     def load(self, text: str) -> TokenModel:
-        """Return the model that was saved as this text."""
+        """Return the model that `save` converted to the given text."""
         ...
 
 
 class GruModels:
-    """Networks with one token for each word of the game, and random weights at first."""
+    """Models that are GRU networks with one token for each word of the game. The first weights are random."""
 
     first_weights = "random weights"
 

@@ -1,4 +1,4 @@
-"""Models that predict the next token, their update, and the smallest of them: a GRU."""
+"""Base class of models that predict the next token, a small model (a GRU), and the learner that updates a model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from store.examples.guess_number.game import BEGIN
 from store.training import Trajectories
 
 WIDTH: Final = 32
-"""The width of embedding and state."""
+"""The size of the embedding of a word, and of the state of the GRU."""
 
-# Further decimals depend on the other prompts of a batch. Without rounding, weights would depend on the order of calls.
+# Further decimals of a result depend on the other prompts of its batch. Without rounding, the weights after a training
+# would depend on the order of calls.
 _DECIMALS: Final = 9
 
 
 class TorchMissing(StoreError, ImportError):
-    """PyTorch is not installed; the message says how to install it."""
+    """PyTorch is not installed. The message contains the commands that install it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -35,7 +36,7 @@ class TorchMissing(StoreError, ImportError):
 
 
 def torch() -> Any:
-    """Return the module `torch`, limited to one core, because the tensors are too small for several.
+    """Return the module `torch`, limited to one core, because the tensors are too small for several cores.
 
     Raises:
         TorchMissing: PyTorch is not installed.
@@ -50,19 +51,21 @@ def torch() -> Any:
 
 
 class Sampled(NamedTuple):
-    """A token that the policy chose, with its probability."""
+    """A token that a model chose, with its probability."""
 
     token: int
     log_prob: float
-    """The natural logarithm of its probability."""
+    """The natural logarithm of the token's probability."""
 
 
 class TokenModel(ABC):
-    """Model that predicts the next token after some tokens, evaluated for batches of prompts.
+    """Model that predicts the next token after some tokens. The model is evaluated for batches of B prompts.
+
+    A batch has the width of its longest prompt, P. Shorter prompts are padded on the left.
 
     Attributes:
         module: the PyTorch module with the weights.
-        pad: the token that fills prompts on the left.
+        pad: the padding token.
     """
 
     module: Any
@@ -75,29 +78,36 @@ class TokenModel(ABC):
 
     @abstractmethod
     def following(self, ids: Any, mask: Any, count: int) -> Any:
-        """Return (B, count, words): the log probabilities of the tokens after each of the last `count` positions.
+        """Return the log probabilities of every possible next token, for each of the last `count` positions.
 
         Args:
-            ids: (B, P) the tokens.
-            mask: (B, P) 1 for tokens, 0 for padding.
+            ids: the tokens, of shape (B, P).
+            mask: 1 for tokens and 0 for padding, of shape (B, P).
             count: the number of positions.
+
+        Returns:
+            A tensor of shape (B, count, number of possible tokens).
         """
 
     def log_probs(self, ids: Any, mask: Any) -> Any:
-        """Return (B, words): the log probabilities of the next word after prompts (B, P) that are padded on the left.
+        """Return the log probabilities of every possible next token after each prompt.
 
         Args:
-            ids: the tokens.
-            mask: 1 for tokens, 0 for padding.
+            ids: the tokens, of shape (B, P).
+            mask: 1 for tokens and 0 for padding, of shape (B, P).
+
+        Returns:
+            A tensor of shape (B, number of possible tokens).
         """
         return self.following(ids, mask, 1)[:, 0]
 
     def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> list[Sampled]:
-        """Return the next token after each prompt.
+        """Return a next token for each prompt, chosen according to the probabilities.
 
         Args:
             prompts: the tokens of each prompt.
-            draws: a number in [0, 1) for each prompt, which determines the token: equal draws give equal tokens.
+            draws: a number in [0, 1) for each prompt, which makes the choice. The same number always chooses the same
+                token after the same prompt.
         """
         lib = torch()
         longest = max(map(len, prompts))
@@ -118,17 +128,17 @@ class TokenModel(ABC):
         return base64.b85encode(written.getvalue()).decode()
 
     def load_text(self, text: str) -> Self:
-        """Replace the weights by those in a text, and return the model."""
+        """Replace the weights of this model by the weights in a text of `to_text`, and return this model."""
         self.module.load_state_dict(torch().load(io.BytesIO(base64.b85decode(text)), weights_only=True))
         return self
 
 
 class Policy(TokenModel):
-    """Model that predicts the probabilities of the next word after some words: embedding, GRU, one linear layer.
+    """Small model whose tokens are words. It consists of an embedding, a GRU and one linear layer.
 
     Args:
-        words: the number of words.
-        seed: the seed of the weights.
+        words: the number of words that the model knows.
+        seed: the seed of the random weights.
 
     Raises:
         TorchMissing: PyTorch is not installed.
@@ -144,7 +154,8 @@ class Policy(TokenModel):
                 "cell": lib.nn.GRUCell(WIDTH, WIDTH),
                 "head": lib.nn.Linear(WIDTH, words),
             })  # fmt: skip
-        # In single precision, a choice could depend on the rest of its batch, so a training could not be repeated.
+        # In single precision, the choice of a word could depend on the other prompts of the batch. A repeated training
+        # could then have another result.
         self.module.double()
 
     def following(self, ids: Any, mask: Any, count: int) -> Any:
@@ -160,33 +171,38 @@ class Policy(TokenModel):
 
     @classmethod
     def from_text(cls, words: int, text: str) -> Self:
-        """Return a policy with the weights in a text."""
+        """Return a policy with the weights in a text of `to_text`."""
         return cls(words).load_text(text)
 
 
 def _drawn(log_probs: Sequence[float], draw: float) -> Sampled:
     upper = accumulate(math.exp(log_prob) for log_prob in log_probs)
-    # If rounding leaves the sum below the draw, the last token is chosen.
+    # If the sum of all probabilities is not greater than the draw because of rounding, the last token is chosen.
     token = next((place for place, end in enumerate(upper) if draw < end), len(log_probs) - 1)
     return Sampled(token, round(log_probs[token], _DECIMALS))
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """The parameters of the update: PPO's clipped objective with an entropy bonus."""
+    """The parameters of the updates of a model, which use PPO's clipped objective with an entropy bonus."""
 
     rate: float = 0.02
+    """The learning rate."""
     passes: int = 4
+    """The number of updates with each batch."""
     clip: float = 0.2
+    """The maximum useful distance from 1 of a token's new probability divided by its old probability. The objective
+    does not reward a greater distance."""
     entropy: float = 0.01
+    """The weight of the entropy bonus."""
     norm: float = 1.0
     """The maximum norm of the gradient."""
     rows: int | None = None
-    """The number of rows that are processed at once, which limits the memory; None for all."""
+    """The maximum number of rows that are processed at once, to limit the memory; None for all rows."""
 
 
 class Learner:
-    """Optimizer of a model's weights, which are changed in place."""
+    """Optimizer of a model. It changes the weights of the given model in place."""
 
     def __init__(self, model: TokenModel, how: Learning) -> None:
         self._model = model
@@ -194,11 +210,15 @@ class Learner:
         self._adam = torch().optim.Adam(model.module.parameters(), lr=how.rate)
 
     def learn(self, batch: Trajectories, advantages: Sequence[float]) -> float:
-        """Increase the probability of calls with an advantage above 0, decrease the others; return the mean entropy.
+        """Increase the probability of responses with an advantage above 0, and decrease that of other responses.
 
         Args:
-            batch: a row for each call.
-            advantages: the advantage of each row, which is that of each token of its response.
+            batch: the calls of the model, with one row for each call.
+            advantages: the advantage of each row, which says how much better its reward is than that of similar calls.
+                Every token of a response has the advantage of its row.
+
+        Returns:
+            The mean entropy of the choice of a token in the last pass.
         """
         lib, how = torch(), self._how
         device = next(self._model.module.parameters()).device
@@ -219,9 +239,9 @@ class Learner:
         return entropy
 
     def _gain(self, batch: Trajectories, rows: slice, made: Any, worth: Any, device: Any) -> tuple[Any, Any]:
-        """Return the sums of the clipped objective and of the entropy over the tokens of some rows."""
+        """Return two sums over the response tokens of some rows: the clipped objective, and the entropy."""
         lib, clip = torch(), self._how.clip
-        # The last token is followed by none.
+        # No token follows the last token, so the model need not predict one.
         ids = lib.tensor(batch.input_ids[rows], device=device)[:, :-1]
         mask = lib.tensor(batch.attention_mask[rows], device=device)[:, :-1]
         chosen = lib.tensor(batch.responses[rows], device=device)[made]

@@ -1,4 +1,4 @@
-"""Report of a training, in words and as a chart."""
+"""Report of a training on a game of finding a number, in words and as a chart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def sentence(algorithm: Grpo) -> str:
-    """Return a summary of the result, and the results of simple players."""
+    """Return a summary of the result, with the success of two simple strategies for comparison."""
     steps, game = algorithm.steps, algorithm.course.game
     return (
         f"In {len(steps)} steps of {steps[0].games} games each, a policy of {algorithm.size:,} weights "
@@ -26,14 +26,14 @@ def sentence(algorithm: Grpo) -> str:
 
 
 def chart(algorithm: Grpo) -> str:
-    """Return the chart, as SVG."""
+    """Return the chart of the training as SVG."""
     steps, course = algorithm.steps, algorithm.course
     marks = [("ignoring the hints", course.game.by_luck), ("halving the range", course.game.by_halving)]
     return draw([step.found for step in steps], marks, sentence(algorithm))
 
 
 def progress(step: StepResult, steps: int, seconds: float) -> str:
-    """Return a line about one step."""
+    """Return a line about one step. `steps` is the number of all steps, and `seconds` is the duration of this step."""
     return (
         f"step {step.number + 1:{len(str(steps))}} of {steps}: found in {percent(step.found):>5} of {step.games} "
         f"games, learned from {step.calls} calls, entropy {step.entropy:.2f}, {seconds:.1f} s"
@@ -41,7 +41,7 @@ def progress(step: StepResult, steps: int, seconds: float) -> str:
 
 
 def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[str]:
-    """Yield the lines of the final report."""
+    """Yield the lines of the final report. `seconds` is the duration of the whole training."""
     steps, course = algorithm.steps, algorithm.course
     yield sentence(algorithm)
     yield from _exams(algorithm.exams)
@@ -74,7 +74,7 @@ def _exams(exams: Sequence[Exam]) -> Iterator[str]:
 
 
 def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
-    """Return a description of the unmet requirements; None if the result meets all."""
+    """Return a description of the requirements and the result, or None if the result meets the requirements."""
     if course.is_learned(steps):
         return None
     return (
@@ -85,12 +85,12 @@ def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
 
 
 def percent(part: float) -> str:
-    """Return a fraction in percent."""
+    """Return a fraction as text in percent."""
     return f"{100 * part:.0f} %"
 
 
 def _some(step: StepResult) -> list[int]:
-    """Return three secrets of a step: the first, one in the middle, the last."""
+    """Return at most three secrets of a step: the smallest, one in the middle, and the greatest."""
     secrets = sorted(step.shown)
     return sorted({secrets[0], secrets[len(secrets) // 2], secrets[-1]})
 

@@ -1,4 +1,7 @@
-"""Server of the policy: OpenAI's chat completions; concurrent calls form a batch, which is answered token by token."""
+"""HTTP server of a policy, the model that a training improves. It supports OpenAI's chat completions.
+
+Concurrent calls form a batch. The policy generates the next token of all answers of a batch at once.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _START_SECONDS: Final = 30.0
 
 
 class Sampler(Protocol):
-    """A model of the next word: a `Policy`, or a substitute."""
+    """A model that chooses the next token: a `Policy`, or another model."""
 
     def sample(self, prompts: Sequence[Sequence[int]], draws: Sequence[float]) -> Sequence[Sampled]:
         """Return the next token after each prompt, as `Policy.sample` does."""
@@ -51,16 +54,16 @@ class _Call:
 
 
 class PolicyServer:
-    """Server of one version of a policy at a time, in a thread of its own, on this machine.
+    """Server that serves one version of a policy at a time. It runs in a separate thread, only for this machine.
 
     Args:
-        vocabulary: the vocabulary of the policy, such as a game.
+        vocabulary: the conversion between messages and the tokens of the policy.
         port: the port to listen on; 0 for any free port.
 
     Attributes:
         url: the address of the server.
         calls: the number of answered calls.
-        batches: the number of batches.
+        batches: the number of batches in which the calls were answered.
     """
 
     def __init__(self, vocabulary: Vocabulary, port: int = 0) -> None:
@@ -75,7 +78,7 @@ class PolicyServer:
         self._server: _Server | None = None
 
     def serve(self, name: str, policy: Sampler) -> None:
-        """Serve this model with these weights, and no other model, from now on."""
+        """Serve this policy under this name, instead of the policy that was served before."""
         self._serves = (name, policy)
 
     async def __aenter__(self) -> Self:
@@ -120,7 +123,7 @@ class PolicyServer:
         """Return the parsed request.
 
         Raises:
-            Invalid: the model is not served, or the messages are not a game.
+            Invalid: the request names another model than the served model, or the messages are not those of a game.
         """
         given = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
         if not isinstance(given.get("messages"), list):
@@ -206,5 +209,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        # The program that contains the server handles Ctrl+C, so the server does not.
+        # The program that contains the server handles Ctrl+C, so the server must not handle signals.
         yield

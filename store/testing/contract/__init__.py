@@ -1,8 +1,8 @@
-"""Contract of every store, with one promise per test.
+"""Contract of stores: tests that every store must pass. Each test checks one promise.
 
-To test a backend, subclass `StoreContract` in a test module and define two fixtures: `clock`, a
-`store.testing.ManualClock`, and `store`, an open, empty store that reads this clock and was opened with
-`scan_debounce_seconds=0`:
+To test a store, subclass `StoreContract` in a test module and define two fixtures. The fixture `clock` must return a
+`store.testing.ManualClock`. The fixture `store` must return an open, empty store that uses this clock. If the store has
+the argument `scan_debounce_seconds`, its value must be 0:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -14,8 +14,9 @@ To test a backend, subclass `StoreContract` in a test module and define two fixt
             async with MyStore(clock=clock) as store:
                 yield store
 
-The tests need pytest and pytest-asyncio. Each class of the other modules tests a part of the contract. Optional
-features are not part of `StoreContract`: `AnnotationsContract` is for stores with labels and notes.
+The tests require pytest and pytest-asyncio. Each class of the other modules tests a part of the contract. Optional
+features are not part of `StoreContract`. `AnnotationsContract` contains the tests for stores that support labels and
+notes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pkgutil import iter_modules
 
 import pytest
 
-# pytest explains failed assertions only in modules that it rewrites. By default it rewrites only test modules.
+# pytest explains failed assertions only in modules that it rewrites. By default, it rewrites only test modules. So the
+# modules of the contract are registered before they are imported.
 pytest.register_assert_rewrite(*[f"{__name__}.{module.name}" for module in iter_modules(__path__)])
 
 from store.testing.contract.annotations import AnnotationsContract  # noqa: E402 - rewritten above
@@ -98,4 +100,4 @@ class StoreContract(
     ConcurrencyContract,
     ClosingContract,
 ):
-    """The whole contract."""
+    """The whole contract without optional features."""

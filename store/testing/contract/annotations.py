@@ -1,4 +1,4 @@
-"""Contract of labels and notes: they are stored with their rollout, have a history, and change nothing else."""
+"""Contract of labels and notes of a rollout, a task in the store: they have a history, and change nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["AnnotationsContract"]
 
 
 class AnnotationsContract:
-    """Labels and notes."""
+    """Tests of labels and notes."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,7 @@
-"""Contract of errors of attempts: they are stored in the log and do not reopen a rollout that has ended."""
+"""Contract of the errors of attempts: errors are stored in the log, and do not reopen a rollout that has ended.
+
+A rollout is a task in the store, and an attempt is one execution of a rollout.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ ERROR = AttemptError(type="LookupError", message="no such page", span_id="00f067
 
 
 class AttemptErrorsContract:
-    """update_attempt with an error."""
+    """Tests of `update_attempt` with an error."""
 
     pytestmark = pytest.mark.asyncio
 
@@ -75,7 +78,7 @@ class AttemptErrorsContract:
 
 
 async def errors_of(store: Store, rollout: Rollout) -> list[Any]:
-    """Return the errors in a rollout's history; the test is skipped for a store without a history."""
+    """Return the errors in a rollout's history. If the store has no history, the test is skipped."""
     try:
         history = await store.log.history(rollout.rollout_id)
     except Unsupported as error:

@@ -1,4 +1,7 @@
-"""Contract of attempts that are started and updated, and of rollouts that are updated directly."""
+"""Contract of calls that start and update attempts, and of calls that update rollouts directly.
+
+A rollout is a task in the store, and an attempt is one execution of a rollout.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ TERMINAL: list[Any] = ["succeeded", "failed", "cancelled"]
 
 
 class RolloutUpdatesContract:
-    """update_rollout and get_rollout_by_id."""
+    """Tests of `update_rollout` and `get_rollout_by_id`."""
 
     pytestmark = pytest.mark.asyncio
 
@@ -115,7 +118,7 @@ class RolloutUpdatesContract:
 
 
 class AttemptsContract:
-    """start_attempt, update_attempt, and the effect of an attempt's status on its rollout."""
+    """Tests of `start_attempt` and `update_attempt`, and of the effect of an attempt's status on its rollout."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -39,7 +39,7 @@ def nested(values: list[Any]) -> list[Any]:
 
 
 class BadInputContract:
-    """Values, names, sizes and types that are refused on every backend alike."""
+    """Tests of values, names, sizes and types that every store must refuse."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -15,7 +15,7 @@ __all__ = ["ClosingContract"]
 
 
 class ClosingContract:
-    """close and `async with`."""
+    """Tests of `close` and `async with`."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,4 @@
-"""Contract of concurrent calls: every call is atomic, from any task, thread and event loop."""
+"""Contract of concurrent calls: each call is atomic, and calls may come from any task, thread and event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ConcurrencyContract"]
 
 
 class ConcurrencyContract:
-    """Many calls at once."""
+    """Tests of many calls at the same time."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,7 @@
-"""Initial situations of many tests, and short reads of their results."""
+"""Functions that prepare a store for a test, and functions that read the results.
+
+A rollout is a task in the store, and an attempt is one execution of a rollout by a worker.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +14,35 @@ __all__ = ["attempt_of", "attempts_of", "reread", "started", "statuses", "worker
 
 
 async def started(store: Store, *, worker_id: str | None = None, **config: Any) -> AttemptedRollout:
-    """Start a rollout whose config has these fields."""
+    """Start a rollout with a `RolloutConfig` that has the given fields, and return the rollout."""
     return await store.start_rollout({"task": "contract"}, config=RolloutConfig(**config), worker_id=worker_id)
 
 
 async def reread(store: Store, rollout: Rollout) -> Rollout:
-    """Return the current rollout."""
+    """Return the current state of the rollout."""
     found = await store.get_rollout_by_id(rollout.rollout_id)
     assert found is not None
     return found
 
 
 async def attempts_of(store: Store, rollout: Rollout) -> list[Attempt]:
-    """Return the attempts of the rollout, first to last."""
+    """Return the attempts of the rollout, from the first to the last."""
     return list(await store.query_attempts(rollout.rollout_id))
 
 
 async def attempt_of(store: Store, rollout: Rollout, sequence_id: int = 1) -> Attempt:
-    """Return one attempt of the rollout by its sequence id."""
+    """Return the attempt of the rollout with the given sequence id."""
     (found,) = [one for one in await attempts_of(store, rollout) if one.sequence_id == sequence_id]
     return found
 
 
 async def statuses(store: Store, rollout: Rollout) -> tuple[str, ...]:
-    """Return the status of the rollout, followed by the statuses of its attempts, first to last."""
+    """Return the status of the rollout, followed by the statuses of its attempts from the first to the last."""
     return ((await reread(store, rollout)).status, *(one.status for one in await attempts_of(store, rollout)))
 
 
 async def worker_of(store: Store, worker_id: str) -> Worker:
-    """Return the worker; this read does not sweep."""
+    """Return the worker. Unlike most reads, this read does not make the store look for attempts that exceed a limit."""
     found = await store.get_worker_by_id(worker_id)
     assert found is not None
     return found

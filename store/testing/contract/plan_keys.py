@@ -1,4 +1,4 @@
-"""Contract of plan keys: a rollout that is enqueued twice under one key runs once."""
+"""Contract of plan keys: if a rollout (a task) is enqueued twice with the same key, the store contains it only once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keyed(key: str, value: Any) -> EnqueueRolloutRequest:
 
 
 class PlanKeyContract:
-    """The metadata keys `rollbook.key`, `rollbook.group` and `rollbook.step`."""
+    """Tests of the metadata keys `rollbook.key`, `rollbook.group` and `rollbook.step`."""
 
     pytestmark = pytest.mark.asyncio
 

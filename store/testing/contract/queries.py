@@ -1,4 +1,7 @@
-"""Contract of queries for rollouts, attempts, resources and workers, and of the queries that are refused."""
+"""Contract of queries for rollouts, attempts, resources and workers, and of queries that a store must refuse.
+
+A rollout is a task in the store, and an attempt is one execution of a rollout by a worker.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def ids(page: Any) -> list[str]:
 
 
 async def query(store: Store, noun: str, **arguments: Any) -> Any:
-    """Call one of the five queries with common arguments; attempts and spans are those of an unknown rollout."""
+    """Call the query for a kind of objects. Attempts and spans are queried for a rollout that does not exist."""
     calls: dict[str, Any] = {
         "rollouts": store.query_rollouts,
         "workers": store.query_workers,
@@ -41,7 +44,7 @@ NOUNS = ["rollouts", "workers", "resources", "attempts", "spans"]
 
 
 class QueriesContract:
-    """Filters, order and pages of rollouts, attempts, resources and workers."""
+    """Tests of filters, order and pages of rollouts, attempts, resources and workers."""
 
     pytestmark = pytest.mark.asyncio
 

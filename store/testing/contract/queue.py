@@ -1,4 +1,4 @@
-"""Contract of the queue: rollouts are created, wait and are claimed."""
+"""Contract of the queue of rollouts, which are tasks: a rollout is enqueued, waits, and is claimed by a worker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def requests(*inputs: Any) -> list[EnqueueRolloutRequest]:
 
 
 class QueueContract:
-    """Enqueue, start, dequeue: ids, defaults, order, and the effects of a claim."""
+    """Tests of enqueueing, starting and claiming rollouts: ids, defaults, order, and the effects of a claim."""
 
     pytestmark = pytest.mark.asyncio
 

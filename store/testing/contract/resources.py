@@ -1,4 +1,4 @@
-"""Contract of resources, which an algorithm publishes for its agents."""
+"""Contract of resources: models and prompts that an algorithm publishes for its agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ResourcesContract"]
 
 
 class ResourcesContract:
-    """add_resources, update_resources, the latest resources, and the resources of rollouts."""
+    """Tests of `add_resources` and `update_resources`, of the latest resources, and of the resources of rollouts."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -16,7 +16,7 @@ __all__ = ["ResultsContract"]
 
 
 class ResultsContract:
-    """Pages, and the immutability of results."""
+    """Tests of pages, and of the immutability of results."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,4 @@
-"""Contract of retries after an attempt did not succeed."""
+"""Contract of retries. A rollout is a task, and an attempt is one execution of it that may fail and be retried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNSUCCESSFUL: list[Any] = ["failed", "timeout", "unresponsive"]
 
 
 class RetriesContract:
-    """The outcomes that are retried, the number of retries, and the next attempt."""
+    """Tests of the outcomes that are retried, of the number of retries, and of the next attempt."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,4 @@
-"""Contract of span numbers: a rollout's numbers have no gaps, and none is returned twice."""
+"""Contract of span numbers: the numbers that a store returns for a rollout have no gaps, and no number is repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ __all__ = ["SpanNumbersContract"]
 
 
 class SpanNumbersContract:
-    """get_next_span_sequence_id, get_many_span_sequence_ids, and the effect of explicit numbers on them."""
+    """Tests of `get_next_span_sequence_id` and `get_many_span_sequence_ids`.
+
+    A span may also be stored with a number of the caller's choice; the tests check the effect on later numbers.
+    """
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,6 +1,7 @@
 """Contract of queries for spans.
 
-The rules are those of every query, with one exception: `filter_logic="or"` without a filter finds nothing.
+Queries for spans have the same rules as other queries, with one exception. With `filter_logic="or"` and no filter, a
+query for spans finds nothing, but other queries find everything.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ __all__ = ["SpanQueriesContract"]
 
 
 class SpanQueriesContract:
-    """query_spans."""
+    """Tests of `query_spans`."""
 
     pytestmark = pytest.mark.asyncio
 
     async def traced(self, store: Store) -> AttemptedRollout:
-        """Store three spans that differ in every field that a query can filter by."""
+        """Store three spans that differ in every field for which a query has a filter."""
         rollout = await started(store)
         await store.add_many_spans(
             [

@@ -1,4 +1,8 @@
-"""Contract of spans: their fields, their effect as signs of life, and the statuses that they change."""
+"""Contract of spans: the fields of a span, and the effects of a new span on its attempt and rollout.
+
+A rollout is a task in the store, and an attempt is one execution of a rollout. A new span shows that the attempt is
+still alive.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ __all__ = ["SpansContract"]
 
 
 async def ended(store: Store, status: Any, **config: Any) -> AttemptedRollout:
-    """Start a rollout and bring its only attempt into this status."""
+    """Start a rollout, set the status of its only attempt, and return the rollout."""
     rollout = await started(store, **config)
     await store.update_attempt(rollout.rollout_id, "latest", status=status)
     return rollout
@@ -30,7 +34,7 @@ async def span_ids(store: Store, attempt: Attempt) -> list[str]:
 
 
 class SpansContract:
-    """add_span, add_many_spans, add_otel_span."""
+    """Tests of `add_span`, `add_many_spans` and `add_otel_span`."""
 
     pytestmark = pytest.mark.asyncio
 

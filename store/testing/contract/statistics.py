@@ -12,7 +12,7 @@ __all__ = ["StatisticsContract"]
 
 
 class StatisticsContract:
-    """statistics and capabilities."""
+    """Tests of `statistics` and `capabilities`."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,6 +1,6 @@
-"""Contract of waiting calls: for the ends of rollouts, and for rollouts to claim.
+"""Contract of calls that wait until rollouts end, or until a rollout can be claimed. A rollout is a task in the queue.
 
-Waiting is measured in real seconds, independent of the store's clock.
+The time limit of such a call is measured in real seconds. It does not depend on the store's clock, which tests move.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PARKED = 0.05
 """Seconds after which a started call is assumed to wait."""
 
 PROMPT = 0.25
-"""Seconds within which a wakeup arrives on a machine that is not busy."""
+"""The maximum time in seconds after which a waiting call must return, on a machine that is not busy."""
 
 HUNG = 10.0
 """Seconds after which a call that has not returned is assumed to hang."""
 
 
 async def parked(call: Awaitable[T]) -> Future[T]:
-    """Start the call and give it time to wait."""
+    """Start the call, wait long enough for it to begin waiting, and return its future."""
     waiting = asyncio.ensure_future(call)
     await asyncio.sleep(PARKED)
     assert not waiting.done(), "the call answered instead of waiting"
@@ -54,12 +54,12 @@ async def given_up(task: Future[Any]) -> None:
 
 
 async def fastest_of_three(measured: Callable[[], Awaitable[float]]) -> float:
-    """Return the shortest of three measurements in seconds, because a busy machine may delay one of them."""
+    """Measure three times, and return the shortest time in seconds, because a busy machine may delay a measurement."""
     return min([await measured() for _ in range(3)])
 
 
 class WaitingContract:
-    """wait_for_rollouts."""
+    """Tests of `wait_for_rollouts`."""
 
     pytestmark = pytest.mark.asyncio
 
@@ -186,7 +186,8 @@ class WaitingContract:
         task = await parked(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id]))
         late = await started(store, timeout_seconds=0.2, worker_id="w1")
         clock.advance(1)
-        # Reads of the rollout would sweep, so the test reads only the worker until the waiting call has swept.
+        # A read of the rollout would itself make the store look for attempts that exceed a limit. A read of the worker
+        # does not, so the worker shows whether the waiting call has made the store look.
         for _ in range(int(HUNG / PARKED)):
             if (await worker_of(store, "w1")).status == "unknown":
                 break
@@ -202,7 +203,7 @@ class WaitingContract:
 
 
 class WaitingForWorkContract:
-    """dequeue_rollout and dequeue_many_rollouts with `wait_seconds`."""
+    """Tests of `dequeue_rollout` and `dequeue_many_rollouts` with `wait_seconds`."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,7 +1,8 @@
-"""Contract of the watchdog: attempts that exceed their time limit or send no sign of life.
+"""Contract of the watchdog, which ends attempts that exceed their time limit or send no sign of life.
 
-With `scan_debounce_seconds=0` every call that sweeps does so at once. `get_worker_by_id` does not sweep, so the worker
-of a stuck attempt shows whether a sweep has run.
+An attempt is one execution of a rollout, a task in the store. Many methods sweep: before their own work, they end such
+attempts. With `scan_debounce_seconds=0`, each call of these methods sweeps. `get_worker_by_id` does not sweep, so it
+can show whether an earlier call has ended the attempt of a worker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ YEAR = 365 * 24 * 3600
 
 
 async def call_marked(store: Store, name: str, other: Rollout) -> None:
-    """Call one of the methods that sweep, for another rollout than the stuck one."""
+    """Call a method that sweeps. `other` is a rollout whose attempt does not exceed a limit."""
     calls: dict[str, Any] = {
         "start_rollout": lambda: store.start_rollout(1),
         "enqueue_rollout": lambda: store.enqueue_rollout(1),
@@ -65,7 +66,7 @@ MARKED = [
 
 
 class WatchdogContract:
-    """Time limits, silence, and their effects on the attempt, the rollout and the worker."""
+    """Tests of time limits and of silence, and of their effects on the attempt, the rollout and the worker."""
 
     pytestmark = pytest.mark.asyncio
 

@@ -1,4 +1,7 @@
-"""Contract of workers and their statuses."""
+"""Contract of workers, which execute rollouts (tasks), and of the statuses of workers.
+
+An attempt is one execution of a rollout by a worker.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ __all__ = ["WorkersContract"]
 
 
 class WorkersContract:
-    """A worker's status, which follows from its attempts, polls and heartbeats."""
+    """Tests of a worker's status, which depends on the worker's attempts, polls and heartbeats."""
 
     pytestmark = pytest.mark.asyncio
 

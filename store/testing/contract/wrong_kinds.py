@@ -26,7 +26,7 @@ Case = tuple[str, Callable[[Any], Awaitable[Any]], Sequence[Any]]
 
 
 async def expect_refused(cases: Sequence[Case]) -> None:
-    """Expect that each call refuses each value with an error that contains the argument's name."""
+    """Check that each call refuses each value with an error that contains the argument's name."""
     for field, call, values in cases:
         for value in values:
             with pytest.raises(Invalid) as refused:
@@ -36,7 +36,7 @@ async def expect_refused(cases: Sequence[Case]) -> None:
 
 
 class WrongKindsContract:
-    """Arguments of another type are refused on every backend, without any effect."""
+    """Tests that every store refuses arguments of a wrong type, and that such calls change nothing."""
 
     pytestmark = pytest.mark.asyncio
 
