@@ -205,6 +205,16 @@ async def test_what_cannot_be_followed_is_refused(store: Store, client: Client) 
         assert await stream.frame() is None
 
 
+async def test_a_socket_of_a_missing_run_gets_an_error_frame_and_a_refusal(client: Client) -> None:
+    socket = paths.path(paths.RUN_SOCKET, rollout_id="ro-none")
+    async with client.session.ws_connect(client.url + socket) as connection:
+        frame = await connection.receive_json()
+        assert (frame["kind"], frame["error_type"], frame["error_kind"]) == ("error", "NotFound", "rollout")
+        assert (frame["key"], frame["retryable"]) == ("ro-none", False)
+        closing = await connection.receive()
+        assert (closing.type, closing.data) == (aiohttp.WSMsgType.CLOSE, 1008)
+
+
 @pytest.fixture(params=[SQLITE, POSTGRES])
 def keyed_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database with keys of its own."""

@@ -230,12 +230,17 @@ class Feed(Feeding):
         logger.error("a stream failed on %s", type(error).__name__, exc_info=error)
         return self._frame("error", detail="Internal server error", error_type=type(error).__name__, retryable=True)
 
-    def _frame(self, kind: str, **more: Any) -> Frame:
+    def _frame(self, kind: str, /, **more: Any) -> Frame:
         return frame(kind, self._cursor, self._position, self._seq, **more)
 
 
-def frame(kind: str, cursor: str | None, position: int, seq: int, **more: Any) -> Frame:
-    """Return a frame without an event."""
+def frame(kind: str, cursor: str | None, position: int, seq: int, /, **more: Any) -> Frame:
+    """Return a frame without an event.
+
+    The fields of an error may contain `kind`, for example what was not found. The frame has it as `error_kind`.
+    """
+    if "kind" in more:
+        more["error_kind"] = more.pop("kind")
     fields = {"v": 1, "kind": kind, "cursor": cursor, "position": position, "seq": seq, **more}
     return Frame(kind, cursor, dumps(fields))
 
