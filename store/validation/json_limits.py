@@ -85,10 +85,13 @@ def _find_fault(value: Any, path: str, depth: int) -> None:
 
 
 def _check_number(value: float, path: str) -> None:
-    if not math.isfinite(value):
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            # Python refuses to write integers of more than 4,300 digits.
+            shown = f"the integer {value}" if value.bit_length() <= 256 else "an integer"
+            raise Invalid(path, f"{shown} needs more than 64 bits; send it as text")
+    elif not math.isfinite(value):
         raise Invalid(path, f"{value} is not JSON; send null or text instead")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise Invalid(path, f"the integer {value} needs more than 64 bits; send it as text")
 
 
 def _check_text(value: str, path: str) -> None:

@@ -151,7 +151,7 @@ def _reserved(metadata: dict[str, Any], path: str) -> dict[str, str | int]:
         if isinstance(value, str):
             check_text(value, f"{path}metadata.{key}")
         elif not -(2**63) <= value < 2**63:
-            raise Invalid(f"{path}metadata.{key}", f"the integer {value} needs more than 64 bits")
+            raise Invalid(f"{path}metadata.{key}", "an integer of more than 64 bits cannot be stored")
         found[key] = value
     return found
 
@@ -305,8 +305,8 @@ def _config(given: Any, path: str) -> Json:
     config: RolloutConfig = RolloutConfig() if given is None else _checked(_CONFIG, given, f"{path}config")
     for name in ("timeout_seconds", "unresponsive_seconds"):
         value = getattr(config, name)
-        if value is not None and not math.isfinite(value):
-            raise Invalid(f"{path}config.{name}", f"{value} is not a duration; leave it out for no limit")
+        if value is not None and not 0 <= value < math.inf:
+            raise Invalid(f"{path}config.{name}", f"{value} is not a duration of 0 or more; leave it out for no limit")
     # The keys are sorted as they are stored, so that equal configs have equal texts.
     return {
         "max_attempts": config.max_attempts,

@@ -19,7 +19,7 @@ __all__ = ["BadInputContract"]
 ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 
-NUMBERS: list[Any] = [float("nan"), float("inf"), float("-inf"), 2**64, -(2**63) - 1]
+NUMBERS: list[Any] = [float("nan"), float("inf"), float("-inf"), 2**64, -(2**63) - 1, 10**400, -(10**5000)]
 TEXTS: list[Any] = ["a\0b", "\ud800", "x\udfff"]
 NOT_JSON: list[Any] = [b"bytes", {1, 2}, object(), {1: "a number as key"}, {"a\0b": 1}, {"\ud800": 1}, ENDLESS]
 UNKEEPABLE = [*NUMBERS, *TEXTS, *NOT_JSON]
@@ -114,7 +114,7 @@ class BadInputContract:
 
     async def test_limits_that_are_no_numbers_are_refused(self, store: Store) -> None:
         for name in ("timeout_seconds", "unresponsive_seconds"):
-            for value in (float("nan"), float("inf")):
+            for value in (float("nan"), float("inf"), -5.0):
                 fields: dict[str, Any] = {name: value}
                 with pytest.raises(ValueError, match=name):
                     await store.enqueue_rollout(1, config=RolloutConfig(**fields))
