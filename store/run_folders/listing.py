@@ -53,7 +53,7 @@ def run_with_events(root: Path, run: str) -> dict[str, Any]:
 def events_of(place: Place) -> list[dict[str, Any]]:
     """Return the events of a run in the order of its file; `seq` counts them from 1."""
     try:
-        lines, _ = split(place.own(EVENTS).read_bytes())
+        lines, _ = split(reading.read_file(place.own(EVENTS)))
     except FileNotFoundError:
         return []
     return [{**line.value, "rerun_seq": line.rerun_seq, "seq": number} for number, line in enumerate(lines, 1)]

@@ -104,7 +104,7 @@ def read(place: Place) -> Folder:
     """
     path = place.own(names.META)
     try:
-        text = path.read_bytes().decode()
+        text = read_file(path).decode()
         meta = forms.loads(text)
     except (ValueError, OSError) as error:
         raise Invalid(path.name, f"{path} cannot be read ({error}); repair it or remove the folder") from None
@@ -127,6 +127,18 @@ def read(place: Place) -> Folder:
     )
     _add_files(folder)
     return folder
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file. Reading a named pipe or a device could block for ever.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        Invalid: the path is not a regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise Invalid(path.name, f"{path} is not a regular file; replace it or remove the folder")
+    return path.read_bytes()
 
 
 def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str | None]:
@@ -163,7 +175,7 @@ def _id(meta: dict[str, Any], name: str, path: Path) -> str | None:
 
 def _own_lines(place: Place, stem: str) -> bytes | None:
     try:
-        return place.own(stem).read_bytes()
+        return read_file(place.own(stem))
     except FileNotFoundError:
         return None
 
@@ -189,6 +201,8 @@ def _add_files(folder: Folder) -> None:
 def _problem(path: Path) -> str | None:
     if path.is_symlink():
         return "is a link; what it leads to is not imported"
+    if not path.is_file():
+        return "is not a regular file; it is not imported"
     size = path.stat().st_size
     return f"has {size} bytes; at most {_LARGEST_FILE} are imported" if size > _LARGEST_FILE else None
 
@@ -230,7 +244,7 @@ def _described(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
 def read_sidecar(place: Place) -> Sidecar | None:
     """Return the sidecar of a run; None if it is missing or damaged."""
     try:
-        return Sidecar.model_validate_json(place.own(names.SIDECAR).read_bytes())
+        return Sidecar.model_validate_json(read_file(place.own(names.SIDECAR)))
     except (FileNotFoundError, ValidationError):
         return None
 
@@ -245,7 +259,7 @@ def files_of_newest(folder: Path) -> list[str]:
 def meta_of(place: Place) -> dict[str, Any] | None:
     """Return the metadata of a run without reading its files; None if it cannot be read."""
     try:
-        meta = forms.loads(place.own(names.META).read_bytes().decode())
+        meta = forms.loads(read_file(place.own(names.META)).decode())
     except (ValueError, OSError, StoreError):
         return None
     return cast("dict[str, Any]", meta) if isinstance(meta, dict) else None

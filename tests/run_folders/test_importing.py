@@ -6,6 +6,7 @@ Acceptance scenarios 9, 10 and 52 to 56.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -346,6 +347,24 @@ async def test_links_and_hidden_files_are_not_followed(store: Store, tmp_path: P
     (folder / ".hidden").write_text("no")
     (report,) = await imported(store, tmp_path / "in")
     assert (report.artifacts, [each.file for each in report.warnings]) == (0, ["RIG", "x.txt"])
+
+
+async def test_a_named_pipe_is_reported_and_never_waited_for(store: Store, tmp_path: Path) -> None:
+    folder = Written(files={}).write(tmp_path)
+    os.mkfifo(folder / "x.txt")
+    (report,) = await imported(store, tmp_path)
+    assert (report.outcome, [each.file for each in report.warnings]) == ("imported", ["x.txt"])
+
+
+@pytest.mark.parametrize("name", ["run_meta.json", "run_events.jsonl"])
+async def test_a_run_whose_own_file_is_a_named_pipe_is_refused(store: Store, tmp_path: Path, name: str) -> None:
+    own = Written().write(tmp_path) / name
+    own.unlink(missing_ok=True)
+    os.mkfifo(own)
+    (report,) = await imported(store, tmp_path)
+    assert report.outcome == "refused"
+    assert report.reason is not None
+    assert f"{own} is not a regular file" in report.reason
 
 
 async def test_a_run_of_the_store_itself_is_not_imported_into_it(store: Store, tmp_path: Path) -> None:
