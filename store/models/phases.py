@@ -81,7 +81,8 @@ class Checkpoint(Frozen):
 class Overlay(Frozen):
     """The keys that a run takes from its checkpoint.
 
-    A run that starts from a checkpoint has a fresh state first. The checkpoint's values then replace these keys of it.
+    A run that starts from a checkpoint has a fresh state first. The checkpoint's values then replace these keys of the
+    fresh state.
     """
 
     include: list[str] | None = None
@@ -198,7 +199,7 @@ class PhaseGraph(Resource):
     scope_kinds: dict[str, ScopeKind]
     phases: list[Phase] = Field(min_length=1)
     unlisted: Literal["first", "last"] = "first"
-    """The phase of its scope, first or last, to which a node belongs if no phase lists the node or its parent node."""
+    """The phase of a node if no phase lists the node or its parent: the first or the last phase of the node's scope."""
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
