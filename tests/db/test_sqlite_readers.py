@@ -51,8 +51,6 @@ async def readers(path: Path) -> AsyncIterator[Readers]:
 
 ENDLESS = Sql("WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n) SELECT count(*) FROM n", (), {})
 
-dead_threads = pytest.mark.filterwarnings("ignore:.* was deleted before being closed:ResourceWarning")
-
 
 @pytest.fixture
 def died(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -114,7 +112,6 @@ async def test_a_connection_given_back_after_the_end_is_closed(readers: Readers)
     assert not thread.is_alive()
 
 
-@dead_threads
 def test_a_read_that_ends_after_its_loop_leaves_a_pool_that_works(path: Path, died: list[str]) -> None:
     readers, begun, go_on = Readers(path), threading.Event(), threading.Event()
 
@@ -161,7 +158,6 @@ def _wait_until_closed(connection: sqlite3.Connection) -> None:
         pytest.fail("the connection is still open")
 
 
-@dead_threads
 def test_a_connection_may_be_left_by_a_loop_that_ends_at_once(path: Path, died: list[str]) -> None:
     go_on = threading.Event()
 
@@ -225,7 +221,6 @@ async def test_a_read_that_is_cancelled_and_goes_on_gives_no_busy_connection_bac
     await _can_lend_all(readers)
 
 
-@dead_threads
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_a_read_destroyed_with_its_loop_leaves_its_place_to_another(
     path: Path, died: list[str], *, snapshot: bool

@@ -35,6 +35,17 @@ class _Database(sqlite3.Connection):
         results.append(work(self))
 
 
+class _Connection(aiosqlite.Connection):
+    """A connection of aiosqlite that a `SQLiteReader` closes.
+
+    aiosqlite warns of a connection that was not closed by its own thread. That thread dies if the loop of a caller is
+    closed, and then the reader closes the database, which aiosqlite cannot know.
+    """
+
+    def __del__(self) -> None:
+        self.stop()  # pyright: ignore[reportUnknownMemberType]
+
+
 def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         read_only_uri(path),
@@ -77,7 +88,7 @@ class SQLiteReader(ReadSession):
         self._path = path
         self._thread: Future[Thread] = Future()
         self._database: sqlite3.Connection | None = None
-        self._connection = aiosqlite.Connection(self._connect, iter_chunk_size=1)
+        self._connection = _Connection(self._connect, iter_chunk_size=1)
 
     @classmethod
     async def open(cls, path: Path) -> Self:
