@@ -1,1 +1,1 @@
-"""Statements, tables and connections: the only SQL in the package."""
+"""Tables, SQL statements and database connections. Nearly all SQL of the package is in this folder."""

@@ -1,4 +1,4 @@
-"""Building blocks of tables: column types with the same meaning on both databases, and names of keys."""
+"""Building blocks of tables: column types with the same meaning on SQLite and Postgres, and names of keys."""
 
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, UniqueConstraint
 from sqlalchemy.types import TypeEngine
@@ -11,13 +11,13 @@ metadata = MetaData(
     }
 )
 
-# Text has the same order on both databases, by code point. This is SQLite's default.
+# Both databases must sort text by code point. SQLite does so by default; Postgres needs the collation "C".
 Str: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
-# SQLite gives rowid semantics (and AUTOINCREMENT) only to a column spelled INTEGER.
+# SQLite uses a primary key as the rowid, and allows AUTOINCREMENT, only if the type of the column is exactly INTEGER.
 BigId: TypeEngine[int] = BigInteger().with_variant(Integer(), "sqlite")
 Number: TypeEngine[float] = Double()
 
 
 def keyed(name: str, *columns: Column[object] | UniqueConstraint | Index, family: str = "projection") -> Table:
-    """Return a table that is read only by its key. On SQLite the index of the primary key stores the rows."""
+    """Return a table whose rows are found by key. On SQLite it is WITHOUT ROWID, so the primary key stores the rows."""
     return Table(name, metadata, *columns, sqlite_with_rowid=False, info={"family": family})

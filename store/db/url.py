@@ -1,4 +1,7 @@
-"""URL of a store: the database, its location, and the partition."""
+"""URL of a store. It names the database, its location, and the partition.
+
+A partition is one independent store of a database: a file of SQLite or a schema of Postgres.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -14,7 +17,7 @@ _OPTIONS = {
     "sqlite": frozenset({"partition", "durability"}),
     "postgresql": frozenset({"partition", "direct"}),
 }
-# Parameters of the connection, which the driver gets unchanged.
+# Parameters of the connection. They are passed to the driver unchanged.
 _DRIVER_OPTIONS = frozenset(
     {"host", "port", "user", "password", "dbname", "sslmode", "sslcert", "sslkey", "sslrootcert", "application_name"}
 )
@@ -23,21 +26,21 @@ _ALIASES = {"postgres": "postgresql", "sqlite3": "sqlite"}
 
 @dataclass(frozen=True, slots=True)
 class StoreURL:
-    """A parsed URL."""
+    """The parsed URL of a store."""
 
     scheme: str
     text: str
     """The text that the user gave, which may contain a password."""
     partition: str = DEFAULT_PARTITION
     path: Path | None = None
-    """The file of the partition (SQLite)."""
+    """The file of the partition. None if the database is not SQLite."""
     dsn: str | None = None
-    """The address for the driver (Postgres)."""
+    """The address for the driver of Postgres. None for other databases."""
     options: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def shown(self) -> str:
-        """The URL without its password."""
+        """The URL for messages: `***` replaces each password and the value of `direct`."""
         hidden = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.text)
         return re.sub(r"([?&](?:password|direct)=)[^&]*", r"\1***", hidden)
 
@@ -46,8 +49,8 @@ def parse(text: str) -> StoreURL:
     """Return the parts of a store's URL.
 
     The forms are `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db` and `postgresql://user@host/db`. SQLite
-    and Postgres accept `?partition=name`, and SQLite accepts `?durability=full|normal`. Postgres accepts `?direct=URL`,
-    the address for LISTEN and migrations if the URL leads to a pooler.
+    and Postgres accept `?partition=name`, and SQLite accepts `?durability=full|normal`. Postgres accepts `?direct=URL`.
+    It is needed if the main URL leads to a connection pooler: LISTEN and migrations then use the address in `direct`.
 
     Raises:
         Invalid: the scheme, an option or the partition's name is invalid; the message lists the valid values.
@@ -78,7 +81,7 @@ def parse(text: str) -> StoreURL:
 
 
 def with_partition(url: str, partition: str) -> str:
-    """Return the URL of another partition of the same database."""
+    """Return the URL of the given partition of the database that `url` names."""
     parts = urlsplit(url)
     query = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "partition"]
     if partition != DEFAULT_PARTITION:

@@ -1,6 +1,9 @@
-"""Rows of states, in the order of their tables' columns, and the rows of all states that a batch changed.
+"""Rows computed from the states of rollouts, attempts, workers and resources, and all rows that a batch changed.
 
-The writer, rebuild and verify use the same functions.
+A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one step of an attempt. The
+values of a row are in the order of the table's columns. The working set contains the states that a batch of calls
+loaded and changed. The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify`
+compares.
 """
 
 from operator import attrgetter
@@ -31,11 +34,11 @@ from store.projections.runs import RunRows, has_run_rows
 Row = tuple[Any, ...]
 
 KEY_MICROS = 86_400_000_000
-"""The lifetime of an idempotency key."""
+"""The lifetime of an idempotency key, in microseconds: one day."""
 
-# The columns of a rollout and of an attempt that a span changes.
+# The columns that a new span changes, in the row of its rollout and in the row of its attempt.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
-# An event of a run also changes `run_version`.
+# An event of a run, including a span of a node, also changes `run_version`. A node is a step of a run.
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
@@ -82,12 +85,12 @@ def worker(state: WorkerState) -> Row:
 
 
 def queued(state: RolloutState) -> Row | None:
-    """Return a rollout's row in the queue; None if it does not wait."""
+    """Return the row of `queue` for a rollout; None if the rollout is not in the queue."""
     return None if state.queued_position is None else (state.queued_position, state.rollout_id)
 
 
 def labels(state: RolloutState) -> list[Row]:
-    """Return the rows of a rollout's labels, in the order of their key."""
+    """Return the rows of a rollout's labels, sorted by label."""
     return [(state.rollout_id, label, position) for label, position in sorted((state.labels or {}).items())]
 
 
@@ -110,7 +113,7 @@ def span(rollout_id: str, event: Event, fact: SpanRecorded) -> Row:
 
 
 def rewards(rollout_id: str, event: Event, fact: SpanRecorded) -> list[Row]:
-    """Return the rows of a span's rewards, one per dimension."""
+    """Return the rows of the rewards that a span contains: one row for each dimension of the reward."""
     return [
         (rollout_id, event.position, ordinal, fact.attempt_id, name, value)
         for ordinal, (name, value) in enumerate(fact.rewards or ())
@@ -118,7 +121,7 @@ def rewards(rollout_id: str, event: Event, fact: SpanRecorded) -> list[Row]:
 
 
 def rollout_state(row: Any) -> RolloutState:
-    """Return the state that a row of `rollouts` represents, without its attempts."""
+    """Return the state that a row of `rollouts` represents. The state contains no attempts."""
     values: list[Any] = list(row[: len(ROLLOUT_COLUMNS)])
     values[_CONFIG] = orjson.loads(values[_CONFIG])
     values[_ROLLOUT_ERROR] = _value(values[_ROLLOUT_ERROR])
@@ -126,7 +129,11 @@ def rollout_state(row: Any) -> RolloutState:
 
 
 def attempt_state(row: Any) -> AttemptState:
-    """Return the state that a row of `attempts` represents; two more columns contain its signal, if it has one."""
+    """Return the state that a row of `attempts` represents.
+
+    After the columns of the table, the row may have two columns with the time of the last heartbeat and the time at
+    which the store received it.
+    """
     values: list[Any] = list(row)
     values[_OWNER] = _value(values[_OWNER])
     values[_ATTEMPT_ERROR] = _value(values[_ATTEMPT_ERROR])
@@ -142,7 +149,7 @@ def _value(text: str | None) -> Json | None:
 
 
 def projected(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of all projections that the batch changed."""
+    """Add to `changes` all rows of projections that the batch changed. Projections are tables computed from the log."""
     for rollout_id, queued_before in working_set.queued_before.items():
         state = working_set.rollouts[rollout_id]
         if rollout_id not in working_set.moved:
@@ -170,7 +177,7 @@ def projected(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows that come from one event each."""
+    """Add the rows that are computed from a single event each."""
     run: RunRows | None = None
     for event in working_set.events:
         fact = event.fact
@@ -194,7 +201,7 @@ def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of added labels, and the keys of removed labels."""
+    """Add the rows of new labels for insertion, and the keys of removed labels for deletion."""
     for rollout_id, label in working_set.touched_labels:
         position = (working_set.rollouts[rollout_id].labels or {}).get(label)
         if position is None:
@@ -204,7 +211,11 @@ def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_threads(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of saved checkpoints and writes of threads, and the keys of deleted ones."""
+    """Add the rows of changed threads.
+
+    The rows of saved checkpoints and writes are added for insertion, and the keys of deleted checkpoints and writes for
+    deletion. A thread contains the checkpoints of a LangGraph conversation.
+    """
     for thread_id in working_set.touched_threads:
         changes.upserts.setdefault(core_tables.threads, []).append(
             thread_projection.thread(working_set.threads[thread_id])
@@ -237,7 +248,12 @@ def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -
 
 
 def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
-    """Add the rows that no event determines: counters, heartbeats, and the times of the watchdog's next checks."""
+    """Add to `changes` the rows that are not computed from events.
+
+    They are the counters of span numbers, heartbeats, times of the watchdog's next checks, replies to idempotent calls,
+    and the epoch of the queue. The watchdog ends attempts that have exceeded a time limit. The epoch changes when a
+    rollout returns to an earlier place in the queue.
+    """
     for rollout_id in working_set.touched_counters:
         counter = (rollout_id, working_set.counters[rollout_id], working_set.reserved.get(rollout_id))
         changes.upserts.setdefault(core_tables.span_counters, []).append(counter)

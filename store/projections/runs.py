@@ -1,4 +1,8 @@
-"""Rows of the run tables, computed from events. The writer, `rebuild` and `verify` use the same functions."""
+"""Rows of the tables of runs, computed from events. A run is the execution of a rollout, which is a task for an agent.
+
+The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify` compares. The
+version of an event is its number in the rollout: 1, 2, 3 … A fact is the content of an event.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,35 +30,47 @@ from store.domain.run_events import (
 )
 
 APPEND_KEY = "events"
-"""The value of `kind` in `run_keys` for calls that append run events; for other calls it is the type of the event."""
+"""The `kind` of a row of `run_keys` if its call appended run events.
+
+For other calls, `kind` is the type of the event.
+"""
 
 _SPAN_STATUSES = {"OK": "success", "ERROR": "error"}
 _RETRACTED = -1
 
 
 def has_run_rows(fact: Fact) -> bool:
-    """Return whether an event may have rows in the run tables. Most events of a rollout have none."""
+    """Return whether an event with this fact may have rows in the tables of runs.
+
+    Most events of a rollout have no such rows.
+    """
     return fact.node_id is not None if isinstance(fact, SpanRecorded) else type(fact) in _ADDERS
 
 
 @dataclass(slots=True)
 class RunRows:
-    """The rows of several events, in the order of the events."""
+    """The rows that are computed from several events, in the order of the events."""
 
     run_events: list[Row] = field(default_factory=list[Row])
     forks: list[Row] = field(default_factory=list[Row])
     fork_masks: list[Row] = field(default_factory=list[Row])
     checkpoints: list[Row] = field(default_factory=list[Row])
     artifacts: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
-    """The rows of artefacts by rollout id and artefact id."""
+    """The rows of artifacts by rollout id and artifact id."""
     retracted: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """Retractions of artefacts that earlier events saved: the version of each, by rollout id and artefact id."""
+    """The retractions of artifacts that earlier events saved, so that their rows are not in `artifacts`.
+
+    The keys are rollout id and artifact id. The values are the versions of the events that retracted the artifacts.
+    """
     run_keys: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
     """The rows of `run_keys` by rollout id and key."""
     notes: list[Row] = field(default_factory=list[Row])
 
     def add(self, event: Event, fact: Fact, state: RolloutState) -> None:
-        """Add the rows of an event for which `has_run_rows` is True; `state` may include later events."""
+        """Add the rows of an event.
+
+        `has_run_rows` must be True for the event, and `state` may already include later events.
+        """
         _ADDERS[type(fact)](self, event, fact, state)
 
     def written(self) -> Iterator[tuple[Table, list[Row]]]:
@@ -79,7 +95,7 @@ def _note_key(
         return
     place = (state.rollout_id, key)
     known = rows.run_keys.get(place)
-    # The events of a call are consecutive, so the first and the last version are enough.
+    # The versions of a call's events are consecutive, so the row contains only the first and the last version.
     first = event.version if known is None else known[3]
     rows.run_keys[place] = (*place, kind, first, event.version, attempt_id)
 

@@ -1,4 +1,7 @@
-"""Rows of threads, from their states. The writer, rebuild and verify use the same functions."""
+"""Rows of threads, computed from the states of threads. A thread contains the checkpoints of a LangGraph conversation.
+
+The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify` compares.
+"""
 
 from sqlalchemy import Table
 
@@ -27,12 +30,12 @@ def checkpoint(thread_id: str, key: CheckpointKey, kept: KeptCheckpoint) -> Row:
 
 
 def write(thread_id: str, key: WriteKey, kept: KeptWrite) -> Row:
-    """Return the row of a write."""
+    """Return the row of a write, which is a value that a task of the graph wrote after a checkpoint."""
     return (thread_id, *key, kept.channel, kept.task_path, kept.position, kept.body_position)
 
 
 def every(state: ThreadState) -> dict[Table, list[Row]]:
-    """Return all rows of a thread, each list in the order of its key."""
+    """Return all rows of a thread by table. Each list is sorted by the primary key of the table."""
     thread_id = state.thread_id
     return {
         core_tables.threads: [thread(state)],
@@ -44,7 +47,7 @@ def every(state: ThreadState) -> dict[Table, list[Row]]:
 
 
 def fill(state: ThreadState, checkpoints: list[Row], writes: list[Row]) -> None:
-    """Add rows of a thread to its state."""
+    """Add rows of `thread_checkpoints` and `thread_writes` to the state of their thread."""
     for row in checkpoints:
         state.checkpoints[row[1], row[2]] = KeptCheckpoint(*row[3:9])
     for row in writes:

@@ -1,7 +1,7 @@
-"""Schema of a database: the check whether this program can use it, its creation, and upgrades.
+"""Schema of a store: the check whether this program can use an existing schema, the creation, and the upgrades.
 
 Opening a store begins with `prepare_sqlite` or `prepare_postgres`; `migrate` implements the command `rollbook migrate`.
-Revisions are in `migrations/`. A new or current database does not import alembic.
+Upgrades from revision to revision are in `migrations/`. Alembic is imported only if a database must be upgraded.
 """
 
 from store.db.schema.history import HEAD, DatabaseInfo

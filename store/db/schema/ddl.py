@@ -1,6 +1,7 @@
-"""Statements that create a new partition at the newest revision without alembic, which saves a tenth of a second.
+"""Statements that create a new partition at the newest revision of the schema.
 
-Tests prove that the migrations arrive at the same schema.
+A partition is one independent store: a file of SQLite or a schema of Postgres. These statements do not use alembic,
+which saves a tenth of a second. Tests prove that the migrations lead to the same schema.
 """
 
 from collections.abc import Iterator
@@ -14,17 +15,18 @@ from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 from store.db.schema import history, triggers
 from store.db.tables.core import metadata
 
-# With free room on each page, a changed row stays on the page of its old version, so no index changes (HOT update).
+# If a page has free room, Postgres can store the new version of a changed row on the page of the old version. The
+# indexes then need no change (HOT update).
 _ROOM = "fillfactor = 80"
 _STORAGE = (
     *(
         f"ALTER TABLE {table} SET ({_ROOM})"
         for table in ("rollouts", "attempts", "workers", "span_counters", "attempt_signals", "worker_signals")
     ),
-    # The queue is small, and all its rows are deleted soon. If vacuum waited for a fifth of them to be dead, every
-    # claim would read many dead rows.
+    # The queue is small, and its rows are deleted soon. By default, vacuum would wait until a fifth of the rows are
+    # dead, and every claim (a worker takes a row off the queue) would have to skip many dead rows.
     "ALTER TABLE queue SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)",
-    # Bodies are compressed already, so Postgres does not try it again.
+    # Bodies are compressed already, so Postgres should not try to compress them again.
     "ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL",
     "ALTER TABLE blobs ALTER COLUMN body SET STORAGE EXTERNAL",
 )
@@ -38,7 +40,8 @@ _VERSION_TABLE = (
 def creation(database: str) -> tuple[str, ...]:
     """Return the statements that create a partition's schema at the newest revision, on `sqlite` or `postgresql`.
 
-    Names are unqualified: on Postgres the search path determines the schema. The caller adds the row of `store_info`.
+    Names are unqualified: on Postgres the search path determines the schema. The caller must insert the row of
+    `store_info`.
     """
     return tuple(_creation(database))
 

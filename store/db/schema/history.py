@@ -1,6 +1,6 @@
-"""Linear history of the schema: the revision that this program writes, and upgrades to it.
+"""Revisions of the schema: the revision that this program needs, and upgrades of older databases to this revision.
 
-Alembic is imported only for an upgrade. Plain SQL reads the revision itself.
+Alembic is imported only for an upgrade. The revision of a database is read with plain SQL.
 """
 
 import asyncio
@@ -18,44 +18,49 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 HEAD = "0007"
-"""The revision that this program reads and writes; revisions are numbered, so a greater one is newer."""
+"""The revision that this program reads and writes. A newer revision has a greater number."""
 LOG_FORMAT = 1
-"""The format of the log, which no migration changes."""
+"""The version of the log's format. Migrations never change this format."""
 
 _PACKAGE = Path(__file__).parents[2]
 MIGRATIONS = next(place / "migrations" for place in (_PACKAGE, _PACKAGE.parent) if (place / "migrations").is_dir())
-"""The directory of the revisions: inside the installed package, or beside it in a checkout."""
+"""The directory of the migrations: inside the installed package, or beside the package in a checkout."""
 
 MARKS = frozenset({"alembic_version", "store_info"})
-"""The tables by which a store is recognised."""
+"""The tables by which a store is recognised. A schema or file without them is not a store."""
 
-# Alembic keeps its state in module globals, so a process runs one upgrade at a time.
+# This lock lets a process run only one upgrade at a time, because alembic keeps its state in module globals.
 _alembic = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInfo:
-    """The description of a database, which is stored in the database."""
+    """The description of a store, read from the tables `store_info` and `alembic_version`."""
 
     store_id: str
-    """16 random hex digits, generated when the store was created. Copies of a database have the same id."""
+    """16 random hex digits, generated when the store was created. A copy of the database has the same id."""
     created_at: int
-    """The time of the creation, in microseconds since the epoch."""
+    """The time at which the store was created, in microseconds since the epoch."""
     revision: str
     log_format: int = LOG_FORMAT
 
     @property
     def is_behind(self) -> bool:
-        """Whether a migration has to be run before this program can use the database."""
+        """Whether the database must be upgraded before this program can use it."""
         return self.revision < HEAD
 
 
 def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: str) -> DatabaseInfo:
-    """Return the contents of `alembic_version` and `store_info`.
+    """Return the description of a store, given all rows of `alembic_version` and `store_info`.
+
+    Args:
+        revisions: the values of `version_num`.
+        infos: the values of store_id, created_at and log_format.
+        shown: the URL of the store, for error messages.
 
     Raises:
         Corrupt: one of the tables does not have exactly one row.
-        Incompatible: a newer program wrote them.
+        Incompatible: a newer program has written the database.
     """
     for table, rows in (("alembic_version", revisions), ("store_info", infos)):
         if len(rows) != 1:
@@ -72,10 +77,10 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
 
 
 def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
-    """Return the info of a database that has the newest revision.
+    """Return `info` unchanged if the database has the revision that this program needs.
 
     Raises:
-        Incompatible: the database is older; the error contains the command that upgrades it.
+        Incompatible: the database has an older revision. The error contains the command that upgrades the database.
     """
     if info.is_behind:
         raise Incompatible(
@@ -86,7 +91,7 @@ def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
 
 
 def alembic_config(connection: "Connection | None" = None) -> "Config":
-    """Return alembic's configuration, with the connection to work on if one is given."""
+    """Return alembic's configuration. If a connection is given, alembic uses this connection."""
     from alembic.config import Config
 
     config = Config()
@@ -96,11 +101,10 @@ def alembic_config(connection: "Connection | None" = None) -> "Config":
 
 
 def run_migrations(connection: "Connection", revision: str = "head") -> None:
-    """Upgrade a database to a revision in the connection's transaction.
+    """Upgrade a database to a revision, in the transaction of the connection.
 
-    The caller holds alembic's lock (`turn`, `turn_in_loop`).
-
-    On Postgres the connection's search path contains only the partition's schema.
+    The caller must hold alembic's lock (`turn`, `turn_in_loop`). On Postgres, the search path of the connection must
+    contain only the schema to upgrade.
     """
     from alembic import command
 
@@ -109,14 +113,14 @@ def run_migrations(connection: "Connection", revision: str = "head") -> None:
 
 @contextmanager
 def turn() -> Generator[None]:
-    """Hold the lock of alembic; the calling thread waits for it."""
+    """Hold the lock of alembic during the block. The calling thread waits until the lock is free."""
     with _alembic:
         yield
 
 
 @asynccontextmanager
 async def turn_in_loop() -> AsyncGenerator[None]:
-    """Hold the lock of alembic; the task waits without blocking the loop, in which the holder may run."""
+    """Hold the lock of alembic during the block. The calling task waits without blocking its event loop."""
     while not _alembic.acquire(blocking=False):  # noqa: ASYNC110 (its holder may be in another loop or thread)
         await asyncio.sleep(0.01)
     try:

@@ -1,4 +1,7 @@
-"""`rollbook migrate`: upgrade of all partitions of a database, and creation of the URL's partition if it is missing."""
+"""Implementation of `rollbook migrate`, and the list of the partitions of a database.
+
+A partition is one independent store: a schema of a Postgres database, or a SQLite file.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -18,10 +21,10 @@ class Migrated:
 
     partition: str
     before: str | None
-    """The revision before the upgrade; None if the partition was created."""
+    """The revision before the upgrade; None if this call created the partition."""
     after: str
     copy: Path | None = None
-    """The copy of the file before the upgrade, on SQLite."""
+    """The copy of the file that was made before an upgrade. None if there was no upgrade, and on Postgres."""
 
     @property
     def is_changed(self) -> bool:
@@ -32,16 +35,18 @@ class Migrated:
 async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[Migrated]:
     """Upgrade all partitions of a database and return the results, the partition of the URL first.
 
-    On Postgres these are all schemas `rollbook_…` of the database; on SQLite the file and the `<stem>.<name>.db` beside
-    it. The partition of the URL is created if it is missing. Each partition is upgraded in its own transaction: after
-    an error the earlier partitions are upgraded, and the failed partition is unchanged.
+    On Postgres, the partitions are the schemas `rollbook_…` of the database. On SQLite, they are the main file and the
+    files `<stem>.<name>.db` beside it. The partition of the URL is created if it is missing. Each partition is upgraded
+    in its own transaction. If an upgrade fails, that partition is unchanged, the earlier ones are upgraded, and the
+    later ones are not.
 
     Args:
-        url: the URL, as for `open_store`; on Postgres the role must own the partitions.
-        app_role: a role that may then use every partition without changing its log (Postgres).
+        url: the URL, as for `open_store`. On Postgres, the role of the URL must own the partitions.
+        app_role: a role of Postgres that gets the rights to use every partition and to append to its log. The role
+            gets no right to change or delete events.
 
     Raises:
-        Invalid: this kind of store has no migrations, or SQLite was given a role.
+        Invalid: this kind of store has no migrations, or a role was given for SQLite.
         StoreError: a partition cannot be opened.
     """
     parsed = parse(url) if isinstance(url, str) else url
@@ -65,7 +70,7 @@ def _migrate_sqlite(url: StoreURL) -> list[Migrated]:
 
 
 def _siblings(url: StoreURL) -> Iterator[tuple[str, Path]]:
-    """Yield the other partitions of a file, by name; files of other programs are left out."""
+    """Yield name and file of the other partitions that belong to the URL. Files that contain no store are left out."""
     main = parse(url.text.partition("?")[0]).path
     assert main is not None
     named = {DEFAULT_PARTITION: main}

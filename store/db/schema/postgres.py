@@ -1,4 +1,7 @@
-"""Opening of a partition on Postgres: its schema is recognised or created. Only `migrate` upgrades an existing one."""
+"""Opening, creation and upgrade of a partition on Postgres. A partition is one independent store in its own schema.
+
+To open a partition means to recognise its schema or to create the schema. Only `migrate` upgrades an existing schema.
+"""
 
 import hashlib
 import logging
@@ -23,10 +26,11 @@ logger = logging.getLogger("store.db.schema")
 PREFIX = "rollbook_"
 """The prefix of the schema of every partition."""
 OLDEST = 14
-"""The oldest major version of Postgres that is supported."""
+"""The oldest supported major version of Postgres."""
 
 _CONNECT_SECONDS = 10
-# Errors of connections, resources, shutdowns, conflicts and locks, after which the same call may succeed later.
+# Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks. The same call may
+# succeed later.
 _TRANSIENT = ("08", "53", "57P", "40001", "40P01", "55P03", "57014", "25P03")
 _TABLES = (
     "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -51,7 +55,7 @@ class AsyncpgConnection(Protocol):
 
 
 def lock_key(schema: str) -> int:
-    """Return the advisory lock of a partition, under which its log is written and its schema changed."""
+    """Return the key of the advisory lock that a session must hold to write to a partition or to change its schema."""
     return int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "big", signed=True)
 
 
@@ -60,11 +64,11 @@ async def prepare_postgres(
 ) -> DatabaseInfo:
     """Check that this program can use a partition, and return its description.
 
-    A writer creates a missing partition if `create` allows it. Processes that create it at the same time get the same
-    store. The connection is closed afterwards.
+    A missing partition is created if `create` is True and `read_only` is False. If several processes create a partition
+    at the same time, it is created once. The connection is closed afterwards.
 
     Raises:
-        NotFound: the partition does not exist and must not be created, or the database does not exist.
+        NotFound: the partition does not exist and may not be created, or the database does not exist.
         Incompatible: Postgres is too old or not in UTF-8; the partition is older or newer than this program; the role
             lacks a permission.
         Invalid: the URL or its password is wrong.
@@ -86,7 +90,7 @@ async def prepare_postgres(
 
 
 async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: str) -> DatabaseInfo | None:
-    """Return the description of a partition; None if the schema is missing or empty."""
+    """Return the description of a partition; None if its schema is missing or has no tables."""
     tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
     if not tables:
         return None
@@ -94,7 +98,7 @@ async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: st
         raise Incompatible(
             f"the schema {schema} contains tables that are not a Rollbook store", "choose another partition"
         )
-    # One statement reads everything, because a migration may commit at any moment.
+    # One statement reads all values, because a migration may commit at any moment and change some of them.
     ((revisions, *infos),) = await connection.fetch(
         f'SELECT ARRAY(SELECT version_num::text FROM "{schema}".alembic_version),'  # noqa: S608 (a checked name)
         f' ARRAY(SELECT store_id FROM "{schema}".store_info), ARRAY(SELECT created_at FROM "{schema}".store_info),'
@@ -106,9 +110,9 @@ async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: st
 async def create_postgres(
     connection: AsyncpgConnection, schema: str, shown: str, clock: Clock = system_clock
 ) -> tuple[DatabaseInfo, bool]:
-    """Create a missing partition; return its info, and whether this call created it."""
+    """Create a partition if it is missing. Return its description, and whether this call created the partition."""
     # The isolation is explicit because a database may default to repeatable read. The transaction would then not see a
-    # partition that another process committed during the wait.
+    # partition that another process committed while this process waited for the lock.
     await connection.execute(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '30s';"
         f" SELECT pg_advisory_xact_lock({lock_key(schema)})"
@@ -118,7 +122,7 @@ async def create_postgres(
         await connection.execute("ROLLBACK")
         return found, False
     info = DatabaseInfo(os.urandom(8).hex(), clock(), history.HEAD)
-    # An owner may have created the empty schema for a role that may not create schemas.
+    # The schema may exist and be empty: an owner may have created it for a role that may not create schemas.
     exists = await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1", schema)
     script = (
         *(() if exists else (f'CREATE SCHEMA "{schema}"',)),
@@ -161,11 +165,14 @@ async def upgrade_postgres(dsn: str, schema: str) -> None:
 
 @asynccontextmanager
 async def migrating_postgres(dsn: str, schema: str) -> AsyncGenerator["AsyncConnection"]:
-    """Open a partition for alembic under its lock, so that no writer is active, and commit at the end."""
+    """Open a connection for alembic that holds the lock of a partition, so that no other session writes.
+
+    Commit at the end.
+    """
     from sqlalchemy import NullPool, text
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    # Alembic sees only the partition, so names need no schema.
+    # The search path contains only the schema of the partition, so alembic can use names without a schema.
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: _connect(dsn, search_path=f'"{schema}"'), poolclass=NullPool
     )
@@ -181,7 +188,7 @@ async def migrating_postgres(dsn: str, schema: str) -> AsyncGenerator["AsyncConn
 
 
 async def grant(connection: AsyncpgConnection, schema: str, role: str) -> None:
-    """Grant a role the use of a partition: it may read the log and append to it, but not change it.
+    """Grant a role the rights to use a partition. The role may read the log and append to it, but not change its rows.
 
     Raises:
         NotFound: the role does not exist.
@@ -209,7 +216,10 @@ def shown(dsn: str, schema: str) -> str:
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncGenerator[AsyncpgConnection]:
-    """Connect for the duration of the block, in which errors of Postgres become the store's errors."""
+    """Open a connection for the duration of the block.
+
+    Errors of Postgres in the block are raised as errors of the store.
+    """
     async with store_errors(dsn):
         connection = await _connect(dsn)
         try:
@@ -220,7 +230,7 @@ async def connected(dsn: str) -> AsyncGenerator[AsyncpgConnection]:
 
 @asynccontextmanager
 async def store_errors(dsn: str) -> AsyncGenerator[None]:
-    """Raise the store's error for an error of the network or of asyncpg, even if SQLAlchemy has wrapped it."""
+    """Convert errors of the network and of asyncpg to errors of the store, also if SQLAlchemy wraps them."""
     asyncpg: Any = import_module("asyncpg")
     try:
         yield
@@ -232,7 +242,7 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
         reason = str(error) or type(error).__name__
         raise Unavailable(f"Postgres at {StoreURL('postgresql', dsn).shown} cannot be reached ({reason})") from error
     except Exception as error:
-        # SQLAlchemy's error wraps the error of its adapter, whose cause is asyncpg's error.
+        # An error of SQLAlchemy has the error of its adapter in `orig`. The adapter copies asyncpg's `sqlstate`.
         state: str | None = getattr(getattr(error, "orig", error), "sqlstate", None)
         if state is None:
             raise
@@ -257,7 +267,7 @@ def _refuse_unsupported(version: int, encoding: str) -> None:
         )
     if encoding != "UTF8":
         reason = f"the database's encoding is {encoding}, which cannot store all text"
-        raise Incompatible(reason, "create one with ENCODING 'UTF8'")
+        raise Incompatible(reason, "create a database with ENCODING 'UTF8'")
 
 
 def _translated(state: str, message: str, dsn: str) -> StoreError:
@@ -270,7 +280,7 @@ def _translated(state: str, message: str, dsn: str) -> StoreError:
             return Invalid("url", f"{message}; give the right user and password")
         case "25006":
             error = ReadOnly("creating the store")
-            # The default message is about the option `read_only`; here the cause is the server.
+            # The default message of `ReadOnly` names the option `read_only` as the cause. Here the cause is the server.
             error.args = (
                 f"the server does not accept writes ({message}); use the primary, or open with read_only=True",
             )

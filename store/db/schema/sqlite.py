@@ -1,4 +1,7 @@
-"""Opening of a partition on SQLite: its file is recognised, created, or copied and upgraded before any write."""
+"""Opening of a store in a SQLite file.
+
+Before the first write, a missing file is created, and an older file is copied and upgraded.
+"""
 
 import fcntl
 import logging
@@ -23,47 +26,49 @@ if TYPE_CHECKING:
 logger = logging.getLogger("store.db.schema")
 
 MOUNTS = Path("/proc/self/mounts")
-"""The file that lists the mounts; a system without it is assumed to have only local disks."""
+"""The file in which Linux lists the mounts. A system without this file is assumed to have only local disks."""
 
-# Locks and the shared memory of the WAL do not work between hosts, or between a guest and its host.
+# Types of network file systems, which are refused. SQLite's locks and the shared memory of the WAL do not work between
+# hosts, or between a virtual machine and its host.
 _NETWORK = frozenset(
     {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs"}
     | {"nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "vmhgfs"}
 )
-# Programs (FUSE) that mount remote storage.
+# FUSE programs that mount remote storage, which is refused too.
 _NETWORK_FUSE = frozenset(
     {"ceph", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "grpcfuse", "juicefs", "mfs", "osxfs", "rclone"}
     | {"s3fs", "sshfs", "vmhgfs-fuse"}
 )
-# The maximum wait for another process that creates or upgrades the same file, and for SQLite's locks meanwhile.
+# The maximum wait for another process that creates or upgrades the same file, and the maximum wait for a lock of
+# SQLite.
 _LOCK_SECONDS = 60.0
 _BUSY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A file that is ready for writes, and the result of its preparation."""
+    """The result of preparing a file for writes."""
 
     info: DatabaseInfo
     before: str | None
-    """The revision before the upgrade; None if the file was created."""
+    """The revision of the file before this call; None if the file was created."""
     copy: Path | None = None
-    """The copy of the file before an upgrade."""
+    """The copy of the file that was made before an upgrade; None without an upgrade."""
 
 
 def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = system_clock) -> DatabaseInfo:
     """Check that this program can use a database file, and return its description.
 
-    A writer creates a missing file if `create` allows it, and upgrades an older one after copying it. A reader changes
-    nothing. Any number of threads and processes may call this function at the same time. It blocks, and an upgrade may
-    take minutes.
+    With `read_only`, nothing is changed. Otherwise a missing file is created if `create` is True, and an older file is
+    copied and then upgraded. Any number of threads and processes may call this function at the same time. The function
+    blocks, and an upgrade may take minutes.
 
     Raises:
-        NotFound: the file does not exist and must not be created, or its directory does not exist.
+        NotFound: the file does not exist and may not be created, or its directory does not exist.
         Invalid: the path is a directory.
         Incompatible: the file is on a network file system, is not a store, is newer than this program, or is older
             and opened only for reading.
-        ReadOnly: a writer may not write to the file or its directory.
+        ReadOnly: `read_only` is False, but the file or its directory cannot be written.
         Unavailable: the disk is full, or another process has worked on the file for a minute.
     """
     if not read_only:
@@ -77,7 +82,7 @@ def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = 
 
 
 def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock) -> Prepared:
-    """Do what `prepare_sqlite` does for a writer, and return the result of the preparation."""
+    """Prepare a file as `prepare_sqlite` does with `read_only=False`, and return the result."""
     _check_place(path)
     _refuse_unwritable(path)
     with _store_errors(path):
@@ -94,11 +99,11 @@ def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock
 
 
 def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | None:
-    """Return the description of a database file; None if the file is missing or empty.
+    """Return the description of the store in a file; None if the file is missing or empty.
 
     Raises:
-        Incompatible: the file has other contents, or a newer program wrote it.
-        Corrupt: the file is a store without its description.
+        Incompatible: the file is a database but not a store, or a newer program wrote it.
+        Corrupt: the tables with the description do not have exactly one row each.
     """
     if not path.exists() or not path.stat().st_size:
         return None
@@ -126,7 +131,7 @@ def holds_store(path: Path) -> bool:
 
 @contextmanager
 def migrating_sqlite(path: Path) -> Generator["Connection"]:
-    """Open a file for alembic in one writing transaction, which includes changes of tables, and commit at the end."""
+    """Open a connection for alembic in one transaction, which includes changes of the schema. Commit at the end."""
     from sqlalchemy import StaticPool, create_engine
 
     with closing(_open(path)) as connection:
@@ -138,10 +143,11 @@ def migrating_sqlite(path: Path) -> Generator["Connection"]:
 
 
 def read_only_uri(path: Path) -> str:
-    """Return the URI that opens a file for reading only, also where the directory cannot be written.
+    """Return the URI that opens a file for reading only, even if its directory cannot be written.
 
-    SQLite cannot create the shared memory of the WAL in such a directory. Without a WAL the file is complete, and
-    no process with the same permissions for the directory can change it meanwhile.
+    SQLite cannot create the shared memory of the write-ahead log (WAL) in such a directory. If there is no WAL, the
+    file contains all data, so it is opened as immutable, without shared memory. No process with the same permissions
+    can change such a file while it is open.
     """
     is_still = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
     return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
@@ -153,11 +159,14 @@ def shown(path: Path) -> str:
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """Return mount point and type of the file system of a path, given the lines of `/proc/self/mounts`."""
+    """Return the mount point and the type of the file system that contains a path.
+
+    `mounts` is the text of `/proc/self/mounts`, and `path` must be absolute.
+    """
     found = ("/", "")
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
-        # Spaces and some other characters are written as octal numbers.
+        # Spaces and some other characters of a mount point are written as octal numbers.
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), point)
         # A later mount hides an earlier mount at the same point.
         if path.is_relative_to(point) and len(point) >= len(found[0]):
@@ -173,7 +182,7 @@ def _check_place(path: Path) -> None:
         raise NotFound("directory", str(path.parent), text)
     if MOUNTS.exists():
         point, kind = mount_of(path.resolve(), MOUNTS.read_text(errors="surrogateescape"))
-        # A sandbox may have its whole root on 9p, which no other host uses.
+        # The root of a sandbox may be on 9p. No other host uses such a file system, so it is allowed.
         is_network = kind in _NETWORK and not (kind == "9p" and point == "/")
         if is_network or kind.partition("fuse.")[2] in _NETWORK_FUSE:
             raise Incompatible(
@@ -196,7 +205,7 @@ def _refuse_unwritable(path: Path) -> None:
 
 def _read_only(text: str) -> ReadOnly:
     error = ReadOnly("opening the file")
-    # The default message is about the option `read_only`; here the cause is the file.
+    # The default message of `ReadOnly` names the option `read_only` as the cause. Here the cause is the file.
     error.args = (text,)
     return error
 
@@ -237,8 +246,8 @@ def _create(path: Path, clock: Clock) -> DatabaseInfo:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    # A change of the mode needs exclusive access for a moment, and SQLite does not always call the busy handler, so the
-    # statement is repeated here.
+    # A change of the journal mode needs exclusive access for a moment. SQLite does not always wait for this access, so
+    # the statement is repeated here.
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
@@ -253,7 +262,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 def _upgrade(path: Path, info: DatabaseInfo) -> Prepared:
     with migrating_sqlite(path) as connection:
-        # No other process writes until the end, so the copy is equal to the file before the upgrade.
+        # The transaction keeps other processes from writing, so the copy is equal to the file before the upgrade.
         copy = _copy(path)
         message = "upgrading %s from schema revision %s to %s; a copy of the old file is in %s"
         logger.warning(message, path, info.revision, history.HEAD, copy)
@@ -283,16 +292,19 @@ def _copy(path: Path) -> Path:
 
 @contextmanager
 def _file_lock(path: Path) -> Generator[None]:
-    """Hold `<file>.lock`, which exists only for this time. The system releases the lock when the process dies."""
-    # The database itself is not locked, because closing a descriptor of it would release SQLite's locks of this
-    # process.
+    """Hold a lock on the file `<file>.lock` during the block. If the process dies, the system releases the lock.
+
+    `<file>.lock` exists only while a process holds the lock or waits for it.
+    """
+    # A separate file is locked. If this process closed a descriptor of the database, all locks would be released that
+    # SQLite holds on the database in this process.
     lock = path.resolve().with_name(f"{path.resolve().name}.lock")
     descriptor = _acquire(lock)
     try:
         yield
     finally:
-        # The file is deleted while it is locked. A process that waits for the lock notices this and locks the next
-        # file.
+        # The lock file is deleted while it is locked. A process that waits for the lock notices the deletion, and then
+        # locks a new file.
         lock.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -335,7 +347,7 @@ def _is_still(descriptor: int, lock: Path) -> bool:
 
 @contextmanager
 def _store_errors(path: Path) -> Generator[None]:
-    """Raise the store's error for an error of the file system or of SQLite, even if SQLAlchemy has wrapped it."""
+    """Convert errors of the file system and of SQLite to errors of the store, also if SQLAlchemy wraps them."""
     try:
         yield
     except (StoreError, NotImplementedError):

@@ -1,7 +1,10 @@
-"""Triggers that make the log append-only, and the check that they and the unique keys exist.
+"""Triggers that make the log append-only, and the check that these triggers and the unique keys exist.
 
-A trigger prevents changes by mistake and by other programs. The owner of the database can drop it, so `verify` checks
-the triggers by name and text.
+The triggers refuse accidental changes and changes by other programs. The owner of the database can drop a trigger, so
+`verify` compares the names and texts of the triggers with the expected ones.
+
+A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` ordered this and
+the table `dropped` contains the body's position. Triggers and unique keys are called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +22,9 @@ _ORDERED = (
     "SELECT 1 FROM dropped d JOIN events e ON e.position = d.event_position AND e.type = 'body.dropped'"
     " WHERE d.position = OLD.position"
 )
-# REPLACE deletes a conflicting row without firing a delete trigger, so the trigger refuses the insert. The condition
-# reads only the last position, in one step to the end of the table.
+# The conditions under which SQLite refuses to insert a row. REPLACE would delete a conflicting row without firing a
+# trigger for DELETE, so a trigger for INSERT must refuse the new row. `max(position)` takes one step to the end of the
+# table.
 _TAKEN = {
     "commits": (
         "NEW.commit_id <= (SELECT max(commit_id) FROM commits)"
@@ -41,8 +45,9 @@ BEGIN
         USING ERRCODE = 'restrict_violation';
 END
 """
-# The tables are qualified with the trigger's schema, so that the search path of the session has no effect. The trigger
-# fires after the statement, because one statement may write both the event and the row of `dropped`.
+# The statement names the tables with the schema of the trigger, so that the search path of the session has no effect.
+# The trigger fires after the statement, because one statement may delete a body and also insert the event and the row
+# of `dropped`.
 _REFUSE_UNORDERED = """
 DECLARE
     kept bigint;
@@ -75,7 +80,7 @@ class _Trigger(NamedTuple):
 
     @property
     def type_bits(self) -> int:
-        """The value of `pg_trigger.tgtype`."""
+        """The value of `pg_trigger.tgtype` for this trigger."""
         bits = {"INSERT": 4, "DELETE": 8, "UPDATE": 16, "TRUNCATE": 32}
         return (2 if self.when == "BEFORE" else 0) + sum(bits[event] for event in self.on)
 
@@ -135,7 +140,7 @@ WHERE n.nspname = $1::text AND i.indisunique AND i.indisvalid AND i.indimmediate
 
 @cache
 def statements(database: str) -> tuple[str, ...]:
-    """Return the statements that create the triggers, on `sqlite` or `postgresql`; names use the search path."""
+    """Return the statements that create the triggers, for `sqlite` or `postgresql`. Names of tables are unqualified."""
     if database == "sqlite":
         return tuple(_sqlite_triggers().values())
     functions = dict.fromkeys((trigger.function, trigger.source) for trigger in _POSTGRES)
@@ -146,17 +151,17 @@ def statements(database: str) -> tuple[str, ...]:
 
 
 def trigger_names(database: str) -> tuple[str, ...]:
-    """Return the names of all triggers of the log on `sqlite` or `postgresql`."""
+    """Return the names of all triggers of the log, for `sqlite` or `postgresql`."""
     return tuple(guard.name for guard in expected(database) if guard.kind == "trigger")
 
 
 @cache
 def expected(database: str) -> tuple[Guard, ...]:
-    """Return the triggers and unique keys of an intact database."""
+    """Return the triggers and unique keys that an intact database has, for `sqlite` or `postgresql`."""
     if database == "sqlite":
         triggers = [Guard("trigger", name.partition("_")[0], name, text) for name, text in _sqlite_triggers().items()]
     else:
-        # "A" means that the trigger always fires, also in sessions that apply changes of replication.
+        # "A" means that the trigger always fires, even in sessions that apply replicated changes.
         triggers = [Guard("trigger", t.table, t.name, f"A {t.type_bits}{t.source}") for t in _POSTGRES]
     keys = [
         Guard("unique", table.name, ",".join(key), "") for table in metadata.tables.values() for key in _keys(table)
@@ -165,14 +170,17 @@ def expected(database: str) -> tuple[Guard, ...]:
 
 
 def guards(database: str, schema: str | None = None) -> Guards:
-    """Return the guards of a partition on `sqlite`, or of the partition in `schema` on `postgresql`."""
+    """Return the guards of a `sqlite` database, or of the schema `schema` of a `postgresql` database."""
     if database == "sqlite":
         return Guards(expected(database), Sql(_IN_SQLITE, (), {}))
     return Guards(expected(database), Sql(_IN_POSTGRES, ("schema",), {"schema": schema}))
 
 
 def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return one sentence for each guard that is missing or changed, given the rows that `guards.in_place` reads."""
+    """Return one sentence for each guard that is missing or changed.
+
+    `rows` are the rows that `guards.in_place` reads.
+    """
     found = {(kind, table, name): definition for kind, table, name, definition in rows}
     differences = (_difference(guard, found) for guard in guards.expected)
     return [sentence for sentence in differences if sentence]

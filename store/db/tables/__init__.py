@@ -1,4 +1,4 @@
-"""Table definitions of the log, its projections and the tables beside them."""
+"""Definitions of the tables: the log, the projections, which are computed from the log, and further tables."""
 
 from store.db.tables import annotations, core, runs, threads
 from store.db.tables.core import metadata

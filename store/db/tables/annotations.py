@@ -1,4 +1,7 @@
-"""Tables of annotations: projections of the labels and notes of rollouts."""
+"""Tables of annotations, which are labels and notes that users add to rollouts. A rollout is a task for an agent.
+
+The rows are computed from the events of the log. A position is the place of an event in the log.
+"""
 
 from sqlalchemy import BigInteger, Column, Index
 
@@ -13,7 +16,8 @@ labels = keyed(
     Index(None, "label", "rollout_id"),
 )
 
-# The author, the time and the text of a note are not stored here; they are in its event.
+# The author, the time and the text of a note are not stored here, but in the event at `position`. `version` is the
+# number of this event among the events of the rollout.
 notes = keyed(
     "notes",
     Column("rollout_id", Str, primary_key=True),

@@ -1,10 +1,20 @@
-"""Tables of a partition, defined once for both databases.
+"""Tables of a store, defined once for SQLite and Postgres.
 
-There are three groups. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers refuse
-other changes. The *projections* are folds of the log: they are computed from its events, `rebuild` computes them again,
-and `verify` checks that they are equal. The *signals* (heartbeats, counters, times of the watchdog's next checks,
-idempotency keys) are neither events nor folds. Of the signals, `verify` checks only the span counters, which must not
-fall behind the log and must contain the last reservation of the log.
+A database can contain several independent stores, called *partitions*: each is a file of SQLite or a schema of
+Postgres, and has all of these tables.
+
+There are three main groups. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers
+refuse other changes. The *projections* are computed from the events of the log. `rebuild` computes their rows again,
+and `verify` checks that the stored rows are equal to the computed rows. The *signals* (heartbeats, counters, times of
+the watchdog's next checks, idempotency keys) are neither events nor computed from events. `verify` checks only one
+table of signals, `span_counters`: for each rollout, `value` must not be smaller than a span number in the log, and
+`reserved` must be the greatest span number that the log reserves.
+
+A *rollout* is a task for an agent. Workers execute a rollout in one or more *attempts*, and the recorded steps of an
+attempt are *spans*. A *stream* contains the events of one object, such as a rollout. The *version* of an event is its
+number in its stream: 1, 2, 3 … The *position* of an event is its place in the whole log. The *body* of an event is its
+payload. A *batch* is a group of calls that one transaction executes. The *watchdog* ends attempts that have exceeded a
+time limit.
 
 Columns that end in `_at` are integer microseconds since the epoch. Columns that end in `_time` are float seconds
 exactly as a caller sent them.
@@ -66,11 +76,13 @@ def _log_table(name: str, *columns: Column[object] | UniqueConstraint) -> Table:
 
 
 def _sequence(name: str) -> Sequence:
-    # With a cache each connection would get a range of numbers, and their order would not be the order of commits.
+    # With a larger cache, each connection would get a range of numbers, and the numbers would not follow the order of
+    # commits.
     return Sequence(name, data_type=BigInteger, cache=1)
 
 
-# A column that is written once, with the row. An upsert does not touch it or its index.
+# Marks a column that is written only when the row is inserted. An upsert of an existing row changes neither the column
+# nor the index of the column.
 _ONCE = {"once": True}
 
 
@@ -89,8 +101,9 @@ store_info = keyed(
     family="store",
 )
 
-# One row, which every batch reads. Each process reads the queue onwards from the position that it reached last. If a
-# rollout returns to a place before that position, `epoch` changes, and each process starts at the queue's beginning.
+# This table has one row, and every batch reads it. Each process remembers the position up to which it has read the
+# queue, and continues there. If a rollout returns to an earlier place in the queue, `epoch` is increased. Each process
+# then reads the queue from the beginning again.
 queue_epoch = Table(
     "queue_epoch",
     metadata,
@@ -143,12 +156,13 @@ bodies = Table(
     Column("position", BigId, primary_key=True, autoincrement=False),
     Column("codec", SmallInteger, nullable=False),
     Column("raw_len", Integer, nullable=False),
-    # This is the last column, so that a scan of the other columns does not read its overflow pages.
+    # `body` is the last column, so that a scan of the other columns does not read the overflow pages of bodies.
     Column("body", LargeBinary, nullable=False),
     info={"family": "log"},
 )
 
-# Repeated bodies and long texts, stored once. Events refer to them by the SHA-256, in hex, of their uncompressed bytes.
+# Bodies and long texts that may occur repeatedly. Each is stored once, and events refer to it by its hash: the SHA-256
+# of the uncompressed bytes. The column `hash` contains the hash in hex.
 blobs = Table(
     "blobs",
     metadata,
@@ -159,7 +173,8 @@ blobs = Table(
     info={"family": "log"},
 )
 
-# Removed bodies, each with the event that ordered the removal. Without such a row, a body cannot be deleted.
+# The positions of removed bodies, each with the position of the event that ordered the removal. A trigger refuses to
+# delete a body that has no such row.
 dropped = Table(
     "dropped",
     metadata,
@@ -198,11 +213,11 @@ rollouts = Table(
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False, index=True, info=_ONCE),
     Column("last_position", BigInteger, nullable=False),
-    # The sequence id of the head attempt, whose events count as the rollout's current history. Null before the first
-    # attempt.
+    # The `sequence_id` of the head. The head is the attempt whose history counts as the current history of the rollout.
+    # Null before the first attempt.
     Column("head", Integer),
-    # The stream version of the rollout's last event that a plan for a fork depends on. A plan made for an older version
-    # is out of date.
+    # The version of the last event of the rollout that affects plans for forks (see `attempts.fork_version`). A plan
+    # that was made before this event is out of date. Null if there is no such event.
     Column("run_version", BigInteger),
     info={"family": "projection"},
 )
@@ -228,10 +243,14 @@ attempts = Table(
     Column("released_position", BigInteger),
     Column("first_position", BigInteger, nullable=False),
     Column("last_position", BigInteger, nullable=False),
-    # The number of attempts with the same rerun_seq up to this one.
+    # The number of this attempt among the attempts with the same `rerun_seq`: 1, 2, 3 … `rerun_seq` is the number of
+    # the re-run to which the attempt belongs: 0 for the first attempt and its retries.
     Column("tries", Integer, nullable=False),
-    # A fork is an attempt that continues another attempt, its base, and hides a part of the base's events. This is the
-    # stream version of the fork event that states what is hidden. A retry uses the fork of the attempt that it retries.
+    # A fork starts an attempt that builds on an earlier attempt, its base, and hides a part of the base's events. These
+    # columns are null for an attempt without a fork. The retry of a forked attempt has the same values as that attempt.
+    # `fork_version`: the version of the event that records the fork and what the fork hides.
+    # `base`: the `sequence_id` of the base.
+    # `base_version`: events of the base after this version do not count.
     Column("fork_version", BigInteger),
     Column("base", Integer),
     Column("base_version", BigInteger),
@@ -276,7 +295,8 @@ resources = Table(
     Column("body_position", BigInteger, nullable=False),
     Column("stream_version", BigInteger, nullable=False),
     Column("first_position", BigInteger, nullable=False),
-    # The latest resources are those with the greatest `last_position`, whether they were added or updated there.
+    # The position of the last event that added or updated the resources. The resources with the greatest
+    # `last_position` are the latest, which rollouts use by default.
     Column("last_position", BigInteger, nullable=False, index=True),
     info={"family": "projection"},
 )
@@ -296,7 +316,8 @@ workers = Table(
     info={"family": "projection"},
 )
 
-# A row exists exactly while its rollout is queuing or requeuing. The queue is sorted by positions of the log.
+# A row exists exactly while the status of its rollout is `queuing` or `requeuing`. The queue is sorted by `position`,
+# which is the position of the event that put the rollout into the queue.
 queue = Table(
     "queue",
     metadata,
@@ -311,7 +332,8 @@ span_counters = keyed(
     "span_counters",
     Column("rollout_id", Str, primary_key=True),
     Column("value", BigInteger, nullable=False),
-    # The greatest number that the rollout's stream reserves. Null if the stream was not searched for reservations yet.
+    # The greatest span number that an event of the rollout reserves; 0 if no event reserves numbers. Null if the
+    # rollout's events were not searched for reservations yet.
     Column("reserved", BigInteger),
     family="signal",
 )
@@ -337,7 +359,8 @@ worker_signals = Table(
     info={"family": "signal"},
 )
 
-# The next time at which the watchdog checks a rollout, which is never later than its deadline.
+# For each rollout with a time limit, the time at which the watchdog checks the rollout next. This time is never later
+# than the deadline of the rollout.
 watch = keyed(
     "watch",
     Column("rollout_id", Str, primary_key=True),
@@ -345,8 +368,8 @@ watch = keyed(
     family="signal",
 )
 
-# Keys of batches that wrote no event. If the reply to a COMMIT is lost, the presence of the key proves that the COMMIT
-# succeeded. The keys are deleted after an hour.
+# The keys of batches that wrote no event. If the reply to a COMMIT is lost, the presence of the key proves that the
+# COMMIT succeeded. The keys are deleted after an hour.
 batches = keyed(
     "batches",
     Column("batch_key", Str, primary_key=True),
@@ -354,15 +377,16 @@ batches = keyed(
     family="signal",
 )
 
-# Idempotency keys of calls, with the data for the reply to a repeated call. They are deleted after a day.
+# The idempotency keys of calls, with the data for the reply to a repeated call. A row is deleted after a day.
 idempotency = keyed(
     "idempotency",
     Column("key", Str, primary_key=True),
     Column("scope", Str, primary_key=True),
     Column("request_hash", LargeBinary, nullable=False),
-    # The position of the log's last event when the call was executed. A repeated call gets the state at this position.
+    # The position of the log's last event when the call was executed. The reply to a repeated call shows the state at
+    # this position.
     Column("position", BigInteger, nullable=False),
-    # JSON: the ids and numbers of the reply, without its payload.
+    # JSON text with the ids and numbers of the reply, but without the reply's payload.
     Column("reply", Str, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
     family="signal",
@@ -370,20 +394,20 @@ idempotency = keyed(
 
 # -- access ----------------------------------------------------------------------------------------------------------
 
-# API keys by their hashes. The keys in the default partition apply to the whole database. They are neither events nor
-# signals, and they are not in the log.
+# API keys. The table contains the hash of each key, not the key. Only the default partition uses this table: its rows
+# are the keys for all partitions of the database. No event of the log mentions API keys.
 keys = keyed(
     "keys",
     Column("key_id", Str, primary_key=True),
     Column("hash", LargeBinary, nullable=False),
     Column("role", Str, nullable=False),
-    # Null means all partitions.
+    # The partition that may be accessed with the key. Null means all partitions.
     Column("partition", Str),
     Column("name", Str),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger),
     Column("revoked_at", BigInteger),
-    # Accurate to the minute, with a short delay.
+    # The time of the last use. It is accurate to the minute, and it is written with a short delay.
     Column("used_at", BigInteger),
     family="access",
 )

@@ -1,4 +1,15 @@
-"""Tables of runs: projections with one row per event."""
+"""Tables of runs. A run is the execution of a rollout, which is a task for an agent, in one or more attempts.
+
+The rows are computed from the events of the log. A row comes from one event and never changes, with two exceptions: the
+retraction of an artifact changes the row of the artifact, and a row of `run_keys` covers all events of one call.
+
+Common columns: `version` is the number of the event among the events of its rollout, `position` is the place of the
+event in the log, and `attempt` is the `sequence_id` of the attempt. A *scope* is the subject of an event, such as a
+ticker. A *node* is a step of the run, and a *phase* is a group of nodes.
+
+A *fork* starts an attempt that builds on an earlier attempt, its *base*. A *mask* selects events of the base that the
+new attempt hides because it repeats them.
+"""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, SmallInteger
 
@@ -14,12 +25,11 @@ def _of_a_run() -> tuple[Column[object], ...]:
     )
 
 
-# `version` is the event's number in its rollout's stream, and `attempt` is the attempt's sequence id. A row comes from
-# one event and never changes, except by a retraction.
 run_events = keyed(
     "run_events",
     *_of_a_run(),
-    # For a phase, the type of its event; for a span, the kind that semconv determines.
+    # For an event about a whole phase, the type of the event, such as `phase.started`. For a span, a kind such as
+    # `result`, which is derived from the attributes of the span. For other events, the kind that the caller gave.
     Column("kind", Str, nullable=False),
     Column("node_id", Str),
     Column("scope", Str),
@@ -52,7 +62,8 @@ forks = keyed(
     Column("request_id", Str),
 )
 
-# The masks of a fork, one row per combination. Null matches any scope, node or phase.
+# The masks of forks. `version` is that of the fork's event. A mask that lists several scopes, nodes or phases has one
+# row for each combination. Null in one of these columns matches every value.
 fork_masks = keyed(
     "fork_masks",
     Column("rollout_id", Str, primary_key=True),
@@ -61,7 +72,7 @@ fork_masks = keyed(
     Column("scope", Str),
     Column("node_id", Str),
     Column("phase", Str),
-    # 1 if the mask also hides the events whose parent is the node.
+    # 1 if the mask also hides events whose parent node is `node_id`; otherwise 0.
     Column("children", SmallInteger, nullable=False),
 )
 
@@ -85,13 +96,14 @@ artifacts = keyed(
     Column("name", Str, nullable=False),
     Column("phase", Str),
     Column("media_type", Str),
-    # The version of the event that retracted the artefact.
+    # The version of the event that retracted the artifact. Null if the artifact was not retracted.
     Column("retracted", BigInteger),
-    # This index finds the artefacts of all runs for a scope.
+    # With this index, the artifacts of a scope are found in all runs.
     Index(None, "scope", "name", "position"),
 )
 
-# The events that a call with a caller's key wrote. Their versions are consecutive.
+# For each call to which the caller gave a key: the versions of the first and of the last event that the call wrote. The
+# versions of the events of a call are consecutive.
 run_keys = keyed(
     "run_keys",
     Column("rollout_id", Str, primary_key=True),

@@ -1,10 +1,14 @@
-"""Tables of threads: projections of the data of LangGraph checkpointers."""
+"""Tables of threads, which are the conversations whose state LangGraph's checkpointers save.
+
+The rows are computed from the events of the log. A position is the place of an event in the log.
+"""
 
 from sqlalchemy import BigInteger, Column, Integer
 
 from store.db.columns import Str, keyed
 
-# A thread without checkpoints keeps its row, because its stream continues.
+# If all checkpoints of a thread are deleted, the row of the thread remains, because later events of the thread are
+# numbered from `stream_version` on, which is the number of its last event.
 threads = keyed(
     "threads",
     Column("thread_id", Str, primary_key=True),
@@ -23,7 +27,8 @@ thread_checkpoints = keyed(
     Column("source", Str),
     Column("step", BigInteger),
     Column("position", BigInteger, nullable=False),
-    # The position of the event that has the body. For a copy it is an event of another thread.
+    # The position of the event that has the body (the saved state). For a copied checkpoint, this event belongs to the
+    # thread from which the checkpoint was copied.
     Column("body_position", BigInteger, nullable=False),
 )
 
@@ -33,7 +38,8 @@ thread_writes = keyed(
     Column("ns", Str, primary_key=True),
     Column("checkpoint_id", Str, primary_key=True),
     Column("task_id", Str, primary_key=True),
-    # Negative for LangGraph's special writes: errors, interrupts, and values of resumed interrupts.
+    # The number of the write in its task. Special writes of LangGraph have negative numbers: errors, interrupts, and
+    # values with which interrupts are resumed.
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("channel", Str, nullable=False),
     Column("task_path", Str, nullable=False),
