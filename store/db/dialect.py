@@ -1,4 +1,6 @@
-"""Interface for everything that differs between databases. The code above it is plain SQLAlchemy Core.
+"""Interface for everything that differs between databases. All other code builds its SQL with SQLAlchemy Core.
+
+A partition is one independent store in a database. The log is the append-only list of all events of a store.
 
 To add another SQL database, subclass `Dialect` and `register` it under a URL scheme.
 """
@@ -29,17 +31,17 @@ class Sql:
     text: str
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
-    """Values that are part of the statement."""
+    """Values of parameters that are fixed by the statement, by parameter name."""
 
     def args(self, params: Params) -> tuple[Any, ...]:
-        """Return the values of the parameters in order."""
+        """Return the values of the statement's parameters in order. A value in `params` replaces a fixed value."""
         fixed = self.fixed
         return tuple(params[name] if name in params else fixed[name] for name in self.names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TablePart:
-    """The key columns of a table, and the columns to set."""
+    """The columns of an UPDATE: the key columns of a table, and the columns to set."""
 
     table: Table
     sets: tuple[str, ...]
@@ -52,42 +54,48 @@ class TablePart:
 
 @dataclass(slots=True)
 class Changes:
-    """The rows that one commit writes, with one statement per table or `TablePart`. No list is empty."""
+    """The rows that one commit writes.
+
+    The rows of a table or `TablePart` are written together, so no list may be empty.
+    """
 
     inserts: dict[Table, list[Row]]
     """Rows that must not exist yet, in the order of the table's columns."""
     upserts: dict[Table, list[Row]]
-    """Whole rows, in the order of the table's columns, that replace rows with the same key.
+    """Complete rows, in the order of the table's columns. A row is inserted, or replaces the row with the same key.
 
-    Columns outside of `tables.settable` never change, so they are equal in the old and the new row.
+    The old and the new row must be equal in the columns that `settable` in `store.db.tables.core` does not return.
     """
     deletes: dict[Table, list[Row]]
     """Keys of rows to delete."""
     updates: dict[TablePart, list[Row]] = field(default_factory=dict[TablePart, list[Row]])
-    """Keys of rows that exist, each followed by the new values of the part's columns."""
+    """Keys of existing rows, each followed by the new values of the part's columns."""
 
 
 @dataclass(slots=True)
 class Tail:
-    """The end of the log, read under the lock."""
+    """The end of the log, read while the transaction holds the write lock.
+
+    A position is the place of an event in the log.
+    """
 
     commit_id: int
     """The id of the last commit; 0 in an empty log."""
     recorded_at: int
     chain_hash: bytes
     totals: tuple[int, ...]
-    """The running totals: events, rollouts, attempts, spans, resources, workers, body_bytes."""
+    """The totals up to the last commit: events, rollouts, attempts, spans, resources, workers, body_bytes."""
     next_position: int
     next_commit_id: int
     now: int
-    """The clock, in µs, read after the lock was taken."""
+    """The time, in µs since the epoch, read after the lock was taken."""
     queue_epoch: int
     is_ours: bool = False
     """Whether no other session can have written since this session's last commit."""
 
 
 class Guard(NamedTuple):
-    """A trigger, or a set of columns that must be unique, found in a database."""
+    """A trigger, or a set of columns that must be unique."""
 
     kind: str
     """`trigger` or `unique`."""
@@ -118,7 +126,11 @@ class ReadSession(Protocol):
     async def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
     ) -> tuple[Sequence[Row], Sequence[Row] | None]:
-        """Return the rows of a statement, and those of a second one, which `follow` may return for their number."""
+        """Return the rows of a statement, and the rows of a second statement or None.
+
+        `follow` is called with the number of rows of the first statement. It returns the second statement, which gets
+        the same parameters, or None if no second statement is needed.
+        """
         rows = await self.fetch(sql, params)
         following = follow(len(rows))
         return rows, None if following is None else await self.fetch(following, params)
@@ -129,21 +141,29 @@ class ReadSession(Protocol):
 
 
 class WriteSession(ReadSession, Protocol):
-    """The only connection that writes, and its transaction. Only one task uses it, in the loop that opened it."""
+    """The only session of this process that writes. Only one task may use it, in the event loop that opened it.
+
+    A batch is a group of calls that one transaction executes.
+    """
 
     async def begin(self) -> Tail:
         """Begin a transaction, take the lock, and read the end of the log."""
         ...
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
-        """Return the rows of several queries in one round trip. The caller builds the queries once and reuses them."""
+        """Return the rows of several queries, if possible in one round trip.
+
+        The caller must build the queries once and pass the same objects each time, because compiled queries are cached
+        by the identity of the objects.
+        """
         ...
 
     async def write(self, changes: Changes) -> None:
         """Write the rows of one commit.
 
-        Their commit id and positions start at `next_commit_id` and `next_position` of the tail that `begin` returned. A
-        database with sequences takes the numbers from the sequences here and refuses rows with other numbers.
+        The commit id and the positions in the rows must start at `next_commit_id` and `next_position` of the tail that
+        `begin` returned. If the database has sequences, they are advanced here. The call fails if the sequences return
+        other numbers than those in the rows.
         """
         ...
 
@@ -152,13 +172,19 @@ class WriteSession(ReadSession, Protocol):
     async def rollback(self) -> None: ...
 
     async def rest(self) -> None:
-        """Run due maintenance. Called between two batches, after the callers of the last batch have their results."""
+        """Run maintenance that is due.
+
+        This is called between two batches, when the callers of the last one have their results.
+        """
 
     async def close(self) -> None: ...
 
 
 class Wakeups(Protocol):
-    """Notifications of commits, by this process and by others. They are hints, so a waiter reads the tables."""
+    """Notifications of commits between processes.
+
+    A notification is only a hint: a waiting caller must read the tables.
+    """
 
     def announce(self, commit_id: int) -> None:
         """Notify other processes of a commit, after a short delay."""
@@ -172,12 +198,12 @@ class Wakeups(Protocol):
 
 
 class Dialect(ABC):
-    """One database, opened for one partition."""
+    """One partition of a database, and the features of this kind of database."""
 
     loop_bound: bool
-    """Whether its connections work only in the loop that opened them."""
+    """Whether a connection works only in the event loop that opened it."""
     has_dense_positions: bool = False
-    """Whether a rolled-back transaction leaves no gap in the positions of the log."""
+    """Whether the positions of the log have no gaps, even after a transaction was rolled back."""
     compiler: Compiler
     schema: str | None = None
     batches_need_snapshot: bool = False
@@ -190,7 +216,7 @@ class Dialect(ABC):
         self.read_only = read_only
 
     def sql(self, statement: ClauseElement) -> Sql:
-        """Compile a statement without caching it."""
+        """Compile a statement without caching the result."""
         if self.schema:
             compiled = statement.compile(
                 dialect=self.compiler, schema_translate_map={None: self.schema}, render_schema_translate=True
@@ -201,7 +227,10 @@ class Dialect(ABC):
         return Sql(str(compiled), tuple(getattr(compiled, "positiontup", None) or ()), fixed)
 
     def prepared(self, statement: ClauseElement) -> Sql:
-        """Compile a statement and cache the result. The statement must exist as long as the process."""
+        """Compile a statement and cache the result. Only a statement that is built once may be passed.
+
+        The cache keeps the statement and the result until the process ends.
+        """
         known = self._prepared.get(id(statement))
         if known is None:
             known = self._prepared[id(statement)] = (statement, self.sql(statement))
@@ -213,7 +242,10 @@ class Dialect(ABC):
 
     @cached_property
     def compiled(self) -> dict[Hashable, Sql]:
-        """Compiled statements by shape. All databases of a kind share them, unless the statements contain a schema."""
+        """A cache of compiled statements. The key is the shape of the statement: all that determines its SQL text.
+
+        All databases of a kind share the cache, unless the statements contain the name of a schema.
+        """
         return {} if self.schema else _compiled.setdefault(type(self), {})
 
     def qualified(self, table: Table) -> str:
@@ -222,36 +254,39 @@ class Dialect(ABC):
 
     @abstractmethod
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        """Return the condition that a text column is one of the values of the list parameter `name`."""
+        """Return the condition that a text column has one of the values in the list parameter `name`."""
 
     @abstractmethod
     def any_key(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
-        """Return the condition that text columns together are one of the keys of the list parameter `name`."""
+        """Return the condition that the values of text columns together are one of the keys in the parameter `name`."""
 
     @abstractmethod
     def list_param(self, values: Sequence[Any]) -> Any:
-        """Return a list in the driver's form for `any_of`."""
+        """Return a list in the form that the driver needs for a parameter of `any_of`."""
 
     @abstractmethod
     def keys_param(self, keys: Sequence[Sequence[Any]]) -> Any:
-        """Return a list of keys in the driver's form for `any_key`."""
+        """Return a list of keys in the form that the driver needs for a parameter of `any_key`."""
 
     @abstractmethod
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
-        """Return the condition that a text column contains a text; case matters."""
+        """Return the condition that a text column contains the given text. Upper and lower case are different."""
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """Return an expression for the bytes of a column as lower-case hex digits."""
         return func.lower(func.hex(column))
 
     def share(self, other: "Dialect") -> bool:
-        """Share the connections and the loop of another partition, before `open`; return whether that is possible."""
+        """Use the connections and the event loop of another partition from now on; return whether that is possible.
+
+        This must be called before `open`.
+        """
         del other
         return False
 
     @abstractmethod
     async def open(self, *, create: bool) -> str:
-        """Connect, create or upgrade the database if requested, and return the store's id."""
+        """Connect, and return the id of the store. With `create`, a missing store is created first."""
 
     @abstractmethod
     def guards(self) -> Guards:
@@ -260,26 +295,28 @@ class Dialect(ABC):
     def last_numbers(self) -> Sql | None:
         """Return a statement that reads the last commit id and the last position that the sequences have returned.
 
-        `verify` reports a sequence that is behind the log. None if the database has no sequences to check.
+        With these numbers, `verify` finds a sequence that is behind the log. Return None if the database has no
+        sequences to check.
         """
         return None
 
     @abstractmethod
     async def writer(self) -> WriteSession:
-        """Return the session that writes. Call it in the loop that will use the session."""
+        """Return the session that writes. This must be called in the event loop that will use the session."""
 
     @abstractmethod
     def read(self, *, snapshot: bool = False) -> AbstractAsyncContextManager[ReadSession]:
-        """Return a session for reading; with `snapshot`, all of its statements see the same state."""
+        """Return a session for reading. With `snapshot`, all statements of the session see the same state."""
 
     @abstractmethod
     def wakeups(self) -> Wakeups:
-        """Return the notifications of commits. Call it in the store's loop, which also uses them."""
+        """Return the notifications of commits. Only the event loop that calls this may use them."""
 
     def state(self) -> tuple[Hashable, Hashable] | None:
-        """Return the identity of the database and a mark that every commit of any process changes.
+        """Return the identity of the database, and a value that changes with every commit of any process.
 
-        Return None if reading the mark takes as long as reading a page. The call blocks for a few microseconds.
+        Return None if no such value can be read much faster than the data itself. The call may block for a few
+        microseconds.
         """
         return None
 
@@ -298,12 +335,12 @@ _DIALECTS: dict[str, type[Dialect]] = {}
 
 
 def register(scheme: str, dialect: type[Dialect]) -> None:
-    """Register a dialect for `scheme://…` URLs."""
+    """Register a dialect for URLs that begin with `scheme://`."""
     _DIALECTS[scheme] = dialect
 
 
 def dialect_for(url: StoreURL) -> type[Dialect]:
-    """Return the dialect of a URL's scheme.
+    """Return the dialect for the scheme of a URL.
 
     Raises:
         Invalid: no dialect is registered for the scheme.

@@ -1,1 +1,1 @@
-"""Drivers of databases, one package each."""
+"""Drivers of databases. Each database has a package."""

@@ -1,6 +1,7 @@
 """Dialect for Postgres 14 and newer, with asyncpg.
 
-Each partition has its own schema, an advisory lock for its writer, and a channel of NOTIFY.
+A partition is one independent store. Each partition has its own schema, an advisory lock for its writer, and a channel
+for NOTIFY. A batch is a group of calls that one transaction of the writer executes.
 """
 
 import asyncio
@@ -58,11 +59,13 @@ from store.runtime.clock import Clock
 _driver: Any = asyncpg
 # Errors that are raised if the connection breaks during a call.
 _BROKEN = (OSError, TimeoutError, asyncpg.InternalClientError)
-# From this number of rows on, COPY is used. It costs one more round trip, but only half the work per row.
+# At least this many new rows of a table are written with COPY. COPY costs one more round trip, but takes only half as
+# much work per row.
 _COPIED_FROM = 200
 _LOCK_SECONDS = 30
 _STATEMENT_SECONDS = 60
-# If the network fails, the server cannot report its time limit. The writer has its own limit, which is a bit longer.
+# If the network fails, the server cannot report that a statement exceeded its time limit. The writer therefore has its
+# own limit, which is slightly longer.
 _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
 # The writer closes its connection after this many seconds without a write.
 _IDLE_SECONDS = 300.0
@@ -170,7 +173,7 @@ class Postgres(Dialect):
 
 
 class PostgresWriter(WriteSession):
-    """Connection for writing. If it breaks, the next batch opens a new one."""
+    """The session that writes. If its connection breaks, the next batch opens a new connection."""
 
     def __init__(self, dialect: Postgres) -> None:
         self._dialect = dialect
@@ -216,7 +219,8 @@ class PostgresWriter(WriteSession):
 
     def _read_tail(self, row: Row) -> Tail:
         last, next_position, next_commit, now, transaction, epoch = row
-        # Writing transactions are numbered consecutively, so two consecutive numbers have no other commit in between.
+        # Postgres numbers writing transactions consecutively. If the number of this transaction directly follows the
+        # number of the last transaction of this session, no other session wrote in between.
         is_ours, self._transaction = transaction == self._transaction + 1, transaction
         self._predicted = (next_commit, next_position)
         commit_id, recorded_at, chain, *totals = last or (0, 0, bytes(32), 0, 0, 0, 0, 0, 0, 0)
@@ -273,8 +277,8 @@ class PostgresWriter(WriteSession):
             *(("upsert", table, rows) for table, rows in changes.upserts.items()),
             *(("update", part, rows) for part, rows in changes.updates.items()),
         ]
-        # While the lock is held, the sequences return the numbers that `begin` has predicted. To advance them in the
-        # same statement saves a round trip.
+        # The rows contain the numbers that `begin` predicted, because the sequences return these numbers while the lock
+        # is held. The sequences can therefore be advanced in the same statement, which saves a round trip.
         positions = len(changes.inserts.get(core_tables.events, ()))
         if not (steps or positions):
             return
@@ -314,7 +318,7 @@ class PostgresWriter(WriteSession):
         try:
             async with asyncio.timeout(5):
                 await connection.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 (a broken connection may raise any error; the next call gets a new one)
+        except Exception:  # noqa: BLE001 (a broken connection may raise any error; the next batch opens another)
             connection.terminate()
         else:
             self._connection = connection
@@ -338,7 +342,7 @@ class PostgresWriter(WriteSession):
         until = self._used_at + _IDLE_SECONDS
         self._idle = None
         if self._is_busy:
-            return  # the wait starts again when the batch ends
+            return  # the end of the batch starts the timer again
         if loop.time() < until:
             self._idle = loop.call_at(until, self._let_go_if_idle, loop)
             return
@@ -354,7 +358,7 @@ class PostgresWriter(WriteSession):
 
 
 class PostgresReader(ReadSession):
-    """A connection of the pool."""
+    """A session that reads, on a connection of the pool or of the writer."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -363,7 +367,10 @@ class PostgresReader(ReadSession):
         return await self._connection.fetch(sql.text, *sql.args(_split(params)))
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
-        """Yield rows in batches. Without a snapshot there is one batch, because a cursor needs a transaction."""
+        """Yield rows in batches.
+
+        Outside of a transaction, there is a single batch, because a cursor needs a transaction.
+        """
         if not self._connection.is_in_transaction():
             yield await self.fetch(sql, params)
             return
@@ -388,7 +395,7 @@ def _is_ours(error: Exception) -> bool:
 
 
 def translate(error: Exception) -> StoreError:
-    """Return the error of the store for an error of asyncpg."""
+    """Return the error of the store that corresponds to an error of asyncpg."""
     code = getattr(error, "sqlstate", None) or ""
     text = str(error) or type(error).__name__
     if isinstance(error, (*_BROKEN, asyncpg.InterfaceError)) or code.startswith(_TRANSIENT):
@@ -406,7 +413,7 @@ async def _settle(connection: Any) -> None:
 
 
 def _split(params: Params) -> Params:
-    """Return parameters in which lists of keys with several columns are one list per column, as `unnest` needs them."""
+    """Return parameters with one more list for each column of the keys in `spans`, because `unnest` needs columns."""
     spread = dict(params)
     keys = params.get("spans")
     if keys is not None:
@@ -465,7 +472,10 @@ def _step_sql(verb: str, what: Table | TablePart, target: str, names: Sequence[s
 
 
 def _write_sql(steps: Sequence[tuple[str, Table | TablePart]], dialect: Postgres, *, draws: bool) -> str:
-    """Return one statement that writes to all tables and advances the sequences of the log."""
+    """Return one statement that executes all steps.
+
+    With `draws`, the statement also advances the sequences of the log.
+    """
     parts: list[str] = []
     number = 1
     for index, (verb, what) in enumerate(steps):

@@ -1,9 +1,9 @@
 """Connections that all open partitions of one Postgres database share.
 
-Without shared connections, a server with 64 open partitions would have 64 pools of readers and twice as many
-connections for NOTIFY. Statements contain the schema of their tables, so any statement may run on any connection. Only
-the writer of a partition has its own connection, because the connection is in use from BEGIN to COMMIT and its prepared
-statements belong to the partition.
+A partition is one independent store in its own schema. Without shared connections, a server with 64 open partitions
+would have 64 pools of connections for reads, and 128 connections for LISTEN and NOTIFY. Statements contain the schema
+of their tables, so any statement may run on any connection. Only the writer of a partition has its own connection,
+because the connection is in use from BEGIN to COMMIT and its prepared statements belong to the partition.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ _GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 
 class Connections:
-    """At most eight readers and one listening connection, in one event loop.
+    """At most eight connections for reads, and one connection for LISTEN and NOTIFY (`line`), in one event loop.
 
-    They are closed when no partition uses them.
+    The connections are closed when no partition uses them any more.
 
     Args:
-        dsn: the address for reads.
-        direct: the address for LISTEN, which differs from `dsn` if `dsn` leads to a pooler.
-        statement_seconds: the maximum time of a reader's statement.
-        prepare: called with each new connection.
+        dsn: the address of the database for reads.
+        direct: the address for LISTEN and NOTIFY. It must differ from `dsn` if `dsn` leads to a connection pooler.
+        statement_seconds: the maximum time of a statement that reads.
+        prepare: a function that is called with each new connection for reads.
     """
 
     def __init__(self, dsn: str, direct: str, *, statement_seconds: float, prepare: Callable[[Any], Any]) -> None:
@@ -45,7 +45,7 @@ class Connections:
         self._line_lock = asyncio.Lock()
 
     async def open(self) -> None:
-        """Begin a use of the connections; `close` ends it."""
+        """Begin to use the connections. Each call needs a later call of `close`."""
         async with self._opening:
             if self._pool is None:
                 self._pool = await _driver.create_pool(self.address[0], min_size=0, max_size=_READERS, **self._how)
@@ -53,12 +53,12 @@ class Connections:
 
     @property
     def readers(self) -> Any:
-        """The pool of readers."""
+        """The pool of the connections for reads."""
         assert self._pool is not None  # opened
         return self._pool
 
     async def close(self) -> None:
-        """End a use of the connections."""
+        """End the use that a call of `open` began. The last call closes the connections."""
         async with self._opening:
             self._users -= 1
             if self._users:
@@ -75,20 +75,23 @@ class Connections:
     # -- notifications -----------------------------------------------------------------------------------------------
 
     def is_line(self, connection: Any) -> bool:
-        """Return whether this is the listening connection and it is open."""
+        """Return whether `connection` is the listening connection and is still open."""
         return connection is not None and connection is self._line and not connection.is_closed()
 
     async def listen(self, channel: str, heard: Callable[..., None]) -> Any:
-        """Call a function at each NOTIFY, and when the listening connection breaks; return this connection."""
+        """Call `heard` at each NOTIFY on a channel, and when the listening connection breaks.
+
+        Return the listening connection.
+        """
         async with self._line_lock:
             line = await self._connected()
             await line.add_listener(channel, heard)
-            # A broken connection counts as a notification, because later ones would be lost.
+            # A broken connection counts as a notification, because later notifications are lost.
             line.add_termination_listener(heard)
             return line
 
     async def unlisten(self, line: Any, channel: str, heard: Callable[..., None]) -> None:
-        """Undo `listen`."""
+        """Undo a call of `listen` that returned `line`."""
         async with self._line_lock:
             if self.is_line(line):
                 line.remove_termination_listener(heard)
@@ -108,7 +111,7 @@ class Connections:
 
 
 class Listener(Wakeups):
-    """Notifications of one partition. The connection is opened when a call waits or commits for the first time."""
+    """Notifications of the commits of one partition. The listening connection is opened at the first wait or commit."""
 
     _COALESCE_SECONDS = 0.005
     _RETRY_SECONDS = 1.0
@@ -118,15 +121,15 @@ class Listener(Wakeups):
         self._channel = channel
         self._line: Any = None
         self._news = asyncio.Event()
-        # Notifications contain this name, so that the listener can ignore those of this process.
+        # Each notification contains this name of its sender, so that the listener can ignore its own notifications.
         self._name = os.urandom(8).hex()
         self._pending: int | None = None
         self._sending: asyncio.Task[None] | None = None
 
     def announce(self, commit_id: int) -> None:
-        """Send one NOTIFY for all commits of a few milliseconds.
+        """Send one NOTIFY for all commits within a few milliseconds.
 
-        If it is lost, the slow poll of waiters finds the commits.
+        If the NOTIFY is lost, waiting callers still find the commits, because they also poll the tables slowly.
         """
         self._pending = commit_id
         if self._sending is None or self._sending.done():
@@ -159,7 +162,7 @@ class Listener(Wakeups):
         return True
 
     def _heard(self, *said: object) -> None:
-        # The last argument is the payload; a broken connection passes only itself.
+        # For a NOTIFY, the last argument is the payload. For a broken connection, the only argument is the connection.
         payload = said[-1]
         if not (isinstance(payload, str) and payload.endswith(self._name)):
             self._news.set()
@@ -168,7 +171,7 @@ class Listener(Wakeups):
         if self._sending is not None and not self._sending.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sending, 1)
-        # A slow database must not delay the end, and no caller needs the result.
+        # A slow database must not delay the closing of the store, and no caller needs the result.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await self._connections.unlisten(self._line, self._channel, self._heard)

@@ -1,1 +1,1 @@
-"""SQLite driver: its dialect, the writer's connection, the readers, checkpoints."""
+"""SQLite driver: its dialect, the connection that writes, the connections that read, and checkpoints."""

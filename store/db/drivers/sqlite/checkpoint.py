@@ -1,4 +1,7 @@
-"""Checkpoints: the write-ahead log of SQLite is copied into the file while the writer continues."""
+"""Checkpoints: the write-ahead log of SQLite is copied into the database file while the writer continues.
+
+In this module, "the log" is the write-ahead log.
+"""
 
 import logging
 import sqlite3
@@ -9,9 +12,9 @@ from threading import Event, Thread
 logger = logging.getLogger("store.db.drivers.sqlite_checkpoints")
 
 FRAMES = 4000
-"""The length at which the log is copied, in pages."""
+"""The length at which the log is copied, as a number of pages."""
 _COMMIT_COPIES_AT = 4
-"""The multiple of that length at which SQLite copies inside of a COMMIT, if a long reader lets the log grow."""
+"""If a long read lets the log grow to this multiple of `FRAMES`, SQLite itself copies the log inside of a COMMIT."""
 _READER_MILLISECONDS = 50
 """The maximum time for which the writer waits for readers of the log, so that the log can restart."""
 _RETRY_SECONDS = (0.05, 2.0)
@@ -23,13 +26,13 @@ class Checkpointer:
 
     The automatic checkpoint of SQLite runs inside of a COMMIT and delays all callers of this commit. Here a thread
     copies nearly all of the log. The writer copies the rest between two batches and restarts the log: the next commit
-    overwrites its beginning. The log stays below twice the length at which it is copied, unless a reader still reads an
-    old state of the database. A log that restarts is truncated to that length, so a larger file means that the log has
-    grown again.
+    overwrites the beginning of the log. The log stays below twice the length at which it is copied, unless a reader
+    still reads an old state of the database. A log that restarts is truncated to the length at which it is copied, so a
+    larger file means that the log has grown again.
 
     Args:
-        writer: the connection that writes; its checkpoints are configured here.
-        connect: returns another connection to the file.
+        writer: the connection that writes. The constructor sets its pragmas for checkpoints.
+        connect: a function that returns a new connection to the same file, for the thread.
     """
 
     def __init__(self, writer: sqlite3.Connection, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -50,12 +53,13 @@ class Checkpointer:
         self._is_closed = False
 
     def advance(self, log_bytes: int) -> None:
-        """Start to copy a log that is larger than `limit`, or finish when the thread is done.
+        """Let the thread start to copy the log, or finish a checkpoint if the thread has copied the log.
 
-        Called in the writer's thread, between two batches. A writer that is faster than the thread waits for it.
+        The writer must call this in its own thread, between two batches (a batch is one transaction), if the log is
+        larger than `limit`. If the log grows to one and a half times `limit` meanwhile, this call waits for the thread.
 
         Args:
-            log_bytes: the size of the log's file.
+            log_bytes: the size of the log's file in bytes.
         """
         if not self._is_copying:
             if time.monotonic() < self._starts_at:
@@ -93,7 +97,7 @@ class Checkpointer:
                 connection = connection or self._connect()
                 _copy(connection, "PASSIVE", 0)
             except sqlite3.Error:
-                # The writer then copies everything. If that fails too, its callers get the error.
+                # The writer then copies the whole log. If this also fails, the callers of the writer get the error.
                 logger.warning("the write-ahead log could not be copied into the file", exc_info=True)
             self._is_copied.set()
         if connection is not None:
@@ -101,7 +105,7 @@ class Checkpointer:
 
 
 def _copy(connection: sqlite3.Connection, mode: str, milliseconds: int) -> bool:
-    """Copy as far as readers allow, and wait for them for `milliseconds`; return whether the checkpoint is complete."""
+    """Copy the log as far as readers allow, and wait at most `milliseconds` for them. Return whether all was copied."""
     connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
     try:
         is_blocked, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()

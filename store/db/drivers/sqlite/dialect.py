@@ -1,4 +1,8 @@
-"""SQLite: one writing connection in the store's thread, readers on aiosqlite, `BEGIN IMMEDIATE` as the lock."""
+"""Dialect for SQLite.
+
+One connection writes, in the thread of the store. Its lock is `BEGIN IMMEDIATE`. Other connections read, with
+aiosqlite.
+"""
 
 import asyncio
 import os
@@ -23,7 +27,10 @@ from store.runtime.clock import Clock
 
 
 class SQLite(Dialect):
-    """A partition in its own file; `memory://` is a private temporary file without fsync."""
+    """Dialect for SQLite. Each partition, which is one independent store, has its own file.
+
+    The URL `memory://` stands for a private temporary file, which is written without fsync and deleted by `close`.
+    """
 
     loop_bound = False
     has_dense_positions = True

@@ -4,12 +4,13 @@ import sqlite3
 
 from store.errors import Incompatible, ReadOnly, StoreError, Unavailable
 
-# The maximum wait for a lock, after which callers get an error. Other processes hold the lock for milliseconds.
+# The maximum wait for a lock of SQLite. Callers get an error afterwards. Other processes normally hold the lock only
+# for milliseconds.
 LOCK_SECONDS = 30.0
 
 
 def translate(error: sqlite3.Error) -> StoreError:
-    """Return the store's error for an error of SQLite."""
+    """Return the error of the store that corresponds to an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "") or ""
     match name.split("_")[1] if "_" in name else "":
         case "BUSY" | "LOCKED":
@@ -27,5 +28,5 @@ def translate(error: sqlite3.Error) -> StoreError:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Return whether another connection holds the lock."""
+    """Return whether the error means that another connection holds the lock."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

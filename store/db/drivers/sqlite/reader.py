@@ -1,4 +1,4 @@
-"""Readers of a SQLite file: a small pool of connections, and notifications of other processes' commits."""
+"""Reads of a SQLite file: a small pool of connections for reading, and notifications of commits of other processes."""
 
 import asyncio
 import sqlite3
@@ -28,7 +28,10 @@ _INTERRUPT_SECONDS = 0.1
 
 
 class _Database(sqlite3.Connection):
-    """A connection whose scripts are functions: they run several statements in one hop to aiosqlite's thread."""
+    """A connection whose `executescript` runs a function instead of SQL.
+
+    With it, several statements need only one call of aiosqlite's thread.
+    """
 
     def executescript(self, sql_script: Any, /) -> Any:
         work, results = sql_script
@@ -38,8 +41,9 @@ class _Database(sqlite3.Connection):
 class _Connection(aiosqlite.Connection):
     """A connection of aiosqlite that a `SQLiteReader` closes.
 
-    aiosqlite warns of a connection that was not closed by its own thread. That thread dies if the loop of a caller is
-    closed, and then the reader closes the database, which aiosqlite cannot know.
+    When a connection is deleted, aiosqlite warns if the connection's own thread has not closed the database. This
+    thread dies if the event loop of a caller is closed. `SQLiteReader` then closes the database in another thread, so
+    the warning would be wrong, and this class leaves it out.
     """
 
     def __del__(self) -> None:
@@ -53,7 +57,8 @@ def _connected(path: Path) -> sqlite3.Connection:
         isolation_level=None,
         timeout=LOCK_SECONDS,
         factory=_Database,
-        # Another thread interrupts a statement, and closes the connection after aiosqlite's thread has ended.
+        # A thread other than aiosqlite's may interrupt a statement, and closes the connection if aiosqlite's thread
+        # died.
         check_same_thread=False,
     )
     connection.execute("PRAGMA query_only = ON")
@@ -61,7 +66,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _in_daemon_thread(function: Callable[[], Done]) -> Future[Done]:
-    """Run a function in a daemon thread and return its future result, which cannot be cancelled."""
+    """Run a function in a new daemon thread. Return a future for the result, which cannot be cancelled."""
     answer: Future[Done] = Future()
     answer.set_running_or_notify_cancel()
 
@@ -76,15 +81,19 @@ def _in_daemon_thread(function: Callable[[], Done]) -> Future[Done]:
 
 
 class SQLiteReader(ReadSession):
-    """A read-only session on a connection of aiosqlite. Each statement, or each batch of a long one, is one hop.
+    """A read-only session on a connection of aiosqlite, which has a thread of its own.
 
-    The connection's thread passes each result to the event loop of its caller, and dies if this loop is closed. So a
-    connection is not used again once a caller did not wait for its result.
+    Each statement, or each batch of rows of a long statement, takes one call of this thread. The thread passes the
+    result to the event loop of the caller, and dies if this loop is closed. A connection is therefore abandoned, and
+    not used again, after a caller has left before it got a result.
     """
 
     def __init__(self, path: Path) -> None:
         self.is_abandoned = False
-        """Whether a caller did not wait for a result. The thread may still be at work, and may die afterwards."""
+        """Whether a caller left before it got a result.
+
+        The thread may still run the statement, and may die afterwards.
+        """
         self._path = path
         self._thread: Future[Thread] = Future()
         self._database: sqlite3.Connection | None = None
@@ -92,9 +101,9 @@ class SQLiteReader(ReadSession):
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Return a new connection to a file."""
-        # At exit Python waits for non-daemon threads before it runs the function that closes the store. aiosqlite's
-        # thread is a daemon if the thread that creates it is one.
+        """Return a session on a new connection to a file."""
+        # At exit, Python waits for non-daemon threads before it calls the function that closes the store. A daemon
+        # thread creates the connection, because aiosqlite's thread is then a daemon too.
         reading = await asyncio.wrap_future(_in_daemon_thread(lambda: cls(path)))
         await reading.start()
         return reading
@@ -148,13 +157,13 @@ class SQLiteReader(ReadSession):
                     return
                 rows = await self.do(lambda _: cursor.fetchmany(batch))
         finally:
-            # If a consumer stops early, the open statement would keep its snapshot, so it is closed. An abandoned
-            # connection is closed as a whole.
+            # If the consumer stops early, the open statement would keep its snapshot of the database, so the statement
+            # is closed here. This is not needed for an abandoned connection, which is closed as a whole.
             if len(rows) == batch and not self.is_abandoned:
                 await self.do(lambda _: cursor.close())
 
     async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
-        """Return the result of a function that runs in the connection's thread."""
+        """Call a function in the connection's thread, and return the function's result."""
         results: list[Done] = []
         script: Any = (work, results)
         try:
@@ -162,30 +171,38 @@ class SQLiteReader(ReadSession):
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        # aiosqlite's thread keeps the function until its next call, but not the rows.
+        # aiosqlite's thread keeps `script` until its next call. `pop` removes the rows from `script`, so that they are
+        # freed.
         return results.pop()
 
     def leave(self) -> Future[None]:
-        """Interrupt the running statement and close the connection, without waiting; return the future end."""
+        """Interrupt the running statement and close the connection in another thread.
+
+        Return a future for the end of this.
+        """
         return _in_daemon_thread(self._leave)
 
     def _leave(self) -> None:
-        # The library notifies the running loop of the end, but this thread has none that could be closed by then.
+        # aiosqlite would report the end to the event loop of the calling thread, which might be closed by then. This
+        # thread has no event loop.
         self._connection.stop()  # pyright: ignore[reportUnknownMemberType]
         thread = self._thread.result()
         while thread.is_alive():
-            # An interrupt has no effect on a statement that has not begun, so it is repeated.
+            # An interrupt has no effect on a statement that has not begun, so the interrupt is repeated.
             with suppress(sqlite3.ProgrammingError):
                 if self._database is not None:
                     self._database.interrupt()
             thread.join(_INTERRUPT_SECONDS)
-        # The thread has not closed the connection if it died.
+        # If the thread died, it has not closed the connection.
         if self._database is not None:
             self._database.close()
 
 
 class Readers:
-    """A small pool for any event loop. Callers wait with a future of threads, which does not belong to a loop."""
+    """A small pool of connections, for callers in any event loop.
+
+    A waiting caller has a future of `concurrent.futures`, which does not belong to an event loop.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -199,7 +216,10 @@ class Readers:
 
     @asynccontextmanager
     async def lease(self, *, snapshot: bool) -> AsyncGenerator[SQLiteReader]:
-        """Lend a connection to one reader, in a transaction if all its statements see the same state."""
+        """Lend a connection for the duration of the block.
+
+        With `snapshot`, all statements of the block see the same state.
+        """
         connection = await self.take()
         can_wait = True
         try:
@@ -207,7 +227,7 @@ class Readers:
                 await connection.do(lambda database: database.execute("BEGIN").close())
             yield connection
         except GeneratorExit:
-            # The caller's task was destroyed, and its loop may be closed.
+            # The caller's task was destroyed, and the event loop of the task may be closed.
             can_wait = False
             connection.is_abandoned |= snapshot
             raise
@@ -217,10 +237,11 @@ class Readers:
             if connection.is_abandoned:
                 left = self._replace(connection)
                 if can_wait:
-                    # A caller that ended here could close its loop before the thread has passed the result to it.
+                    # Otherwise the caller could close its event loop before the connection's thread has passed a result
+                    # to it.
                     await asyncio.wrap_future(left)
             elif snapshot:
-                # This also runs when the caller is cancelled.
+                # The transaction also ends if the caller is cancelled, because `shield` keeps this task running.
                 ending = asyncio.ensure_future(self._end_snapshot(connection))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
@@ -232,7 +253,7 @@ class Readers:
         try:
             await connection.do(lambda database: database.rollback())
         except sqlite3.Error:
-            # The next reader would find an open transaction.
+            # The transaction may still be open, so the next reader must not get this connection.
             connection.is_abandoned = True
         finally:
             self.give(connection)
@@ -255,13 +276,13 @@ class Readers:
             connection = await asyncio.wrap_future(waiter)
         except BaseException:
             if not waiter.cancel():
-                # Another thread may be passing a connection to this waiter at this moment.
+                # Another thread is passing a connection to this waiter, so the connection goes to the next waiter.
                 waiter.add_done_callback(lambda given: self._pass_on(given.result()))
             raise
         return await self._make() if connection is None else connection
 
     def give(self, connection: SQLiteReader) -> None:
-        """Take a connection back. An abandoned one is closed."""
+        """Take a connection back into the pool. An abandoned connection is closed instead."""
         if connection.is_abandoned:
             self._replace(connection)
             return
@@ -276,13 +297,16 @@ class Readers:
             waiter.set_result(connection)
 
     def _replace(self, connection: SQLiteReader) -> Future[None]:
-        """Close a connection, whose place another one can take; return the future end."""
+        """Close a connection, so that a new connection can take its place.
+
+        Return a future for the end of the closing.
+        """
         left = connection.leave()
         self._pass_on(None)
         return left
 
     def _pass_on(self, connection: SQLiteReader | None) -> None:
-        """Give a connection to the next caller. None is a free place, where the caller opens its own."""
+        """Give a connection to the next waiting caller. With None, this caller opens a new connection."""
         if connection is not None:
             self.give(connection)
             return
@@ -301,7 +325,7 @@ class Readers:
         return None
 
     async def _make(self) -> SQLiteReader:
-        """Return a new connection. If the caller is cancelled meanwhile, the pool gets the connection."""
+        """Return a new connection. If the caller is cancelled before it is open, the pool keeps the connection."""
         making = asyncio.ensure_future(SQLiteReader.open(self._path))
         self._making.add(making)
         making.add_done_callback(self._end_making)
@@ -323,7 +347,10 @@ class Readers:
             self.give(made.result())
 
     def refusal(self, error: sqlite3.Error) -> StoreError:
-        """Return the store's error for a failed read; a private file does not exist after the pool is closed."""
+        """Return the error of the store for a failed read.
+
+        After the pool is closed, this is always `Closed`, because a private file is deleted then.
+        """
         return Closed("a read") if self._closed else translate(error)
 
     async def close(self) -> None:
@@ -338,20 +365,20 @@ class Readers:
 
 
 class State:
-    """Detector of commits since the last call, from SQLite's shared memory."""
+    """Detector of new commits of any connection. It reads SQLite's shared memory."""
 
     _numbers = count()
 
     def __init__(self, path: Path) -> None:
         self.number = next(self._numbers)
-        """The number of this detector; versions of two detectors cannot be compared."""
+        """The number of this detector. Versions that different detectors return cannot be compared."""
         self._path = path
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
     def version(self) -> int | None:
-        """Return a number that changes with every commit; None if it cannot be read at once."""
+        """Return a number that changes with every commit; None if the number cannot be read without waiting."""
         with self._lock:
             if self._closed:
                 return None
@@ -362,7 +389,7 @@ class State:
                     )
                 return self._connection.execute(_DATA_VERSION).fetchone()[0]
             except sqlite3.Error:
-                # The read that follows reports the error.
+                # The caller then reads the tables, and this read reports the error.
                 return None
 
     def close(self) -> None:
@@ -373,12 +400,11 @@ class State:
 
 
 class DataVersion(Wakeups):
-    """Notifications of commits.
+    """Notifications of commits of other processes.
 
-    SQLite counts the commits of other connections; the counter is polled while a call waits.
-
-    Ids of commits are consecutive, so comparing them distinguishes commits of other processes from those of this
-    process.
+    A counter of SQLite, `data_version`, changes when another connection commits. The counter is polled while a call
+    waits. It also changes for commits of this process, but ids of commits are consecutive, so a comparison of ids shows
+    whether another process has committed.
     """
 
     _EVERY = 0.01
@@ -388,11 +414,11 @@ class DataVersion(Wakeups):
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
-        # All commits up to this one were noticed or were made by this process.
+        # The id of a commit. This process has noticed or made all commits up to it.
         self._known: int | None = None
 
     def announce(self, commit_id: int) -> None:
-        """Note a commit of this process. Other processes see it in SQLite's counter."""
+        """Remember a commit of this process. Other processes notice the commit by SQLite's counter."""
         if self._known is not None and commit_id == self._known + 1:
             self._known = commit_id
 

@@ -1,4 +1,7 @@
-"""Writer of a SQLite file: one connection in the store's thread, many rows per statement."""
+"""The session that writes to a SQLite file: one connection in the thread of the store, and many rows per statement.
+
+A batch is a group of calls that one transaction executes. The log is the append-only list of all events of the store.
+"""
 
 import asyncio
 import os
@@ -30,7 +33,8 @@ if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
 
 T = TypeVar("T", Table, TablePart)
 _ROWS_AT_ONCE = (64, 16, 4, 1)
-# Before the first commit there are no sequences; AUTOINCREMENT then creates them with the rows.
+# Before the first commit, `sqlite_sequence` has no rows for these tables, and this statement changes nothing.
+# AUTOINCREMENT creates the rows when the first rows of the log are inserted.
 _ADVANCE = (
     "UPDATE sqlite_sequence SET seq = CASE name WHEN 'commits' THEN max(seq, ?) + 1 ELSE max(seq, ?) + ? END"
     " WHERE name IN ('commits', 'events') RETURNING name, seq"
@@ -45,7 +49,7 @@ _TAIL = (
 
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
-    """Return a connection that writes."""
+    """Return a connection for writing. `synchronous` is the value of the pragma: OFF, NORMAL or FULL."""
     # Another process may be opening or closing the file at this moment, so this connection waits for the lock.
     connection = sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS, cached_statements=256)
     for pragma in (
@@ -53,7 +57,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
         f"synchronous = {synchronous}",
         "temp_store = MEMORY",
         "cache_size = -65536",
-        # From here on `begin` implements the waiting.
+        # From here on, `begin` waits for the lock instead of SQLite.
         "busy_timeout = 0",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -61,7 +65,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
 
 
 class SQLiteWriter(WriteSession):
-    """The writing connection. Its statements run in the calling thread, which belongs to the store."""
+    """The session that writes. Its statements run in the calling thread, which must be the thread of the store."""
 
     def __init__(self, dialect: Dialect, path: Path, synchronous: str, clock: Clock | None) -> None:
         self._dialect = dialect
@@ -74,7 +78,7 @@ class SQLiteWriter(WriteSession):
         self._updates = _Statements(_update)
         self._deletes = _Statements(_delete)
         self._data_version = -1
-        # The end of the log after the last commit, and after the next commit.
+        # `_known` is the end of the log after the last commit, and `_coming` the end of the log after the next commit.
         self._known: Tail | None = None
         self._coming: Tail | None = None
 
@@ -87,7 +91,8 @@ class SQLiteWriter(WriteSession):
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise translate(error) from error
-                # With SQLite's busy handler a busy writer may starve the others; short random waits prevent that.
+                # With SQLite's own waiting, one busy process may keep all others from writing. Short random waits
+                # prevent this.
                 await asyncio.sleep(random.uniform(0.0002, 0.001))
         try:
             return self._read_tail()
@@ -95,7 +100,7 @@ class SQLiteWriter(WriteSession):
             raise translate(error) from error
 
     def _read_tail(self) -> Tail:
-        # `data_version` changes when another connection commits, but not when this connection does.
+        # `data_version` changes when another connection commits, but not when this connection commits.
         seen, self._data_version = self._data_version, self._connection.execute("PRAGMA data_version").fetchone()[0]
         is_ours = seen == self._data_version
         now = time.time_ns() // 1_000 if self._clock is None else self._clock()
@@ -110,7 +115,7 @@ class SQLiteWriter(WriteSession):
             recorded_at=recorded_at or 0,
             chain_hash=chain or bytes(32),
             totals=tuple(total or 0 for total in totals),
-            # A sequence that is behind the log continues after the log.
+            # If a sequence is behind the log, the numbers continue after the end of the log.
             next_position=max(last_position or 0, position_sequence or 0) + 1,
             next_commit_id=max(commit_id or 0, commit_sequence or 0) + 1,
             now=now,
@@ -183,8 +188,8 @@ class SQLiteWriter(WriteSession):
     def _write_rows(self, statements: "_Statements[T]", changes: Mapping[T, Sequence[Row]]) -> None:
         """Write rows, many per statement.
 
-        Each step of a statement releases the interpreter lock, and a busy caller then holds it for a while. With fewer
-        steps, a batch waits less for callers of the next batch.
+        Each execution of a statement releases the interpreter lock (GIL) of Python, and a busy thread may then hold
+        this lock for a while. With fewer executions, the batch waits less often for other threads.
         """
         execute = self._connection.execute
         for what, rows in changes.items():
@@ -210,7 +215,7 @@ class SQLiteWriter(WriteSession):
 
     async def rest(self) -> None:
         try:
-            log_bytes = os.stat(self._log).st_size  # noqa: PTH116 (a fifth of the time, and it runs after every batch)
+            log_bytes = os.stat(self._log).st_size  # noqa: PTH116 (five times as fast, and used after every batch)
             if log_bytes > self._checkpointer.limit:
                 self._checkpointer.advance(log_bytes)
         except FileNotFoundError:
@@ -226,13 +231,14 @@ class SQLiteWriter(WriteSession):
     async def close(self) -> None:
         await self.rollback()
         self._checkpointer.close()
-        # TRUNCATE leaves one file behind, not three; it has no effect while another process reads.
+        # After TRUNCATE, only the database file remains, without the two files of the write-ahead log. TRUNCATE has no
+        # effect while another process reads.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._connection.close()
 
 
 class _Statements(dict[tuple[T, int], str]):
-    """Statements by target and number of rows; each is made at its first use."""
+    """SQL statements by target and number of rows. Each statement is built at its first use."""
 
     def __init__(self, build: Callable[[T, int], str]) -> None:
         super().__init__()
