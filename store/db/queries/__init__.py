@@ -1,1 +1,1 @@
-"""Statements that read: filters, pages, the working set, the log."""
+"""Reads of the tables: filters, pages, the log, runs, threads, and the rows that a batch of calls needs."""

@@ -1,4 +1,7 @@
-"""Labels and notes of one rollout, now and at a position of the log."""
+"""Reads of the labels and notes of one rollout, at present or at an earlier position of the log.
+
+A rollout is a task for an agent. A position is the place of an event in the log of the store.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> lis
 
 
 async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[str]:
-    """Return the sorted labels that a rollout had at a position."""
+    """Return the labels that a rollout had after the event at the position `until`, sorted."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:
@@ -70,7 +73,7 @@ async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, u
 
 
 async def notes(dialect: Dialect, session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
-    """Return the last notes of a rollout up to a position, oldest first."""
+    """Return the last `limit` notes of a rollout up to a position, oldest first. A negative limit means all notes."""
     row, event, body = core_tables.notes.c, core_tables.events.c, core_tables.bodies.c
 
     def build() -> Select[Any]:

@@ -1,4 +1,8 @@
-"""Reads of `blobs`, which stores bodies by their hashes, and checks against the events that refer to them."""
+"""Reads of the table `blobs`, and comparisons of blobs with the events that refer to them.
+
+The body of an event is its stored payload. A body or text that may occur repeatedly is stored only once, as a blob. The
+key of a blob is the SHA-256 of its uncompressed bytes, in hex.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +21,7 @@ _AT_ONCE = 500
 
 
 async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, Row]:
-    """Return codec, raw_len and bytes of the blobs with these hashes, in hex; missing blobs are left out."""
+    """Return codec, raw_len and bytes of blobs, by hash. Hashes without a blob are left out."""
 
     def build() -> Select[Any]:
         return select(*core_tables.blobs.c).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
@@ -31,13 +35,14 @@ async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[s
 
 
 async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *, lengths: bool) -> Sequence[Row]:
-    """Return rows of events with their bodies, including bodies that are stored in `blobs`.
+    """Return the given rows of events, and fill in the bodies that are stored in `blobs`.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        rows: columns of `events`, then codec, raw_len if `lengths` is True, bytes of the body, and other columns.
-        lengths: whether the rows contain raw_len.
+        rows: rows with the columns of `events`, then codec, `raw_len` if `lengths` is True, and bytes of the body, and
+            then any other columns.
+        lengths: whether the rows contain `raw_len`, the length of the uncompressed body.
     """
     lacking = {
         index: bytes(row[_HASH]).hex()
@@ -58,7 +63,7 @@ async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *,
 
 
 async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit: int) -> Sequence[Row]:
-    """Return rows of `blobs` in the order of their hashes, after the given hash."""
+    """Return at most `limit` rows of `blobs` whose hashes are greater than `after`, in the order of their hashes."""
 
     def build() -> Select[Any]:
         name = core_tables.blobs.c.hash
@@ -69,7 +74,7 @@ async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit:
 
 
 async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> set[str]:
-    """Return those of the given hashes, in hex, that have a blob."""
+    """Return the given hashes for which there is a blob."""
 
     def build() -> Select[Any]:
         return select(core_tables.blobs.c.hash).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
@@ -84,7 +89,7 @@ async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]
 
 
 async def unclaimed(dialect: Dialect, session: ReadSession) -> list[str]:
-    """Return the hashes of blobs to which no event refers, according to the tables of runs."""
+    """Return the hashes of blobs to which no event refers. The references are read from the tables of runs."""
 
     def build() -> Any:
         event = core_tables.events.c

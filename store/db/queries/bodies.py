@@ -1,4 +1,4 @@
-"""Decoding of stored bodies into payload, which is a JSON object keyed by field."""
+"""Decoding of stored bodies. The body of an event is its stored payload, which is a JSON object."""
 
 import zlib
 from typing import Any
@@ -14,7 +14,7 @@ def raw_json(codec: int, stored: bytes) -> bytes:
     """Return the uncompressed JSON text of a stored body.
 
     Raises:
-        Incompatible: a newer version wrote it with a codec that this version does not know.
+        Incompatible: a newer version of this program wrote the body with a codec that this version does not know.
         Corrupt: the bytes cannot be decoded with the codec.
     """
     if codec == ZLIB:
@@ -28,11 +28,11 @@ def raw_json(codec: int, stored: bytes) -> bytes:
 
 
 def payload(codec: int | None, stored: bytes | None) -> Json | None:
-    """Return the payload of a stored body; None if there is no body, because none was written or it was removed.
+    """Return the payload of a stored body. Return None without a body, which was then never written or was removed.
 
     Raises:
-        Incompatible: a newer version wrote it.
-        Corrupt: the bytes are not a JSON object.
+        Incompatible: a newer version of this program wrote the body with a codec that this version does not know.
+        Corrupt: the bytes cannot be decoded, or are not JSON.
     """
     if codec is None or stored is None:
         return None
@@ -44,5 +44,5 @@ def payload(codec: int | None, stored: bytes | None) -> Json | None:
 
 
 def payload_of(body: Body | None) -> Json | None:
-    """Return the payload of an event's body."""
+    """Return the payload that the body of an event contains; None for None."""
     return None if body is None else payload(body.codec, body.stored)

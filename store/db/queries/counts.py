@@ -1,4 +1,7 @@
-"""The current counts of a partition, for metrics."""
+"""The current counts of a store, for metrics.
+
+A rollout is a task for an agent. It waits in a queue until a worker claims it, which starts an attempt to execute it.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,22 +16,25 @@ from store.db.tables import core as core_tables
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of one snapshot."""
+    """Current counts of a store."""
 
     rollouts: dict[str, int]
-    """Rollouts by status."""
+    """The number of rollouts by status."""
     attempts: dict[str, int]
-    """Attempts by status, without those whose claim was released."""
+    """The number of attempts by status. An attempt whose claim was released again is not counted."""
     waiting: int
     """The number of rollouts in the queue."""
     oldest_waiting_at: int | None
-    """The time, in µs, at which the first rollout of the queue entered it."""
+    """The time at which the first rollout in the queue entered the queue, in µs since the epoch."""
     head: int
-    """The last position of the log."""
+    """The position of the last event of the log; 0 for an empty log."""
 
 
 async def counts(dialect: Dialect, session: ReadSession) -> Counts:
-    """Return the counts. The statuses need a scan of each table, so do not call this function for every request."""
+    """Return the counts.
+
+    The counts by status need scans of two tables, so do not call this function for every request.
+    """
     rollouts, attempts, queue, events = (
         core_tables.rollouts.c,
         core_tables.attempts.c,

@@ -1,6 +1,7 @@
-"""Filters and sort orders of queries, as SQL conditions and, for rows of the past, as functions of a row.
+"""Filters and sort orders of queries, as SQL and as functions in Python.
 
-Names come from a whitelist and values are parameters, so no text of a caller is part of a statement.
+The functions are for rows of an earlier state of the store, which no table contains. In SQL, names come from a
+whitelist and values are parameters, so no text of a caller becomes a part of a statement.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from store.validation import arguments
 from store.validation.json_limits import check_text
 
 Columns = Mapping[str, ColumnElement[Any]]
-"""Expressions by the name of the column that they represent."""
+"""SQL expressions by column name. The expression of a column may be the column itself or a computed value."""
 Values = Mapping[str, Any]
 Operation = Literal["is", "in", "contains"]
 
@@ -31,25 +32,28 @@ _EMPTY = {"text": "", "number": 0}
 
 @dataclass(frozen=True, slots=True)
 class FilterField:
-    """A scalar field of a model."""
+    """A field by which rows can be sorted and filtered."""
 
     column: str
-    """The column of the field."""
+    """The name of the column that contains the field."""
     kind: Literal["text", "number", "time"]
-    """The kind, which determines how null sorts: as an empty text, as zero, or as later than any time."""
+    """The kind of the values. Null is sorted like an empty text, like zero, or like a time after all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """The fields by which one kind of row can be sorted and filtered, under the names of the API."""
+    """A kind of row, and the fields by which its rows can be sorted and filtered. Fields have the names of the API."""
 
     name: str
     table: Table
     fields: Mapping[str, FilterField]
     created: str = "first_position"
-    """The column whose ascending order is the order of creation, which orders equal rows."""
+    """The column whose ascending order is the order of creation. Rows with equal sort values are in this order."""
     ties: Mapping[str, tuple[str, ...]] | None = None
-    """By sort field: the fields that order equal rows before the order of creation does, ascending with null last."""
+    """By sort field: further fields that sort rows with equal values, before the order of creation does.
+
+    The further fields are always ascending, with null last.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,12 @@ class FilterCondition:
     field: str
     operation: Operation
     value: Any
-    """A text; for `in` a sequence of texts."""
+    """A text. For the operation `in`, a sequence of texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterQuery:
-    """A checked query."""
+    """A query whose arguments were checked."""
 
     noun: Noun
     conditions: tuple[FilterCondition, ...]
@@ -72,7 +76,7 @@ class FilterQuery:
     sort_by: str | None
     is_descending: bool
     limit: int
-    """-1 for all."""
+    """The maximum number of rows; -1 for all rows."""
     offset: int
 
     @property
@@ -82,12 +86,12 @@ class FilterQuery:
 
     @property
     def limit_param(self) -> int:
-        """The limit as a parameter of a statement."""
+        """The limit as a parameter of a statement, which must be a 64-bit integer."""
         return _UNLIMITED if self.limit == -1 else min(self.limit, _UNLIMITED)
 
     @property
     def offset_param(self) -> int:
-        """The offset as a parameter of a statement."""
+        """The offset as a parameter of a statement, which must be a 64-bit integer."""
         return min(self.offset, _UNLIMITED)
 
 
@@ -96,7 +100,10 @@ def _text(*names: str) -> dict[str, FilterField]:
 
 
 def _stamps(*names: str) -> dict[str, FilterField]:
-    """Return fields in seconds whose columns contain microseconds; the column of `start_time` is `start_at`."""
+    """Return fields of times whose columns contain microseconds.
+
+    For `start_time`, for example, the column is `start_at`.
+    """
     return {name: FilterField(name.removesuffix("_time") + "_at", "time") for name in names}
 
 
@@ -134,7 +141,7 @@ SPANS = Noun(
         **_times("start_time", "end_time"),
     },
     created="position",
-    # Spans of one request to an LLM proxy share a number, so their times order them.
+    # Several spans of one request to an LLM proxy have the same sequence number, so they are sorted by time.
     ties={"sequence_id": ("start_time", "end_time")},
 )
 RESOURCES = Noun(
@@ -172,7 +179,7 @@ def query(
     limit: int = -1,
     offset: int = 0,
 ) -> FilterQuery:
-    """Return a checked query. Conditions whose value is None are left out.
+    """Check the arguments of a query, and return the query. Conditions whose value is None are left out.
 
     Raises:
         Invalid: the logic is not `and` or `or`, the order is not `asc` or `desc`, the limit is below -1, the offset is
@@ -189,7 +196,7 @@ def query(
 
 
 def of(value: PageQuery) -> FilterQuery:
-    """Return the checked query of a query value; it raises the errors of `query`."""
+    """Return the checked query for the query object of an API call. The errors are those of `query`."""
     return query(
         _NOUNS[type(value)],
         [_condition(name, wanted) for name in value.conditions() if (wanted := getattr(value, name)) is not None],
@@ -198,7 +205,7 @@ def of(value: PageQuery) -> FilterQuery:
 
 
 def _condition(name: str, value: Any) -> FilterCondition:
-    """Return the condition with this name in the API: `name`, `name_contains`, `name_in`."""
+    """Return the condition for an argument of the API, which is named `field`, `field_contains` or `field_in`."""
     field, _, operation = name.rpartition("_")
     if operation in {"in", "contains"}:
         return FilterCondition(field, cast("Operation", operation), value)
@@ -206,7 +213,7 @@ def _condition(name: str, value: Any) -> FilterCondition:
 
 
 def _checked(condition: FilterCondition) -> FilterCondition:
-    """Check a condition. Its texts must be valid UTF-8 for the drivers."""
+    """Check a condition and return it. Its texts must be valid UTF-8, because the drivers refuse other texts."""
     field = condition.field if condition.operation == "is" else f"{condition.field}_{condition.operation}"
     if condition.operation != "in":
         if not isinstance(condition.value, str):
@@ -223,10 +230,10 @@ def _checked(condition: FilterCondition) -> FilterCondition:
 
 
 def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> ColumnElement[bool]:
-    """Return the condition of a query on a row. Without conditions every row matches.
+    """Return the SQL condition that rows of a query must meet. A query without conditions matches every row.
 
-    The statement takes the parameters of `params`. The text of a `contains` condition is a fixed value of the
-    statement.
+    `params` returns the values of the parameters in this condition. A `contains` condition has no parameter, because
+    its text is a fixed value of the statement.
     """
     terms = [term(dialect, filter_query, index, columns) for index in range(len(filter_query.conditions))]
     if not terms:
@@ -235,7 +242,7 @@ def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> Colu
 
 
 def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Columns) -> ColumnElement[bool]:
-    """Return one condition of a query as SQL."""
+    """Return the condition of a query at an index as SQL."""
     condition = filter_query.conditions[index]
     column = columns[filter_query.noun.fields[condition.field].column]
     match condition.operation:
@@ -248,7 +255,7 @@ def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Colum
 
 
 def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
-    """Return the values of a query's parameters."""
+    """Return the values of the parameters in the condition that `where` returns."""
     values: dict[str, Any] = {}
     for index, condition in enumerate(filter_query.conditions):
         if condition.operation == "is":
@@ -259,7 +266,7 @@ def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
 
 
 def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
-    """Return a key that queries with the same statement share; None if the statement contains a value."""
+    """Return a key that all queries with the same SQL text share; None if the statement contains a value."""
     if any(condition.operation == "contains" for condition in filter_query.conditions):
         return None
     conditions = tuple((each.field, each.operation, not each.value) for each in filter_query.conditions)
@@ -274,9 +281,10 @@ def shape(filter_query: FilterQuery) -> tuple[Any, ...] | None:
 
 
 def order(filter_query: FilterQuery, columns: Columns) -> list[ColumnElement[Any]]:
-    """Return the terms of a query's order. Equal rows keep the order of creation in both directions.
+    """Return the terms of ORDER BY for a query.
 
-    Null sorts as later than any time, and in other fields as empty or zero, as in Agent-lightning 0.3.
+    Rows with equal values are in the order of creation, even in a descending sort. As in Agent-lightning 0.3, null is
+    sorted like a time after all others, and in other fields like an empty text or zero.
     """
     noun = filter_query.noun
     terms: list[ColumnElement[Any]] = []
@@ -304,7 +312,7 @@ def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) 
 
 
 def matches(filter_query: FilterQuery, row: Values) -> bool:
-    """Return whether a row, given by the names of its columns, matches a query; equivalent to `where`."""
+    """Return whether a row matches a query, as the condition of `where` does. The row is a mapping by column name."""
     if not filter_query.conditions:
         return True
     found = (
@@ -325,7 +333,7 @@ def _holds(condition: FilterCondition, value: str | None) -> bool:
 
 
 def arranged(filter_query: FilterQuery, rows: Sequence[Values]) -> list[Values]:
-    """Return rows in the order of a query; equivalent to `order`."""
+    """Return rows in the order of a query, as the terms of `order` sort them."""
     noun = filter_query.noun
     found = sorted(rows, key=lambda row: row[noun.created])
     if filter_query.sort_by is None:
@@ -349,7 +357,7 @@ def _key(noun: Noun, name: str) -> Callable[[Values], Any]:
 
 
 def page(filter_query: FilterQuery, rows: Sequence[Values]) -> Sequence[Values]:
-    """Return the page of a query from sorted rows."""
+    """Return the rows on the page of a query. The given rows must be sorted already."""
     if filter_query.limit == -1:
         return rows[filter_query.offset :]
     return rows[filter_query.offset : filter_query.offset + filter_query.limit]

@@ -1,7 +1,12 @@
-"""Reads of the log: events by position, by stream and by commit, and their bodies.
+"""Reads of the log: events by position and by stream, commits, and the bodies of events.
 
-Long reads fetch pages by key, so they need little memory and no cursor, on both databases, with or without a
-transaction. Rows are those of the tables; `event_of` converts them to events of the domain.
+The log is the list of all events of a store, and the position of an event is its place in the log. A stream contains
+the events of one object, such as a rollout, and the version of an event is its number in the stream. The body of an
+event is its stored payload. A fact is the typed content of an event without payload; the shape of a fact is the version
+of its fields.
+
+Long reads fetch one page after another by key. They need little memory and no cursor, on SQLite and Postgres, inside
+and outside of a transaction. Functions return rows of the tables. `event_of` converts a row to an `Event`.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -32,10 +37,10 @@ _END = 2**62
 
 
 def fact_of(row: Row) -> Fact:
-    """Return the fact of a row of `events` in its current shape, whatever version wrote it.
+    """Return the fact in a row of `events`. A fact of an older shape is converted to the current shape.
 
     Raises:
-        Incompatible: a newer version wrote a type or a shape that this version does not know.
+        Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
     """
     return upcast(row[5], row[6], orjson.loads(row[10]))
 
@@ -44,7 +49,7 @@ def event_of(row: Row) -> Event:
     """Return the event of a row of `events`, without its body.
 
     Raises:
-        Incompatible: a newer version wrote a type or a shape that this version does not know.
+        Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
     """
     position, _, stream, version, command, type_, shape, at, actor, cause, data = row[:11]
     return Event(position, stream, version, command, at, actor, cause, upcast(type_, shape, orjson.loads(data)))
@@ -54,7 +59,7 @@ def described(row: Row, body: Json | None) -> Json:
     """Return the fields of `HistoryEvent` for a row of `events` and its payload.
 
     Raises:
-        Incompatible: a newer version wrote a type or a shape that this version does not know.
+        Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
     """
     position, _, _, version, _, type_, shape, at, actor, cause, data, body_hash = row[: len(EVENT_COLUMNS)]
     known = FACTS.get(type_)
@@ -106,12 +111,12 @@ async def events(
     Args:
         dialect: the database.
         session: a connection to it.
-        after: only positions greater than this one.
-        until: only positions up to this one.
+        after: only events with greater positions than this one.
+        until: only events with positions up to this one; None for all.
         limit: the maximum number of rows.
-        stream: only events of this stream.
+        stream: only events of this stream; None for all.
         types: only events of these types; None for all.
-        bodies: whether to add codec and bytes of each event's body, or nulls if it has no body.
+        bodies: whether to add codec and bytes of each event's body. They are null if the event has no body.
     """
 
     def build() -> Select[Any]:
@@ -124,7 +129,7 @@ async def events(
         # Versions of a stream ascend with positions, and the order by version uses the index of streams.
         order = event.position if stream is None else event.version
         statement = statement.order_by(order).limit(_int("at_most"))
-        # The condition also limits the bodies, because Postgres would otherwise read them from the first body on.
+        # This condition also limits the bodies. Otherwise Postgres would read all bodies from the first one on.
         return _with_body(statement, core_tables.bodies.c.position > _int("after")) if bodies else statement
 
     sql = compiled(dialect, ("events", stream is None, types is None, bodies), build)
@@ -155,16 +160,16 @@ async def stream_events(
     limit: int = BATCH,
     bodies: bool = False,
 ) -> Sequence[Row]:
-    """Return the rows of one stream in its order.
+    """Return rows of `events` of one stream, in the order of versions.
 
     Args:
         dialect: the database.
         session: a connection to it.
         stream: the name of the stream, such as `rollout/ro-…`.
-        after: only versions greater than this one.
-        until: only positions up to this one.
+        after: only events with greater versions than this one.
+        until: only events with positions up to this one; None for all.
         limit: the maximum number of rows.
-        bodies: whether to add codec and bytes of each event's body, or nulls if it has no body.
+        bodies: whether to add codec and bytes of each event's body. They are null if the event has no body.
     """
 
     def build() -> Select[Any]:
@@ -191,15 +196,15 @@ async def events_by_stream(
     until: int | None = None,
     batch: int = BATCH,
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the rows of all streams with a prefix in batches, ordered by stream and version.
+    """Yield, in batches, the rows of `events` of all streams whose names have a prefix, ordered by stream and version.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        prefix: the prefix, such as `rollout/`; its last character is below U+10FFFF.
+        prefix: the prefix, such as `rollout/`. Its last character must be below U+10FFFF.
         after: the stream and version after which to continue.
-        until: only positions up to this one.
-        batch: the number of rows in a batch; a stream may continue in the next batch.
+        until: only events with positions up to this one; None for all.
+        batch: the number of rows in a batch. The events of a stream may continue in the next batch.
     """
 
     def build() -> Select[Any]:
@@ -227,7 +232,7 @@ async def events_by_stream(
 async def events_of_streams(
     dialect: Dialect, session: ReadSession, streams: Sequence[str], *, until: int, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the rows of some streams up to a position in batches, ordered by stream and version."""
+    """Yield, in batches, the rows of `events` of some streams up to a position, ordered by stream and version."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -244,7 +249,7 @@ async def events_of_streams(
 
 
 async def last_event(dialect: Dialect, session: ReadSession, until: int | None = None) -> Row | None:
-    """Return the row of the last event of the log, or of the last event up to a position."""
+    """Return the row of the last event of the log, or of the last event up to a position; None if there is no event."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -259,7 +264,17 @@ async def last_event(dialect: Dialect, session: ReadSession, until: int | None =
 async def last_before_command(
     dialect: Dialect, session: ReadSession, position: int, commit_id: int, command: int
 ) -> int:
-    """Return the position of the last event before a command that has an event at `position`; 0 if there is none."""
+    """Return the position of the last event before the events of a command; 0 if there is none.
+
+    A command is one call; a commit may contain the events of several commands.
+
+    Args:
+        dialect: the database.
+        session: a connection to it.
+        position: the position of any event of the command.
+        commit_id: the id of the commit that contains the command.
+        command: the number of the command in the commit.
+    """
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -279,7 +294,7 @@ async def last_before_command(
 
 
 async def position_of(dialect: Dialect, session: ReadSession, stream: str, version: int) -> int | None:
-    """Return the position of the event with this number in a stream; None if it does not exist."""
+    """Return the position of the event that has this version in a stream; None if there is no such event."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
@@ -292,7 +307,7 @@ async def position_of(dialect: Dialect, session: ReadSession, stream: str, versi
 async def event_sizes(
     dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
-    """Return the position, the type and the uncompressed body size (null without a body) of events, in order."""
+    """Return position, type and uncompressed size of the body of events, in order. The size is null without a body."""
 
     def build() -> Select[Any]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -319,7 +334,7 @@ async def event_sizes(
 async def commits(
     dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
-    """Return rows of `commits` in order, with ids after `after` and up to `until`."""
+    """Return the rows of `commits` with ids greater than `after` and up to `until`, in order."""
 
     def build() -> Select[Any]:
         commit = core_tables.commits.c
@@ -363,8 +378,8 @@ async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Ro
 async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row | None:
     """Return the row of the last commit recorded up to a time (µs); None before the first commit.
 
-    Times ascend with the ids of commits, so a binary search finds the row. With an index, each commit would write one
-    more page.
+    Times ascend with the ids of commits, so a binary search finds the row. An index of the times is avoided, because
+    each commit would then write one more page.
     """
     found: Row | None = None
     newest = await last_commit(dialect, session)
@@ -373,7 +388,7 @@ async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row
         middle = (low + high) // 2
         commit = await last_commit(dialect, session, middle)
         if commit is None or commit[_COMMIT_ID] < low:
-            # Some ids were taken but not used.
+            # There is no commit with these ids. A transaction that was rolled back may have used them.
             low = middle + 1
         elif commit[_RECORDED_AT] <= at:
             found, low = commit, middle + 1
@@ -383,7 +398,7 @@ async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row
 
 
 def totals_of(commit: Row | None) -> tuple[int, ...]:
-    """Return the running totals of a commit in the order of `pages.TOTALS`; zeros for None."""
+    """Return the totals of the log up to a commit, in the order of `pages.TOTALS`; zeros for None."""
     return (0,) * len(TOTALS) if commit is None else tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
 
 
@@ -391,11 +406,12 @@ def totals_of(commit: Row | None) -> tuple[int, ...]:
 
 
 async def bodies_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
-    """Return codec and bytes of the bodies at some positions; missing bodies are left out."""
+    """Return codec and bytes of bodies, by the position of their event. Positions without a body are left out."""
     found: dict[int, tuple[int, bytes]] = {}
     body = core_tables.bodies.c
     for chunk in _chunks(sorted(set(positions))):
-        # List parameters contain only texts. Positions come from the database, so they may be part of the statement.
+        # List parameters can contain only texts. Positions come from the database, so it is safe to make them a part of
+        # the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
         sql = dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
         for position, codec, stored in await session.fetch(sql, {}):

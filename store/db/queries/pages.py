@@ -1,7 +1,12 @@
 """Reads of the store: pages of rows, single rows, and some counts. Each read takes one or two statements.
 
-Statements are compiled once for each shape of a query. The caller's function `make` converts the wide rows one by one,
-so that no list of rows is in memory beside the list of results.
+A rollout is a task for an agent. It waits in a queue until a worker claims it, which starts an attempt to execute it. A
+claim can be released: the attempt then no longer counts. A span is a step of an attempt. A signal contains heartbeats
+of an attempt or a worker that are not events of the log. A body is the stored payload of an event, and a position is
+the place of an event in the log.
+
+Statements are compiled once for each shape of a query, which is all that determines the SQL text. The function `make`
+of a caller converts the rows one by one, so that no list of rows is in memory beside the list of results.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,11 +23,12 @@ from store.domain.rollout import TERMINAL
 from store.validation.json_limits import check_text
 
 TOTALS: tuple[str, ...] = ("events", "rollouts", "attempts", "spans", "resources", "workers", "body_bytes")
-"""The running totals of a commit, in the order of its columns."""
+"""The columns of `commits` with the totals of the log up to a commit, in the order of the table."""
 
 rollouts_table, attempts_table = core_tables.rollouts, core_tables.attempts
 _BATCH = 1000
-# A read accepts ids that are too long to be stored, because it finds no row for them. This is the limit of drivers.
+# The maximum length of an id in a read, which is a limit of the drivers. Ids that are too long to be stored are allowed
+# in reads, which find no row for them.
 LONGEST_ID = 2**31
 _IDS_AT_ONCE = 5000
 
@@ -54,7 +60,7 @@ def _with_latest(rollout: Columns, source: FromClause) -> Select[Any]:
 
 
 def _with_bodies(statement: Select[Any], *positions: ColumnElement[Any]) -> Select[Any]:
-    """Add codec and bytes of the bodies at some positions, or nulls."""
+    """Add codec and bytes of the bodies at some positions. They are null if there is no body."""
     for position in positions:
         body = core_tables.bodies.alias()
         statement = statement.outerjoin(body, body.c.position == position).add_columns(body.c.codec, body.c.body)
@@ -108,7 +114,8 @@ def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[
     return case((other > one, other), else_=func.coalesce(one, other))
 
 
-# Reading the columns of a table and joining tables take SQLAlchemy longer than a short page, so both are done once.
+# To list the columns of a table and to join tables takes SQLAlchemy longer than to read a short page, so this is done
+# once.
 _ROLLOUT_COLUMNS: Columns = dict(rollouts_table.c)
 _SPAN_COLUMNS: Columns = dict(core_tables.spans.c)
 _RESOURCE_COLUMNS: Columns = dict(core_tables.resources.c)
@@ -135,7 +142,8 @@ def rollouts(
     """Return an awaitable page of rollouts, each with its latest attempt.
 
     A row has the columns of the rollout, the columns of the attempt (nulls if there is none), beat_time and stamped_at
-    of its signal, and codec and bytes of three bodies: the rollout's input and metadata, and the attempt's metadata.
+    of the attempt's signal, and codec and bytes of three bodies: the rollout's input and metadata, and the attempt's
+    metadata.
     """
     listing = Listing(
         filter_query,
@@ -151,11 +159,11 @@ def rollouts(
 async def take_rollouts(
     dialect: Dialect, session: ReadSession, filter_query: FilterQuery, take: Take, *, batch: int
 ) -> int:
-    """Pass a page of rollouts to `take`, `batch` rows at a time; return the number of matches before paging.
+    """Pass a page of rollouts to `take`, `batch` rows at a time. Return the number of all matching rollouts.
 
     A row has the columns `BRIEF_ROLLOUT`, a flag that is true if input and metadata share a body, the columns
-    `BRIEF_ATTEMPT` of the latest attempt (nulls if there is none), its last heartbeat, and codec and bytes of three
-    bodies: the rollout's input, its metadata (nulls if the body is shared), and the attempt's metadata.
+    `BRIEF_ATTEMPT` of the latest attempt (nulls if there is none), the attempt's last heartbeat, and codec and bytes of
+    three bodies: the rollout's input, the rollout's metadata (nulls if the body is shared), and the attempt's metadata.
     """
     listing = Listing(
         filter_query,
@@ -171,7 +179,10 @@ async def take_rollouts(
 
 
 def _rollouts_recorded() -> Select[Any]:
-    """Return the statement for the number of rollouts in the log; rollouts are never deleted."""
+    """Return the statement for the number of rollouts, from the totals of the last commit.
+
+    Rollouts are never deleted.
+    """
     commit = core_tables.commits.c
     return select(commit.rollouts).order_by(commit.commit_id.desc()).limit(1)
 
@@ -179,9 +190,10 @@ def _rollouts_recorded() -> Select[Any]:
 async def attempts(
     dialect: Dialect, session: ReadSession, rollout_id: str, filter_query: FilterQuery, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of a rollout's attempts, without those whose claim was released.
+    """Return a page of the attempts of a rollout. Attempts whose claim was released are left out.
 
-    A row has the columns of the attempt, beat_time and stamped_at of its signal, and codec and bytes of its metadata.
+    A row has the columns of the attempt, beat_time and stamped_at of the attempt's signal, and codec and bytes of the
+    attempt's metadata.
     """
     attempt = attempts_table.c
     listing = Listing(
@@ -239,7 +251,7 @@ async def take_spans(
     until: int | None = None,
     batch: int | None = None,
 ) -> int:
-    """Pass a page of a rollout's spans to `take`; return the number of matches before paging.
+    """Pass a page of a rollout's spans to `take`. Return the number of all matching spans.
 
     A row has the columns of the table, and codec and bytes of the body.
 
@@ -248,9 +260,11 @@ async def take_spans(
         session: a connection to it.
         rollout_id: the id of the rollout.
         attempt_id: only spans of this attempt; `latest` means the current latest attempt; None for all attempts.
-        filter_query: the query. With the logic `or` and no condition it matches nothing, as in Agent-lightning 0.3.
-        take: called with lists of rows.
-        until: only spans up to this position of the log; if it is given, `latest` is an ordinary attempt id.
+        filter_query: the query. A query with the logic `or` and no condition matches nothing, as in
+            Agent-lightning 0.3.
+        take: a function that is called with lists of rows.
+        until: only spans up to this position of the log. If `until` is given, `latest` is treated as an ordinary
+            attempt id.
         batch: the number of rows in memory at a time; None for all.
     """
     if filter_query.logic == "or" and not filter_query.conditions:
@@ -276,7 +290,7 @@ async def take_spans(
 
 
 def _spans_within(names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
-    """Return the condition on spans for the parameters of these names."""
+    """Return the condition that spans must meet, given the names of the parameters that the statement has."""
     span = core_tables.spans.c
     demands: dict[str, ColumnElement[bool]] = {
         "rollout": span.rollout_id == bindparam("rollout"),
@@ -306,7 +320,7 @@ async def resources(dialect: Dialect, session: ReadSession, filter_query: Filter
 
 
 async def workers(dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
-    """Return a page of workers. A row has the columns of the table and those of its signals, or nulls."""
+    """Return a page of workers. A row has the columns of the table and those of the worker's signal, or nulls."""
     listing = Listing(filter_query, _WORKER_COLUMNS, _WORKERS, _whole_workers)
     return await make_page(dialect, session, listing, make)
 
@@ -327,7 +341,7 @@ async def _one(
 
 
 def rollout(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of one rollout, like a row of `rollouts`."""
+    """Return the awaitable row of one rollout, with the columns that the function `rollouts` reads."""
 
     def build() -> Select[Any]:
         whole = _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
@@ -360,7 +374,7 @@ async def _by_ids(
 async def rollouts_by_id(
     dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return some rollouts by id, made from rows like those of `rollouts`."""
+    """Return rollouts by id. `make` creates them from rows with the columns that the function `rollouts` reads."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         return _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table), rollouts_table.c.rollout_id
@@ -369,7 +383,7 @@ async def rollouts_by_id(
 
 
 async def finished(dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str]) -> dict[str, bool]:
-    """Return whether each of these rollouts has ended (succeeded, failed, cancelled); missing rollouts are left out."""
+    """Return by id whether rollouts have ended (succeeded, failed or cancelled). Unknown ids are left out."""
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = [rollouts_table.c.rollout_id, rollouts_table.c.status]
@@ -385,7 +399,7 @@ def _distinct(ids: Iterable[str]) -> list[str]:
 
 
 def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of a rollout's latest attempt, like a row of `attempts`."""
+    """Return the awaitable row of a rollout's latest attempt, with the columns that the function `attempts` reads."""
 
     def build() -> Select[Any]:
         joined = attempts_table.join(rollouts_table, joins_latest(_ROLLOUT_COLUMNS)).outerjoin(
@@ -397,7 +411,7 @@ def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
 
 
 def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of one set of resources, like a row of `resources`."""
+    """Return the awaitable row of one set of resources, with the columns that the function `resources` reads."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
@@ -409,7 +423,7 @@ def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -
 async def resources_by_ids(
     dialect: Dialect, session: ReadSession, resources_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return some resources by id, made from rows like those of `resources`."""
+    """Return resources by id. `make` creates them from rows with the columns that the function `resources` reads."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         table = core_tables.resources
@@ -419,7 +433,7 @@ async def resources_by_ids(
 
 
 async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None:
-    """Return the row of the newest resources, like a row of `resources`."""
+    """Return the row of the latest resources, with the columns that the function `resources` reads."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
@@ -430,7 +444,7 @@ async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None
 
 
 def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
-    """Return the awaitable row of one worker, like a row of `workers`."""
+    """Return the awaitable row of one worker, with the columns that the function `workers` reads."""
 
     def build() -> Select[Any]:
         whole = _whole_workers({}, _WORKERS)
@@ -442,7 +456,7 @@ def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[
 async def workers_by_id(
     dialect: Dialect, session: ReadSession, worker_ids: Iterable[str], make: Make[Item]
 ) -> dict[str, Item]:
-    """Return some workers by id, made from rows like those of `workers`."""
+    """Return workers by id. `make` creates them from rows with the columns that the function `workers` reads."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         return _whole_workers({}, _WORKERS), core_tables.workers.c.worker_id
@@ -459,7 +473,10 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
 
 
 async def next_check(dialect: Dialect, session: ReadSession) -> int | None:
-    """Return the time in µs at which the watchdog has to check a rollout next; None if it has to check no rollout."""
+    """Return the time in µs of the next check of a rollout by the watchdog; None if no check is due at any time.
+
+    The watchdog ends attempts that have exceeded a time limit.
+    """
     return await _number(dialect, session, "next_check", lambda: select(func.min(core_tables.watch.c.check_at)))
 
 
@@ -473,7 +490,7 @@ async def queue_depth(dialect: Dialect, session: ReadSession) -> int:
 
 
 async def totals(dialect: Dialect, session: ReadSession) -> tuple[int, ...]:
-    """Return the totals of the log: events, rollouts, attempts, spans, resources, workers, bytes of bodies."""
+    """Return the totals of the log in the order of `TOTALS`; zeros for an empty log."""
     commit = core_tables.commits.c
 
     def build() -> Select[Any]:

@@ -1,4 +1,7 @@
-"""Pages of rows: the statement, compiled once for each shape of a query, and the number of matches before paging."""
+"""Reads of pages of rows, with the number of all matching rows.
+
+A statement is compiled once for each shape of a query. The shape of a query is all that determines the SQL text.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -21,17 +24,18 @@ _SHAPES_KEPT = 512
 
 @dataclass(slots=True)
 class Page(Generic[Item]):
-    """A page of a query's matches."""
+    """One page of the rows that match a query."""
 
     items: list[Item]
     total: int
-    """The number of matches before paging."""
+    """The number of all rows that match the query, on any page."""
 
 
 def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
-    """Return a compiled statement. If its shape was compiled before, it comes from a cache.
+    """Return a compiled statement, from a cache if a statement of the same shape was compiled before.
 
-    With a shape of None the statement is compiled each time, because it contains a value.
+    If `shape` is None, the statement is compiled each time. This is needed if the text of the statement contains a
+    value.
     """
     if shape is None:
         return dialect.sql(build())
@@ -46,34 +50,37 @@ def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Selec
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The parts of the statements that list one kind of row."""
+    """The parts from which the statements are built that read and count one kind of row."""
 
     filter_query: FilterQuery
     columns: Columns
-    """The columns for the fields and the order of the query."""
+    """The columns that the conditions and the order of the query use, by name."""
     source: FromClause
-    """The tables of these columns."""
+    """The table or join that contains these columns."""
     whole: Callable[[Columns, FromClause], Select[Any]]
-    """Function that returns the statement of the wide rows for these columns."""
+    """A function that returns the statement for complete rows, given columns and their source.
+
+    A complete row also has columns that are joined for the result only, such as payload.
+    """
     within: Callable[[], ColumnElement[bool]] | None = None
-    """Condition on every row, whatever the query's logic."""
+    """A function that returns a condition for every row, even if the query joins its own conditions with `or`."""
     within_params: tuple[tuple[str, Any], ...] = ()
     shape: Hashable = None
     """A key that distinguishes the statements of this listing from those of other listings."""
     carried: Sequence[str] | None = None
-    """The columns that `whole` needs after the page was limited; None for all."""
+    """The names of the columns that `whole` needs if `is_narrow_first` is True; None for all columns."""
     is_narrow_first: bool = False
-    """Whether the page is limited before the payload is joined, so that payload is not sorted and skipped."""
+    """Whether the rows of the page are selected before payload is joined, so that no payload is sorted."""
     all_of_them: Callable[[], Select[Any]] | None = None
-    """Function that returns the statement for the total number, if it is known without counting."""
+    """A function that returns the statement for the number of all rows, if this number is stored. None if it is not."""
 
     def matching(self, dialect: Dialect) -> ColumnElement[bool]:
-        """Return the condition on a row."""
+        """Return the condition that the rows of the query must meet."""
         condition = filters.where(dialect, self.filter_query, self.columns)
         return condition if self.within is None else and_(self.within(), condition)
 
     def statement(self, dialect: Dialect) -> Select[Any]:
-        """Return the statement of the page."""
+        """Return the statement that reads the rows of the page."""
         filter_query, columns, matching = self.filter_query, self.columns, self.matching(dialect)
         if not (filter_query.is_paged and self.is_narrow_first) or self.is_beginning:
             statement = self.whole(columns, self.source).where(matching).order_by(*filters.order(filter_query, columns))
@@ -86,7 +93,7 @@ class Listing:
 
     @property
     def is_beginning(self) -> bool:
-        """Whether the page is the beginning of an index, so that nothing has to be sorted or joined beyond it."""
+        """Whether the page has the first matching rows of an index, so that no other rows are sorted or joined."""
         filter_query = self.filter_query
         return (
             filter_query.sort_by is None
@@ -100,7 +107,7 @@ class Listing:
         return list(dict.fromkeys((*names, *(noun.fields[name].column for name in sorts), noun.created)))
 
     def count(self, dialect: Dialect) -> Select[Any]:
-        """Return the statement for the number of matches before paging."""
+        """Return the statement that counts all matching rows."""
         if self.all_of_them is not None and not self.filter_query.conditions and self.within is None:
             return self.all_of_them()
         return select(func.count()).select_from(self.source).where(self.matching(dialect))
@@ -115,7 +122,7 @@ def _limited(statement: Select[Any], filter_query: FilterQuery) -> Select[Any]:
 async def take_page(
     dialect: Dialect, session: ReadSession, listing: Listing, take: Take, *, batch: int | None = None
 ) -> int:
-    """Pass the rows of a page to `take`, at most `batch` at a time; return the number of matches before paging."""
+    """Pass the rows of a page to `take`, at most `batch` rows at a time. Return the number of all matching rows."""
     filter_query = listing.filter_query
     params = filters.params(dialect, filter_query) | dict(listing.within_params)
     shape = filters.shape(filter_query)
@@ -147,7 +154,7 @@ async def take_page(
             take(rows)
     if counted is None:
         return filter_query.offset + found
-    # Rows may disappear between the two statements, so the total is at least the number of rows that were read.
+    # Rows may disappear between the two statements. The total must not be less than the number of rows that were read.
     total = counted[0][0] if counted else 0
     return max(total, filter_query.offset + found if found else 0)
 
@@ -155,7 +162,7 @@ async def take_page(
 async def make_page(
     dialect: Dialect, session: ReadSession, listing: Listing, make: Make[Item], *, batch: int | None = None
 ) -> Page[Item]:
-    """Return a page of objects made from rows, with at most `batch` rows in memory at a time."""
+    """Return a page of objects, which `make` creates from rows. At most `batch` rows are in memory at a time."""
     items: list[Item] = []
     total = await take_page(dialect, session, listing, lambda rows: items.extend(map(make, rows)), batch=batch)
     return Page(items, total)

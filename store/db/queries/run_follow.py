@@ -1,4 +1,8 @@
-"""The first reads of a run's follower: the end of the stream, and the events that determine the run's state."""
+"""The first reads of a caller that follows a run: the last event, and the events that determine the state of the run.
+
+A run is the execution of a rollout, which is a task for an agent. The stream of a run contains its events. The version
+of an event is its number in the stream; the position of an event is its place in the log of the store.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from store.db.tables import core as core_tables
 
 
 async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[int, int] | None:
-    """Return version and position of the last event of a stream; None if it has none."""
+    """Return the version and the position of the last event of a stream; None if the stream has no events."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:
@@ -27,7 +31,7 @@ async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[
 
 
 async def turns(dialect: Dialect, session: ReadSession, stream: str, types: Sequence[str], until: int) -> Sequence[Row]:
-    """Return the rows of `events` of some types in a stream, up to a version, in their order."""
+    """Return the rows of `events` of a stream with one of these types, up to the version `until`, in order."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:

@@ -1,4 +1,8 @@
-"""Runs by their names: the rollout id, the id of an imported run, and the flow id."""
+"""Search for runs by name.
+
+A run is the execution of a rollout, which is a task for an agent. Each run has a rollout id. An imported run is also
+found by the id that it had before the import. A flow is a group of runs, which are found by the id of the flow.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,21 @@ from store.db.tables import core as core_tables
 from store.validation.json_limits import check_text
 
 _IMPORTED: Final = "run:"
-"""The prefix of the plan key of an imported run. A suffix such as `#2` stands for its second generation."""
+"""The prefix of the plan key of an imported run. A plan key is a unique key of a rollout.
+
+The id of the run before the import follows the prefix. If the same run is imported again, the plan key of the new
+rollout also has a suffix: `#2` for the second import.
+"""
 
 
 async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[str]:
-    """Return the ids of the rollouts that were imported from a run, the newest first."""
+    """Return the ids of the rollouts that were imported from the run `run_id`, newest first."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         first = rollout.plan_key == bindparam("plan_key", type_=Text)
-        # The order is by bytes, in which `$` follows `#`, so the range contains all suffixes.
+        # Plan keys are sorted by code point, and `$` directly follows `#`. The range therefore contains all keys with a
+        # suffix.
         later = and_(
             rollout.plan_key >= bindparam("later", type_=Text), rollout.plan_key < bindparam("beyond", type_=Text)
         )
@@ -36,7 +45,7 @@ async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[
 
 
 async def of_flow(dialect: Dialect, session: ReadSession, flow_id: str) -> list[str]:
-    """Return the rollouts of a flow, the newest first."""
+    """Return the ids of the rollouts of a flow, newest first."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
@@ -48,7 +57,7 @@ async def of_flow(dialect: Dialect, session: ReadSession, flow_id: str) -> list[
 
 
 async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: int) -> list[str]:
-    """Return the rollouts that belong to flows, the newest first."""
+    """Return a page of the ids of all rollouts that belong to a flow, newest first."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
@@ -61,7 +70,7 @@ async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: i
 
 
 async def ends(dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
-    """Return rollout_id, rerun_seq and the last error (JSON) of some rollouts."""
+    """Return rollout_id, rerun_seq (the number of the last re-run) and the last error (JSON text) of some rollouts."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:

@@ -1,4 +1,8 @@
-"""Reads of single checkpoints and artefacts, for the results of the calls that save them."""
+"""Reads of single checkpoints and artifacts of runs, for the results of the calls that save them.
+
+A run is the execution of a rollout, which is a task for an agent. A version is the number of an event in its rollout. A
+scope is the subject of a checkpoint or artifact, such as a ticker.
+"""
 
 from typing import Any
 
@@ -12,14 +16,14 @@ from store.db.tables import core as core_tables
 
 
 async def checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
-    """Return the fields of `CheckpointRef` for the checkpoint that was saved at a version."""
+    """Return the fields of `CheckpointRef` for the checkpoint that the event with this version saved."""
     fields = await _at(dialect, session, core_tables.checkpoints, rollout_id, version)
     external = fields["external"]
     return fields | {"external": None if external is None else orjson.loads(external)}
 
 
 async def artifact(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
-    """Return the fields of `ArtifactRef` for the artefact that was saved at a version."""
+    """Return the fields of `ArtifactRef` for the artifact that the event with this version saved."""
     fields = await _at(dialect, session, core_tables.artifacts, rollout_id, version, core_tables.rollouts.c.group_id)
     return fields | {"retracted": fields["retracted"] is not None}
 
@@ -44,7 +48,7 @@ async def _at(
 
 
 async def last_checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, scope: str, name: str) -> str | None:
-    """Return the id of the latest checkpoint of a scope and name; None if there is none."""
+    """Return the id of the latest checkpoint with this scope and name; None if there is no such checkpoint."""
 
     def build() -> Select[Any]:
         row = core_tables.checkpoints.c

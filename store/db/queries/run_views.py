@@ -1,8 +1,14 @@
-"""Views of a run as SQL: the events, checkpoints and artefacts that belong to the view of an attempt.
+"""Views of a run, read with SQL: the events, checkpoints and artifacts that belong to the view of an attempt.
 
-The view of an attempt contains the attempt's own rows and rows of the attempts on which it builds: the rows up to the
-version on which it is based, except rows that a fork in between hides. One recursive statement determines this for all
-three tables.
+A run is the execution of a rollout, which is a task for an agent. A run has one or more attempts. A fork starts an
+attempt that builds on an earlier attempt, its base, up to a version of the base. The masks of a fork hide the
+rows that the new attempt replaces. The view of an attempt contains the attempt's own rows and, from the view of its
+base, the rows up to that version that are not hidden. The lineage of a view consists of the attempt, its base, the base
+of this base, and so on. One recursive statement determines the view for all three tables.
+
+The head is the attempt whose view is the current state of the run. A version is the number of an event in its run; a
+position is the place of an event in the log of the store. A node is a step of the run, a phase is a group of nodes, and
+a scope is the subject of an event, such as a ticker.
 """
 
 from __future__ import annotations
@@ -43,6 +49,7 @@ END: Final = 2**62
 """A number greater than every position and version."""
 
 Form = Literal["seen", "own", "raw"]
+"""`seen` is the view of an attempt, `own` only the own rows of an attempt, and `raw` the rows of all attempts."""
 
 _EVENTS_SHOWN: Final = (
     "version",
@@ -85,23 +92,23 @@ _ARTIFACTS_SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The attempts of a run whose rows are read."""
+    """A selection of the attempts whose rows are read."""
 
     form: Form
     attempt: int
-    """The attempt whose view or whose own rows are read; unused for `raw`."""
+    """The attempt whose view or own rows are read. Not used for the form `raw`."""
     until: int = END
     """The last position of the log that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A table whose rows are shown in views."""
+    """A table whose rows belong to views."""
 
     table: Table
     shown: tuple[str, ...]
     phase: str
-    """The column with the phase of a row that has no node."""
+    """The name of the column with the phase. Masks of phases apply to rows without a node."""
     has_nodes: bool = False
 
 
@@ -111,7 +118,7 @@ _ARTIFACTS = _Kind(core_tables.artifacts, _ARTIFACTS_SHOWN, "phase")
 
 
 def parse(view: str) -> tuple[Form, int | None]:
-    """Return the form of a view and its attempt; None means the head.
+    """Return the form and the attempt of a view, given its name in the API. The attempt of `head` and `raw` is None.
 
     Raises:
         Invalid: the text is not `head`, `raw`, `attempt:<n>` or `own:<n>`.
@@ -134,7 +141,10 @@ def _zero() -> ColumnElement[int]:
 
 
 def _alive(attempt: FromClause) -> ColumnElement[bool]:
-    """Return the condition that, at the position, an attempt had started and its claim was not released."""
+    """Return the condition that an attempt existed at the position `until`.
+
+    The attempt must have started, and the claim of the worker that started it must not have been released (taken back).
+    """
     until = bindparam("until", type_=BigInteger)
     released = attempt.c.released_position
     return and_(
@@ -145,7 +155,10 @@ def _alive(attempt: FromClause) -> ColumnElement[bool]:
 
 
 def _lineage(form: Form) -> CTE:
-    """Return the attempts of the view, each with the last version that counts and its depth below the first attempt."""
+    """Return the lineage of a view: its attempts, each with the last version whose rows count and with its depth.
+
+    The depth is the number of steps from an attempt to its base that lead from the attempt of the view to this one.
+    """
     first = core_tables.attempts.alias("first")
     shown = [first.c.sequence_id, first.c.attempt_id, first.c.rerun_seq]
     no_bound = cast(null(), BigInteger).label("upto")
@@ -179,23 +192,23 @@ def _lineage(form: Form) -> CTE:
 
 
 def _masks(lineage: CTE) -> CTE:
-    """Return the distinct masks of the forks of a lineage, each with the depth of the first fork that has it."""
+    """Return the distinct masks of the forks of a lineage, each with the least depth of a fork that has the mask."""
     mask = core_tables.fork_masks.c
     shown: list[ColumnElement[Any]] = [mask.scope, mask.node_id, mask.phase, mask.children]
     by_fork = and_(mask.version == lineage.c.fork, mask.rollout_id == bindparam("rollout", type_=Text))
     depth = func.min(lineage.c.depth).label("depth")
     found = select(*shown, depth).select_from(lineage.join(core_tables.fork_masks, by_fork)).group_by(*shown)
-    # Otherwise both databases would compute the masks again for each row.
+    # Without MATERIALIZED, both databases would compute the masks again for each row.
     return found.cte("masks").prefix_with("MATERIALIZED")
 
 
 def _hidden(kind: _Kind, lineage: CTE, seen: FromClause | None = None) -> ColumnElement[bool]:
-    """Return the condition that a fork above the row's attempt hides the row.
+    """Return the condition that a fork hides a row. Only forks with a smaller depth than the attempt of the row count.
 
     Args:
         kind: the table of the row.
         lineage: the attempts of the view.
-        seen: a subquery with the table's rows and their `depth`, to use in place of the table.
+        seen: a subquery with rows of the table and the depth of their attempts, to use in place of the table.
     """
     row = kind.table.c if seen is None else seen.c
     depth = lineage.c.depth if seen is None else seen.c.depth
@@ -254,7 +267,10 @@ async def _fetch(
 
 
 def _equal(table: Table, **wanted: str | None) -> tuple[list[ColumnElement[bool]], dict[str, Any], tuple[str, ...]]:
-    """Return the conditions for the given columns, their parameters, and their names."""
+    """Return the conditions that columns have the given values, the parameters of the conditions, and the columns.
+
+    A column whose value is None gets no condition.
+    """
     given = {name: check_text(value, name, LONGEST_ID) for name, value in wanted.items() if value is not None}
     terms = [table.c[name] == bindparam(f"only_{name}", type_=Text) for name in given]
     return terms, {f"only_{name}": value for name, value in given.items()}, tuple(given)
@@ -275,7 +291,7 @@ async def events(
     node_id: str | None = None,
     kind: str | None = None,
 ) -> Sequence[Row]:
-    """Return the events of a view after a version, in order.
+    """Return the events of a view with versions greater than `after`, in order.
 
     The columns are `_EVENTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the log.
     """
@@ -292,9 +308,10 @@ async def events(
 
 
 async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view: View) -> Sequence[Row]:
-    """Return groups of the events of a view, ordered by the first event of each group.
+    """Return the events of a view in groups, ordered by the first event of each group.
 
-    The columns are kind, scope, node_id, parent_node_id, phase, and the number of events.
+    The columns are kind, scope, node_id, parent_node_id and phase, which are equal for the events of a group, and the
+    number of events.
     """
     row = core_tables.run_events.c
 
@@ -306,7 +323,8 @@ async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view:
             or_(lineage.c.upto.is_(None), row.version <= lineage.c.upto),
         )
         about = (row.kind, row.scope, row.node_id, row.parent_node_id, row.phase)
-        # The events are grouped before hidden ones are removed, so that the check runs on a few hundred groups.
+        # The events are grouped before hidden events are removed, so that only a few hundred groups have to be checked
+        # instead of all events.
         told = (
             select(*about, lineage.c.depth, func.count().label("events"), func.min(row.version).label("first"))
             .select_from(core_tables.run_events.join(lineage, lineage.c.sequence_id == row.attempt))
@@ -334,9 +352,10 @@ async def checkpoints(
     checkpoint_id: str | None = None,
     newest: bool = False,
 ) -> Sequence[Row]:
-    """Return the checkpoints of a view in order, or only the newest one.
+    """Return the checkpoints of a view in order, or with `newest` only the newest one.
 
-    The columns are `_CHECKPOINTS_SHOWN`, then the same as in `events`.
+    The columns are `_CHECKPOINTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the
+    log.
     """
     table = core_tables.checkpoints
     terms, params, names = _equal(table, scope=scope, name=name, checkpoint_id=checkpoint_id)
@@ -363,9 +382,10 @@ async def artifacts(
     limit: int = -1,
     cut_version: int = END,
 ) -> Sequence[Row]:
-    """Return the artefacts of a view that were not retracted up to a version, in order.
+    """Return the artifacts of a view in order, without those that were retracted at `cut_version` or before.
 
-    With a limit, return the last ones.
+    The columns are `_ARTIFACTS_SHOWN`, then attempt, attempt_id, rerun_seq, type and time (µs) of the event in the log.
+    With a limit, only the last artifacts are returned.
     """
     table = core_tables.artifacts
     terms, params, names = _equal(table, scope=scope, name=name)
@@ -388,15 +408,18 @@ class Standing:
     """The state of a run as a whole at a position of the log."""
 
     head: int | None
-    """The attempt whose view is the view of the run; None before the first attempt."""
+    """The sequence_id of the head; None before the first attempt."""
     run_version: int | None
-    """The version of the last event that a plan can depend on. It is the current one, also for an earlier position."""
+    """The version of the last event on which a plan for a fork depends.
+
+    Even for an earlier position, this is the current version.
+    """
     resources_id: str | None
     group_id: str | None
 
 
 async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, until: int = END) -> Standing | None:
-    """Return the state of a run at a position; None if the run did not exist then."""
+    """Return the state of a run at the position `until`; None if the run did not exist at this position."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
@@ -415,7 +438,7 @@ async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, unti
 
 
 async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int | None:
-    """Return the head at a position: the attempt that was started last, or to which the head was moved after that."""
+    """Return the head at a position: the attempt that started last, unless the head was moved to another one later."""
     attempt, event = core_tables.attempts, core_tables.events.c
 
     def started() -> Select[Any]:
@@ -445,7 +468,7 @@ async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, un
 
 
 async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, attempt: int, until: int = END) -> bool:
-    """Return whether a run had an attempt with this number at the position."""
+    """Return whether a run had an attempt with this sequence_id at the position `until`."""
 
     def build() -> Select[Any]:
         of_it = core_tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
@@ -456,7 +479,7 @@ async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, a
 
 
 async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int:
-    """Return the version of the last event of a run at a position; 0 before the first event."""
+    """Return the version of the last event of a run up to the position `until`; 0 before the first event."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:

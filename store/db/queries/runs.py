@@ -1,4 +1,9 @@
-"""Reads of runs other than their views: attempts, forks, long texts, and artefacts of other runs."""
+"""Reads of runs: attempts, forks, long texts, inputs, and the artifacts of all runs for a scope.
+
+A run is the execution of a rollout, which is a task for an agent. A run has one or more attempts, numbered by
+`sequence_id`. A fork starts an attempt that builds on an earlier attempt. A scope is a subject of runs, such as a
+ticker. A version is the number of an event in its rollout; a position is the place of an event in the log of the store.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ _AT_ONCE = 1000
 
 
 async def payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
-    """Return the payload of some events, from bodies and blobs; events without payload are left out."""
+    """Return the payload of events by position, read from `bodies` and `blobs`. Events without payload are left out."""
     stored = await log_queries.bodies_at(dialect, session, positions)
     found = {position: payload(codec, body) for position, (codec, body) in stored.items()}
     elsewhere = [position for position in positions if position not in found]
@@ -38,7 +43,7 @@ async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[in
     event = core_tables.events.c
     found: dict[int, str] = {}
     for start in range(0, len(positions), _AT_ONCE):
-        # Positions come from the database, so they may be part of the statement.
+        # Positions come from the database, so it is safe to make them a part of the statement.
         wanted: list[ColumnElement[int]] = [
             literal_column(str(int(position))) for position in positions[start : start + _AT_ONCE]
         ]
@@ -49,7 +54,7 @@ async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[in
 
 
 async def blobs(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-    """Return codec and bytes of some blobs by their hashes; missing blobs are left out."""
+    """Return codec and bytes of blobs by hash. Hashes without a blob are left out."""
     blob = core_tables.blobs.c
 
     def build() -> Select[Any]:
@@ -66,13 +71,13 @@ async def blobs(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -
 
 
 async def texts(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, str]:
-    """Return long texts by their hashes."""
+    """Return long texts, which are stored as blobs, by hash. Hashes without a blob are left out."""
     kept = await blobs(dialect, session, hashes)
     return {digest: raw_json(codec, body).decode() for digest, (codec, body) in kept.items()}
 
 
 async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
-    """Return the attempts of a run in order.
+    """Return the attempts of a run in order. Attempts whose claim was released (taken back) are left out.
 
     The columns are sequence_id, attempt_id, status, start_at (µs), rerun_seq, base, fork_version and via.
     """
@@ -88,7 +93,7 @@ async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> S
 
 
 async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
-    """Return the number of run events of each attempt of a run."""
+    """Return the number of run events that each attempt of a run recorded, by sequence_id."""
     told = core_tables.run_events.c
 
     def build() -> Select[Any]:
@@ -100,7 +105,10 @@ async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) 
 
 
 async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
-    """Return the forks of a run in order. The columns are version, position and data of the event, and request_id."""
+    """Return the forks of a run in order.
+
+    The columns are version, position and data of the fork's event, and request_id.
+    """
     fork, event = core_tables.forks, core_tables.events
 
     def build() -> Select[Any]:
@@ -113,7 +121,7 @@ async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequ
 
 
 async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, request_id: str) -> int | None:
-    """Return the attempt that a request to fork a run has started; None if there is none."""
+    """Return the sequence_id of the attempt that a request to fork a run started; None if it started no attempt."""
     fork = core_tables.forks.c
 
     def build() -> Select[Any]:
@@ -126,7 +134,7 @@ async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, reques
 
 
 async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int | None:
-    """Return the last active attempt of a run; None if there is none."""
+    """Return the sequence_id of the last active attempt of a run; None if no attempt is active."""
     attempt = core_tables.attempts.c
 
     def build() -> Select[Any]:
@@ -139,7 +147,10 @@ async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int
 
 
 async def companions(dialect: Dialect, session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
-    """Return id, and codec and bytes of the input's body, of the runs of a group that saved such a checkpoint."""
+    """Return the runs of a group that saved a checkpoint with this scope and name.
+
+    The columns are the rollout id, and the codec and bytes of the body that contains the input of the run.
+    """
     rollout, saved, body = core_tables.rollouts.c, core_tables.checkpoints.c, core_tables.bodies
 
     def build() -> Select[Any]:
@@ -158,7 +169,7 @@ async def companions(dialect: Dialect, session: ReadSession, group_id: str, scop
 
 
 async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Any:
-    """Return the input of a run."""
+    """Return the input of a run; None if the run does not exist or its input was removed."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
 
     def build() -> Select[Any]:
@@ -174,10 +185,11 @@ async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
 async def made_for(
     dialect: Dialect, session: ReadSession, scope: str, name: str | None, limit: int, until: int
 ) -> Sequence[Row]:
-    """Return the artefacts of all runs for a scope, newest first, at a position.
+    """Return the artifacts that any runs saved for a scope up to the position `until`, newest first.
 
     The columns are artifact_id, rollout_id, group_id, version, position, time (µs), attempt, scope, name, phase,
-    media_type, position of its retraction or null.
+    media_type, and the position of the event that retracted the artifact, or null. With a negative limit, all artifacts
+    are returned.
     """
     made, rollout, event = core_tables.artifacts.c, core_tables.rollouts, core_tables.events
     retraction = core_tables.events.alias("retraction")

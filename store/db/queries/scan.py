@@ -1,4 +1,10 @@
-"""Reads of whole tables for verify, in the order of their keys and in limited memory. The session is a snapshot."""
+"""Reads of whole tables for `verify`, in the order of keys and in limited memory.
+
+`verify` compares the tables with the log, which is the list of all events. The session must read from one snapshot of
+the database. A position is the place of an event in the log. A stream contains the events of one object, such as a
+rollout; a version is the number of an event in its stream. A body is the stored payload of an event. A fold computes
+the state of an object from the events of its stream.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -12,7 +18,7 @@ from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 FOLDED = ("position", "stream", "version", "type", "shape", "at", "data")
-"""The columns of events that the fold needs. Reading all columns would take a third longer."""
+"""The columns of `events` that a fold needs. To read all columns would take a third longer."""
 
 _NUMBERS_AT_ONCE = 1000
 
@@ -31,7 +37,11 @@ def _text(name: str) -> ColumnElement[Any]:
 async def events_and_bodies(
     dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int
 ) -> Sequence[Row]:
-    """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body, or nulls."""
+    """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body.
+
+    The last three columns are null if there is no body. Only events with positions after `after` and up to `until` are
+    returned.
+    """
 
     def build() -> Select[*tuple[Any, ...]]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -48,13 +58,14 @@ async def events_and_bodies(
 
 
 def _body_of_event() -> ColumnElement[bool]:
-    # Postgres merges both tables in order. Without the second condition it would begin with the first body each time.
+    # Postgres merges both tables in order. Without the second condition, each read would begin with the first body of
+    # all.
     body = core_tables.bodies.c
     return (body.position == core_tables.events.c.position) & (body.position > _int("after"))
 
 
 async def streams(dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int) -> list[str]:
-    """Return at most `limit` streams that have events after a position and up to another, in order."""
+    """Return the sorted names of at most `limit` streams with events after the position `after` and up to `until`."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event = core_tables.events.c
@@ -79,14 +90,14 @@ async def events_between(
     *,
     limit: int = BATCH,
 ) -> Sequence[Row]:
-    """Return the columns `FOLDED` of events, ordered by stream and version, after a stream and version.
+    """Return the columns `FOLDED` of events, ordered by stream and version.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        after: the stream and version after which to continue.
-        before: only streams with smaller names than this one; None for all.
-        last: only streams up to this one; None for all.
+        after: a stream and a version. Only later events in this order are returned.
+        before: only streams whose names are smaller than this name; None for all.
+        last: only streams whose names are smaller than or equal to this name; None for all.
         limit: the maximum number of rows.
     """
     event = core_tables.events.c
@@ -129,7 +140,7 @@ async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[
 
 
 async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
-    """Return the first positions of bodies that do not belong to an event."""
+    """Return the positions of bodies without an event, in order, at most the first `limit`."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -140,7 +151,10 @@ async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: in
 
 
 async def drops_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> Sequence[Row]:
-    """Return rows of `dropped` for a range of positions, each with type and data of its event, or nulls."""
+    """Return the positions of removed bodies from `first` to `last`, each with the event that ordered the removal.
+
+    The columns are the position, and the type and data of the event, or nulls if there is no such event.
+    """
 
     def build() -> Select[*tuple[Any, ...]]:
         event, gone = core_tables.events.c, core_tables.dropped.c
@@ -164,7 +178,11 @@ async def logged(
     stream: str | None = None,
     types: Sequence[str] | None = None,
 ) -> Sequence[Row]:
-    """Return rows of `events` in the order of the log, each with its body's codec and bytes and its commit's hash."""
+    """Return rows of `events` in order, each with codec and bytes of its body and the chain hash of its commit.
+
+    Only events with positions after `after` and up to `until` are returned, if given only those of one stream or of
+    some types. Codec and bytes are null if there is no body.
+    """
 
     def build() -> Select[*tuple[Any, ...]]:
         event, body, commit = core_tables.events.c, core_tables.bodies.c, core_tables.commits.c
@@ -200,7 +218,8 @@ async def rows_between(
 ) -> Sequence[Row]:
     """Return the rows whose first key column is greater than `after` and at most `until`, in the order of the key.
 
-    With `inclusive` False, rows at `until` are left out. None for `after` means the beginning, for `until` the end.
+    If `inclusive` is False, rows whose first key column equals `until` are left out. If `after` is None, the rows begin
+    with the first row of the table. If `until` is None, they end with the last row.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -219,7 +238,7 @@ async def rows_between(
 async def rows_of(
     dialect: Dialect, session: ReadSession, table: Table, key: str, *, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the rows with this first key column in the order of the key, in batches."""
+    """Yield, in batches, the rows whose first key column has the value `key`, in the order of the whole key."""
 
     def build() -> Select[*tuple[Any, ...]]:
         first, *rest = table.primary_key
@@ -237,7 +256,7 @@ async def count(dialect: Dialect, session: ReadSession, table: Table) -> int:
 
 
 async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place: int) -> str:
-    """Return the key at an index, which counts from 0 in the order of keys."""
+    """Return the key with the index `place`. Indexes count from 0, in the order of keys."""
 
     def build() -> Select[*tuple[Any, ...]]:
         return select(key).order_by(key).limit(1).offset(_int("place"))
@@ -248,7 +267,7 @@ async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place
 async def queue_between(
     dialect: Dialect, session: ReadSession, after: str | None, until: str | None, *, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield the rows of `queue` for rollout ids after `after` and up to `until`, ordered by id; None for no limit."""
+    """Yield the rows of `queue` for rollout ids after `after` and up to `until`, ordered by id. None means no limit."""
 
     def build() -> Select[*tuple[Any, ...]]:
         waiting = core_tables.queue.c
@@ -276,7 +295,7 @@ async def all_rows(
 async def rows_with(
     dialect: Dialect, session: ReadSession, column: Column[Any], values: Sequence[str]
 ) -> Sequence[Row]:
-    """Return the rows of a table that have one of these texts in a column."""
+    """Return the rows of the column's table that have one of these texts in the column."""
     table: Any = column.table
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -310,7 +329,7 @@ async def rewards_between(
             .order_by(reward.position, reward.ordinal)
         )
 
-    # A position that was tampered with may be any 64-bit number, so the end is the greatest one.
+    # Someone may have changed a position to any 64-bit number, so the default end is the greatest 64-bit number.
     params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
     return await session.fetch(compiled(dialect, "rewards_between", build), params)
 
@@ -342,8 +361,8 @@ async def _at(dialect: Dialect, session: ReadSession, table: Table, column: str,
     found: list[Row] = []
     names = ", ".join(each.name for each in table.columns)
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
-        # List parameters contain only texts. These numbers come from the database, so they may be part of the
-        # statement.
+        # List parameters can contain only texts. These numbers come from the database, so it is safe to make them a
+        # part of the statement.
         listed = ", ".join(str(int(number)) for number in numbers[start : start + _NUMBERS_AT_ONCE])
         text = f"SELECT {names} FROM {dialect.qualified(table)} WHERE {column} IN ({listed})"  # noqa: S608
         found.extend(await session.fetch(Sql(text, (), {}), {}))

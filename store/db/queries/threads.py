@@ -1,4 +1,9 @@
-"""Reads of threads: their checkpoints (newest first), the writes on checkpoints, and lists of threads."""
+"""Reads of the threads of LangGraph: checkpoints (newest first), writes, and lists of threads.
+
+A thread is a conversation with a graph, whose state is saved as checkpoints. A namespace (`ns`) identifies the subgraph
+that a checkpoint belongs to; the main graph has an empty namespace. A write is a value that a task of the graph wrote
+after a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,7 @@ async def checkpoints(
         thread_id: only checkpoints of this thread; None for all.
         ns: only checkpoints of this namespace; None for all.
         checkpoint_id: only the checkpoint with this id; None for all.
-        before: only checkpoints with smaller ids; None for all.
+        before: only checkpoints with smaller ids than this one; None for all.
         after: only checkpoints after this place of the list; None for all.
         limit: the maximum number of rows; -1 for all.
     """
@@ -79,7 +84,7 @@ async def checkpoints(
 async def writes(
     dialect: Dialect, session: ReadSession, thread_ids: Sequence[str], checkpoint_ids: Sequence[str]
 ) -> Sequence[Row]:
-    """Return rows of `thread_writes` of some checkpoints, in the order in which a graph applies them."""
+    """Return the rows of `thread_writes` of some checkpoints, in the order in which the graph applies the writes."""
 
     def build() -> Select[Any]:
         row = core_tables.thread_writes.c
@@ -98,7 +103,7 @@ async def writes(
 
 
 async def of_runs(dialect: Dialect, session: ReadSession, run_ids: Sequence[str]) -> Sequence[Row]:
-    """Return thread, namespace and id of the checkpoints of some runs."""
+    """Return thread, namespace and id of the checkpoints that have one of these run ids."""
 
     def build() -> Select[Any]:
         row = core_tables.thread_checkpoints.c
@@ -112,8 +117,8 @@ async def of_runs(dialect: Dialect, session: ReadSession, run_ids: Sequence[str]
 async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
     """Return the threads of a rollout, in the order of their ids.
 
-    The columns are the id, the number of checkpoints, id and step of the graph's newest checkpoint, and the time of the
-    last event.
+    The columns are the thread id, the number of checkpoints, the id and the step of the newest checkpoint of the main
+    graph, and the time of the thread's last event.
     """
 
     def build() -> Select[Any]:
@@ -150,6 +155,7 @@ async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) ->
             .order_by(thread.thread_id)
         )
 
-    # The semicolon follows the colon, so all names that begin with the id and a colon sort before `beyond`.
+    # The id of a thread is the rollout id, or begins with the rollout id and a colon. A semicolon directly follows a
+    # colon in the sort order, so all these ids sort before `beyond`.
     params = {"whole": rollout_id, "first": f"{rollout_id}:", "beyond": f"{rollout_id};"}
     return await session.fetch(compiled(dialect, "threads_of", build), params)

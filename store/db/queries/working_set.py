@@ -1,7 +1,11 @@
-"""Queries that load the working set of a batch. Each query reads by one key, and all run in one round trip.
+"""Queries that load the working set of a batch, in one round trip. Each query reads by one key.
 
-This module builds statements; drivers run them. One query with alternatives would be shorter, but both databases plan
-such a query badly.
+A batch is a group of calls that one transaction executes, and its working set contains the rows that these calls need.
+A rollout is a task for an agent, which waits in a queue until a worker claims it. The claim starts an attempt. A signal
+contains heartbeats of an attempt or a worker that are not events of the log.
+
+This module builds the statements, and drivers run them. A single query that joins several conditions with OR would be
+shorter than several queries, but SQLite and Postgres both make bad plans for such a query.
 """
 
 from dataclasses import dataclass
@@ -38,19 +42,19 @@ from store.domain.events import SpanNumbersReserved
 
 @dataclass(frozen=True, slots=True)
 class LoadStatement:
-    """One query of a load."""
+    """One of the queries that load a working set."""
 
     family: str
-    """The kind of its rows."""
+    """The kind of the rows that the query returns."""
     requested_by: str
-    """The parameter by which the query searches. If it has no value, the query is left out."""
+    """The parameter by which the query searches. If the parameter has no value, the query is left out."""
     lists: tuple[str, ...]
     """The list parameters of the query, including `requested_by` if it is a list."""
     statement: Select[*tuple[Any, ...]]
 
 
 def loading(dialect: Dialect) -> tuple[LoadStatement, ...]:
-    """Return the queries that load a batch's working set. They are built once for all databases of a kind."""
+    """Return the queries that load a working set. The queries are built once for all databases of a kind."""
     kind = type(dialect)
     if kind not in _built:
         _built[kind] = _build(dialect)
@@ -190,7 +194,11 @@ def _of_runs(dialect: Dialect) -> tuple[LoadStatement, ...]:
 
 
 def _of_threads(dialect: Dialect) -> tuple[LoadStatement, ...]:
-    """Return the queries for threads. They may also find rows that combine the keys of several requests."""
+    """Return the queries for threads, which contain the checkpoints of LangGraph conversations.
+
+    If a batch has several requests, a query may also return rows that no request needs, because they combine the keys
+    of different requests.
+    """
     checkpoint, write = thread_checkpoints.c, thread_writes.c
     place = ("threads", "thread_namespaces", "thread_checkpoints")
     named = [dialect.any_of(checkpoint[column], name) for column, name in _places(place)]
@@ -221,7 +229,7 @@ def _places(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _with_hash(*conditions: ColumnElement[bool]) -> Select[Any]:
-    """Select checkpoints of threads, each with the hash of its body."""
+    """Select checkpoints of threads, each with the hash of the body that contains its state."""
     joined = thread_checkpoints.outerjoin(events, events.c.position == thread_checkpoints.c.body_position)
     return select(*thread_checkpoints.c, events.c.body_hash).select_from(joined).where(*conditions)
 
@@ -235,7 +243,7 @@ def _rollouts(condition: ColumnElement[bool]) -> Select[Any]:
 def _attempts(dialect: Dialect, condition: ColumnElement[bool]) -> Select[Any]:
     """Select the latest two attempts of rollouts, and the requested attempts, with their signals."""
     of_interest = or_(
-        # The attempt before the latest becomes the latest again if the claim of the latest is released.
+        # If the claim of the latest attempt is released, the attempt before it becomes the latest again.
         and_(attempts.c.sequence_id >= rollouts.c.attempt_count - 1, attempts.c.released_position.is_(None)),
         dialect.any_of(attempts.c.attempt_id, "attempts"),
     )
@@ -259,7 +267,7 @@ def _with_signals(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _bodies(of_rollouts: ColumnElement[bool]) -> Select[Any]:
-    """Select the payload of rollouts."""
+    """Select the bodies (stored payload) that contain the input and the metadata of rollouts."""
     positions = (
         select(rollouts.c.input_position.label("position"))
         .where(of_rollouts)
@@ -270,13 +278,13 @@ def _bodies(of_rollouts: ColumnElement[bool]) -> Select[Any]:
 
 
 def _metadata(*of_attempts: ColumnElement[bool]) -> Select[Any]:
-    """Select the metadata of attempts."""
+    """Select the bodies that contain the metadata of attempts."""
     positions = select(attempts.c.metadata_position).where(*of_attempts, attempts.c.metadata_position.is_not(None))
     return select(*bodies.c).where(bodies.c.position.in_(positions))
 
 
 def _workers(condition: ColumnElement[bool]) -> Select[Any]:
-    """Select workers with their signals; the last column is null if there are no signals."""
+    """Select workers, each with its signal. The last column is null if the worker has no signal."""
     signals = [column for column in worker_signals.c if column.name != "worker_id"]
     joined = workers.outerjoin(worker_signals, worker_signals.c.worker_id == workers.c.worker_id)
     present = worker_signals.c.worker_id.label("has_signals")

@@ -1,4 +1,4 @@
-"""Labels of many rollouts: all existing labels, and the labels of the rollouts in a list."""
+"""Labels of rollouts, which are tasks for an agent: all existing labels, and the labels of the rollouts in a list."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from store.db.tables import core as core_tables
 
 
 async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -> list[str]:
-    """Return the first labels that rollouts have, sorted."""
+    """Return the labels that any rollout has, sorted, at most the first `limit`."""
     label = core_tables.labels.c.label
-    # The index leads from each label to the next one, so a label that a hundred thousand rollouts have takes one step.
+    # The statement steps from label to label in the index. A label that a hundred thousand rollouts have takes only one
+    # step.
     found = select(func.min(label).label("label")).cte("found", recursive=True)
     following = select(func.min(label)).where(label > found.c.label).scalar_subquery()
     found = found.union_all(select(following).where(found.c.label.is_not(None)))
@@ -23,7 +24,7 @@ async def labels_in_use(dialect: Dialect, session: ReadSession, *, limit: int) -
 
 
 async def labels_of(dialect: Dialect, session: ReadSession, *, rollout_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the sorted labels of some rollouts; rollouts without labels are left out."""
+    """Return the sorted labels of rollouts, by rollout id. Rollouts without labels are left out."""
     if not rollout_ids:
         return {}
     row = core_tables.labels.c

@@ -1,4 +1,4 @@
-"""Conditions and values for the statements of reports, for both databases."""
+"""SQL conditions and values for the statements of reports, for SQLite and Postgres."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ZERO: Final[ColumnElement[float]] = literal_column("0e0", Float)
 
 
 def one_of(column: ColumnElement[str], values: Collection[str]) -> ColumnElement[bool]:
-    """Return the condition that a column has one of a few values; use `Dialect.any_of` for many."""
+    """Return the condition that a column has one of a few values. Use `Dialect.any_of` for many values."""
     return or_(*(column == value for value in sorted(values)))
 
 
@@ -30,9 +30,10 @@ def bounded(column: ColumnElement[Any]) -> ColumnElement[float]:
 
 
 def mean_of(column: ColumnElement[Any]) -> ColumnElement[float]:
-    """Return the mean of a column of numbers; a mean closer to zero than 1e-290 is returned as zero.
+    """Return the mean of a column of numbers. If the sum is closer to zero than 1e-290, the mean is returned as zero.
 
-    Postgres's `avg` squares the numbers, so it fails beyond 1e154, and it fails for results that are too small.
+    The function `avg` of Postgres is not used, because it squares the numbers. It therefore fails for numbers beyond
+    1e154, and also for results that are too close to zero.
     """
     total = cast(func.sum(bounded(column)), Float)
     return case((func.abs(total) < _TINY, _ZERO), else_=total / cast(func.count(column), Float))

@@ -1,4 +1,8 @@
-"""Rewards, costs and outcomes of rollouts by step or by time, read in one statement."""
+"""Rewards, costs and outcomes of rollouts (tasks for an agent) by training step or by time, for charts.
+
+The axis of a chart is divided into buckets, and the range of rewards is divided into bins by a list of edges. A
+dimension is one of several named values of a reward. The mode of a rollout is, for example, `train` or `val`.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +36,9 @@ from store.models import RolloutMode
 
 By = Literal["step", "time"]
 MOST_BUCKETS: Final = 300
-"""The number of points that a chart as wide as a screen can show."""
+"""The maximum number of buckets: a chart as wide as a screen can show this number of points."""
 SAMPLE: Final = 4_000
-"""The number of rewards from which the bins are computed."""
+"""The maximum number of rewards that are read to choose the bins."""
 MOST_NAMES: Final = 20
 _WIDTHS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _SECOND: Final = 1_000_000
@@ -44,28 +48,31 @@ _MOST_EDGES: Final = 62
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The axis of the groups: training steps, or the end times in microseconds since the epoch."""
+    """The axis of a chart, divided into buckets of equal width.
+
+    The values are training steps, or end times of rollouts in microseconds since the epoch.
+    """
 
     by: By
     start: int
     width: int
-    """The width of one bucket."""
+    """The width of one bucket, in the unit of the axis."""
     count: int
-    """The number of buckets from the first rollout to the last."""
+    """The number of buckets from the lowest value to the highest value."""
 
     def low(self, bucket: int) -> int:
-        """Return the beginning of a bucket."""
+        """Return the lowest value of a bucket."""
         return self.start + bucket * self.width
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The rollouts of one mode in one bucket whose rewards fall into one bin."""
+    """The rollouts of one mode in one bucket whose rewards are in one bin."""
 
     bucket: int
     mode: str | None
     bin: int | None
-    """The number of edges that do not exceed the reward; None if there is no reward."""
+    """The number of edges that are less than or equal to the reward; None for rollouts without a reward."""
     rollouts: int
     reward_sum: float | None
     reward_min: float | None
@@ -75,21 +82,21 @@ class Cell:
     failed: int
     ended: int
     seconds: float
-    """The sum of the times from enqueue to end of the rollouts that ended."""
+    """The total time from enqueue to end of the rollouts that ended, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurveSource:
-    """The selection of rewards."""
+    """The selection of the rewards for a chart."""
 
     name: str | None = None
-    """The name of the dimension; None for the last primary reward of each rollout, as lists show it."""
+    """The name of the dimension. None selects the last primary reward of each rollout, which lists also show."""
     modes: Sequence[str] = ()
-    """The modes of the rollouts; empty for all."""
+    """Only rollouts with one of these modes; an empty sequence means all rollouts."""
 
 
 async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str, int]]:
-    """Return the dimensions of rewards and their counts, the most frequent first."""
+    """Return the most frequent dimensions, each with its number of rewards, at most `MOST_NAMES`."""
     reward = core_tables.rewards.c
     times = func.count()
     statement = select(reward.name, times).where(reward.name.is_not(None)).group_by(reward.name)
@@ -104,7 +111,10 @@ async def total(dialect: Dialect, session: ReadSession) -> int:
 
 
 async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
-    """Return at most `MOST_BUCKETS` buckets for all rollouts; None if no rollout has a value on the axis."""
+    """Return an axis with at most `MOST_BUCKETS` buckets for the rollouts with these modes.
+
+    Return None if no rollout has a value on the axis.
+    """
     column = _along(by)
     statement = select(func.min(column), func.max(column)).where(_of_modes(modes))
     lowest, highest = (await session.fetch(dialect.sql(statement), {}))[0]
@@ -115,14 +125,14 @@ async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[s
         return Axis(by, lowest, width, (highest - lowest) // width + 1)
     span = (highest - lowest) / _SECOND
     seconds = next((width for width in _WIDTHS if span / width < MOST_BUCKETS / 2), None)
-    # If one bucket for each day gives too many buckets, a bucket has several whole days.
+    # If buckets of one day would be too many, the width of a bucket is several whole days.
     width = (seconds or 86400 * -(-int(span) // (86400 * MOST_BUCKETS // 2))) * _SECOND
     start = lowest // width * width
     return Axis(by, start, width, (highest - start) // width + 1)
 
 
 async def sample(dialect: Dialect, session: ReadSession, source: CurveSource) -> list[float]:
-    """Return a sample of rewards, in the order of rollout ids."""
+    """Return at most `SAMPLE` rewards: those of the rollouts with the smallest ids."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     statement: Select[Any] = select(value).select_from(table).where(value.is_not(None), _of_modes(source.modes))
@@ -133,12 +143,13 @@ async def sample(dialect: Dialect, session: ReadSession, source: CurveSource) ->
 async def cells(
     dialect: Dialect, session: ReadSession, source: CurveSource, along: Axis, edges: Sequence[float]
 ) -> list[Cell]:
-    """Return the counts of the rollouts that have a value on an axis, by bucket, mode and bin."""
+    """Return the figures of the rollouts that have a value on an axis, by bucket, mode and bin."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     column = _along(along.by)
-    # Rows are grouped by a name and not by an expression, because Postgres considers two expressions with parameters
-    # different. The group is one number for bucket, mode and bin, because SQLite sorts one number in half the time.
+    # Rows are grouped by the column `cell` of a subquery, because Postgres would consider an expression with parameters
+    # in GROUP BY and the same expression in the SELECT list different. The column combines bucket, mode and bin in one
+    # number, because SQLite sorts one number twice as fast as three.
     bucket = (column - big(along.start)) // big(along.width)
     placed = (
         select(
@@ -170,7 +181,7 @@ async def cells(
 
 
 def _where(cell: int) -> tuple[int, str | None, int | None]:
-    """Return the bucket, the mode and the bin that a group's number encodes."""
+    """Return the bucket, the mode and the bin that the number `cell` combines."""
     rest, bin_ = divmod(cell, _MOST_EDGES + 2)
     bucket, mode = divmod(rest, len(_MODES))
     return bucket, _MODES[mode], None if bin_ > _MOST_EDGES else bin_
@@ -192,7 +203,7 @@ def _of_modes(modes: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
-    """Return the expression for the reward of a rollout, and the tables that it needs."""
+    """Return the expression for the reward of a rollout, and the tables that this expression needs."""
     if source.name is None:
         return core_tables.rollouts.c.last_reward, core_tables.rollouts
     given, later = core_tables.rewards.c, core_tables.rewards.alias("later")
@@ -210,7 +221,10 @@ def _values(source: CurveSource) -> tuple[ColumnElement[float], FromClause]:
 
 
 def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[int]:
-    """Return the number of edges that do not exceed a value, by binary search; null gives a number beyond all bins."""
+    """Return an expression for the number of edges that are less than or equal to a value, found by binary search.
+
+    For null, the expression gives a number that is greater than the number of every bin.
+    """
     assert len(edges) <= _MOST_EDGES
 
     def between(low: int, high: int) -> ColumnElement[int]:
@@ -224,5 +238,5 @@ def _bin(value: ColumnElement[float], edges: Sequence[float]) -> ColumnElement[i
 
 
 def _digits(number: int) -> ColumnElement[int]:
-    """Return a constant as part of the statement, because a parameter would only make the call longer."""
+    """Return a constant that is a part of the statement. A parameter would only make the call longer."""
     return literal_column(str(number), Integer)

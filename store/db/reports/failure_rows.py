@@ -1,4 +1,7 @@
-"""Failed attempts, newest first, with their errors, workers and times."""
+"""Failed attempts, newest first, with their errors, workers and times.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,18 @@ class FailedAttempt:
     status: str
     worker_id: str | None
     error: str | None
-    """JSON text: type, message and, if it is known, span_id."""
+    """The error as JSON text, with the keys type and message, and span_id if the span of the error is known."""
     at: int
-    """The end time, or else the time of the attempt's last event, in µs."""
+    """The end time of the attempt, in µs since the epoch. Without an end time, the time of the attempt's last event."""
 
 
 async def failed_attempts(
     dialect: Dialect, session: ReadSession, *, limit: int, rollout_id: str | None = None
 ) -> list[FailedAttempt]:
-    """Return the newest failed attempts; with a rollout's id, only those of this rollout."""
+    """Return the newest failed attempts, newest first.
+
+    If `rollout_id` is given, only attempts of this rollout count.
+    """
     attempt, event = core_tables.attempts.c, core_tables.events.c
     newest = (
         select(*(attempt[name] for name in _COLUMNS), attempt.end_at, attempt.last_position)

@@ -1,4 +1,8 @@
-"""Groups of rollouts, such as the samples of one prompt, from the summary columns of the rollouts."""
+"""Groups of rollouts, such as the rollouts for one prompt, and the rollouts of one group.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The
+values come from the summary columns of the table `rollouts`.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,21 @@ from store.db.tables import core as core_tables
 from store.validation.json_limits import check_text
 
 SORTS: Final = ("newest", "rollouts", "failed", "mean", "least", "most", "spread", "step")
-"""The supported orders."""
+"""The supported sort orders of groups."""
 SPREADS: Final = ("any", "some", "none")
-"""Filters by whether the rewards of a group differ. An algorithm learns nothing from a group with equal rewards."""
+"""The filters by rewards: `any` selects all groups, `some` groups with different rewards, `none` with equal rewards.
+
+Some training algorithms learn nothing from a group with equal rewards.
+"""
 _OPEN: Final = ("queuing", "preparing", "running", "requeuing")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """One group. Rewards are the rollouts' last primary rewards; None if no rollout has one."""
+    """One group. `mean`, `least`, `most` and `spread` are computed from the last primary reward of each rollout.
+
+    They are None if no rollout has a reward.
+    """
 
     group_id: str
     rollouts: int
@@ -33,16 +43,16 @@ class GroupRow:
     failed: int
     cancelled: int
     rewarded: int
-    """The number of rollouts with a reward."""
+    """The number of rollouts that have a reward."""
     mean: float | None
     least: float | None
     most: float | None
     spread: float | None
     step: int | None
-    """The latest training step of the group's rollouts."""
+    """The greatest training step of the group's rollouts; None if no rollout has a step."""
     tokens_out: int
     newest_at: int
-    """The time at which the last rollout began, in microseconds since the epoch."""
+    """The time at which the newest rollout of the group began, in microseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +71,22 @@ class GroupsWanted:
 
 
 async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWanted) -> tuple[list[GroupRow], int]:
-    """Return a page of groups, and the number of matches."""
+    """Return a page of groups, and the number of all matching groups."""
     rollout = core_tables.rollouts.c
     columns = _columns()
     matching: list[ColumnElement[bool]] = [rollout.group_id.is_not(None)]
     if wanted.id_contains:
         matching.append(dialect.contains(rollout.group_id, wanted.id_contains))
     if wanted.step is not None:
-        # A rollout at the step selects its group. The columns and the sort cover all rollouts of the group.
+        # A group is selected if one of its rollouts has the step. The columns and the sort then cover all rollouts of
+        # the group.
         of_step = select(rollout.group_id).where(rollout.step == big(wanted.step), rollout.group_id.is_not(None))
         matching.append(rollout.group_id.in_(of_step))
     newest: ColumnElement[Any] = func.max(rollout.first_position)
     order = {"newest": newest}.get(wanted.sort, columns.get(wanted.sort, newest))
     ordered = order.desc().nulls_last() if wanted.is_descending else order.asc().nulls_last()
-    # The page is selected before its sums are computed, because sorting with all sums would take twice as long.
+    # The groups of the page are selected first, and their sums are computed afterwards. To sort all groups together
+    # with their sums would take twice as long.
     which: list[ColumnElement[Any]] = [rollout.group_id, func.count().over()]
     cut = (
         select(*which)
@@ -103,7 +115,7 @@ async def _count(dialect: Dialect, session: ReadSession, every: Select[Any]) -> 
 
 
 async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> GroupRow | None:
-    """Return one group; None if it does not exist."""
+    """Return one group; None if no rollout belongs to a group with this id."""
     check_text(group_id, "group_id", LONGEST_ID)
     rollout = core_tables.rollouts.c
     statement: Select[Any] = select(*_columns().values()).where(rollout.group_id == group_id).group_by(rollout.group_id)
@@ -127,7 +139,7 @@ def _columns() -> dict[str, ColumnElement[Any]]:
         "most": func.max(rollout.last_reward),
         "spread": func.max(bounded(rollout.last_reward)) - func.min(bounded(rollout.last_reward)),
         "step": func.max(rollout.step),
-        # On Postgres the sum of 64-bit integers is a numeric.
+        # On Postgres, the sum of 64-bit integers has the type numeric, so it is converted.
         "tokens_out": cast(func.coalesce(func.sum(rollout.tokens_out), 0), BigInteger),
         "newest_at": func.max(rollout.start_at),
     }
@@ -154,7 +166,7 @@ def _how_many(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One rollout of a group; times are microseconds since the epoch."""
+    """One rollout of a group, with its latest attempt. Times are microseconds since the epoch."""
 
     rollout_id: str
     status: str
@@ -178,7 +190,7 @@ MEMBER_SORTS: Final = {
     "spans": "spans",
     "attempts": "attempt_count",
 }
-"""The column for each sort order of a group's rollouts."""
+"""The supported sort orders of a group's rollouts, each with the column by which it sorts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Beginnings of the inputs of rollouts, from a limited part of each body."""
+"""The beginning of the input of rollouts as text. A rollout is a task for an agent.
+
+Only a limited part of each body, which contains the stored input, is read.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from store.db.tables import core as core_tables
 from store.validation.json_limits import ZLIB
 
 MOST_BYTES: Final = 64 * 1024
-"""The maximum number of bytes that are read of a body, before and after decompression."""
+"""The maximum number of bytes that are read from a body, and the maximum number of bytes after decompression."""
 _BEFORE_INPUT: Final = b'{"input":'
 
 
 async def input_starts(
     dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], characters: int
 ) -> dict[str, str]:
-    """Return the beginning of the input of some rollouts as text; rollouts whose body was removed are left out."""
+    """Return the beginning of the input of rollouts, by rollout id. Rollouts whose input was removed are left out."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
         select(rollout.rollout_id, body.codec, func.substr(body.body, 1, MOST_BYTES))
@@ -55,7 +58,11 @@ def _unpacked(codec: int, stored: bytes) -> bytes:
 
 
 def said(value: Any) -> str:
-    """Return a readable text for an input: the input itself, its only field, or its fields in one line."""
+    """Return a readable text for an input.
+
+    The text is the input itself if the input is a text, the value of its field if it is an object with one field, and
+    all fields in one line if it is another object. Other inputs are shown as JSON.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, dict):

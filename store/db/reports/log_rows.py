@@ -1,4 +1,8 @@
-"""The log for pages, newest first: events without their payload, and a summary of the whole log."""
+"""The log as shown on pages: events without payload, newest first, and a summary of the whole log.
+
+The log is the list of all events of a store, and a position is the place of an event in the log. A stream contains the
+events of one object, such as a rollout. A partition is one independent store in a database.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,9 @@ from store.db.dialect import Dialect, ReadSession
 from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
-"""The number of positions that are searched for matching events, because only positions and streams have an index."""
+"""The maximum number of positions that are searched for events of a type or an actor, which have no index."""
 SHOWN: Final = 2000
-"""The number of characters of an event's data that are read. `rollbook history` shows all of it."""
+"""The maximum number of characters that are read of an event's data. `rollbook history` shows the complete data."""
 
 _BEYOND: Final = 2**62
 
@@ -35,17 +39,18 @@ class LogRow:
     data: str
     """The data as JSON, truncated after `SHOWN` characters."""
     length: int
-    """The length of the complete data."""
+    """The length of the complete data in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A selection of events; None for any."""
+    """A selection of events. None in a field means that the field does not restrict the selection."""
 
     stream: str | None = None
     type: str | None = None
     actor: str | None = None
     before: int | None = None
+    """Only events before this position."""
     limit: int = 50
 
 
@@ -55,17 +60,20 @@ class LogRows:
 
     events: list[LogRow]
     next_before: int | None
-    """The position to continue from; None at the beginning of the log."""
+    """The value of `before` for the next search; None if the search has reached the beginning of the log."""
     looked_back_to: int
-    """The position up to which the search went back. No other event after it matches."""
+    """The position up to which the search went back. `events` contains all matching events from this position on."""
 
 
 async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> LogRows:
-    """Return the newest matching events, from at most `LOOKED_AT` positions, or from a stream."""
+    """Return the newest matching events.
+
+    If a stream is selected, the whole stream is searched. Otherwise at most `LOOKED_AT` positions are searched.
+    """
     event = core_tables.events.c
     before = _BEYOND if sought.before is None else sought.before
     ((last,),) = await session.fetch(dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
-    # The log only grows at its end, so the range before `last` does not change.
+    # New events are only added after `last`, so the events in the searched range do not change.
     floor = 0 if sought.stream is not None else max(0, min(before, last + 1) - 1 - LOOKED_AT)
     terms = [event.position < bindparam("before", type_=BigInteger)]
     if floor:
@@ -91,19 +99,19 @@ def _shown() -> Sequence[ColumnElement[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """Summary of a partition's log and of its database. Times are microseconds since the epoch."""
+    """Summary of a partition, of its log and of its database. Times are microseconds since the epoch."""
 
     store_id: str
     created_at: int
     log_format: int
     database: str
-    """The URL without its password."""
+    """The URL of the partition without the password."""
     size_bytes: int
     commit_id: int
     position: int
     recorded_at: int | None
     chain_head: str
-    """The hash of the last commit in hex, which covers all commits before it. Empty for an empty log."""
+    """The hash of the last commit in hex. The hash covers all earlier commits too. Empty for an empty log."""
     events: int
     rollouts: int
     attempts: int
@@ -111,11 +119,11 @@ class LogSummary:
     resources: int
     workers: int
     body_bytes: int
-    """The number of bytes of payload before compression."""
+    """The total size of all payload before compression, in bytes."""
 
 
 async def whole(dialect: Dialect, session: ReadSession) -> LogSummary:
-    """Return the summary of a partition, from its last commit."""
+    """Return the summary of a partition. The totals are read from the last commit."""
     info, commit = core_tables.store_info.c, core_tables.commits.c
     about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
     named = await session.fetch(dialect.sql(select(*about)), {})

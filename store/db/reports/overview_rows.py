@@ -1,4 +1,7 @@
-"""The current activity of a store: rollouts by status, ended, active and queued rollouts, and workers."""
+"""The current activity of a store: rollouts by status, ended, active and queued rollouts, workers, and the log.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +26,27 @@ class Ended:
     """The number of rollouts that ended with one status in one minute."""
 
     minute: int
-    """The minute, in whole minutes since the epoch."""
+    """The minute, as a number of minutes since the epoch."""
     status: str
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """An active rollout. Times are microseconds since the epoch, except the last sign of life."""
+    """An active rollout with its latest attempt. Times are microseconds since the epoch, except `last_sign`."""
 
     rollout_id: str
     status: str
     config: str
-    """The config as JSON text."""
+    """The config of the rollout as JSON text."""
     attempt_id: str
     sequence_id: int
     worker_id: str | None
     started_at: int
     last_sign: float | None
-    """The last sign of life, in seconds since the epoch."""
+    """The last sign of life of the attempt, such as a heartbeat or a span, in seconds since the epoch."""
     worker_rollout_id: str | None
-    """The rollout that the worker is busy with, as recorded."""
+    """The id of the rollout on which the worker works, according to the record of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,18 @@ class QueuedRollout:
     rollout_id: str
     status: str
     since: int
-    """The time at which the rollout entered the queue, in µs."""
+    """The time at which the rollout entered the queue, in µs since the epoch."""
     attempts: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTotals:
-    """Totals of the workers."""
+    """Totals of all workers."""
 
     known: int
     busy: int
     last_asked_at: int | None
-    """The time of the last poll of the queue or the last claim, in µs."""
+    """The time at which any worker last polled the queue or claimed a rollout, in µs since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +77,24 @@ class LogEnd:
     position: int
     commit_id: int
     recorded_at: int
-    """The time of the last commit, in µs."""
+    """The time of the last commit, in µs since the epoch."""
     events: int
     spans: int
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The figures of one snapshot."""
+    """The current activity of a store."""
 
     now: int
-    """The time of the store's clock, in µs."""
+    """The time of the store's clock, in µs since the epoch."""
     statuses: dict[str, int]
     ended: Sequence[Ended]
     active: Sequence[Active]
-    """The rollouts that began first, in the order in which their attempts began."""
+    """The active rollouts that began first, sorted by the start of their latest attempt."""
     queued: int
     waiting: Sequence[QueuedRollout]
-    """The rollouts that have waited longest."""
+    """The rollouts in the queue that have waited longest, the longest first."""
     workers: WorkerTotals
     log: LogEnd | None
 
@@ -125,7 +128,11 @@ async def overview(
 async def rollouts_by_status(
     dialect: Dialect, session: ReadSession, matching: ColumnElement[bool] | None = None, params: Params | None = None
 ) -> dict[str, int]:
-    """Return the number of rollouts by status, for statuses that occur; `matching` selects the rollouts."""
+    """Return the number of rollouts by status, for statuses that occur.
+
+    Only rollouts that meet the condition `matching` are counted; None for all. `params` are the parameters of
+    `matching`.
+    """
     status = core_tables.rollouts.c.status
     counted: Select[*tuple[Any, ...]] = select(status, func.count()).group_by(status)
     rows = await session.fetch(dialect.sql(counted if matching is None else counted.where(matching)), params or {})
@@ -133,13 +140,17 @@ async def rollouts_by_status(
 
 
 async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
-    """Return, from one scan, the number of rollouts by status and the number that ended in each minute since a time."""
+    """Return the number of rollouts by status, and the numbers of rollouts that ended in each minute since a time.
+
+    One scan of the table computes both.
+    """
     rollout = core_tables.rollouts.c
     # A retried rollout keeps its old end time until it ends again, so the status is checked too.
     is_late = and_(rollout.end_at >= big(since), one_of(rollout.status, TERMINAL))
     minute = case((is_late, rollout.end_at // big(_MINUTE)))
-    # The expression is not selected, because it would have other parameters there and Postgres would consider it
-    # different.
+    # The expression `minute` is not selected, because it would have other parameters in the SELECT list than in GROUP
+    # BY. Postgres would then consider the two expressions different. The first end time in a group tells the minute
+    # instead.
     statement: Select[*tuple[Any, ...]] = select(func.min(rollout.end_at), rollout.status, func.count()).group_by(
         minute, rollout.status
     )
@@ -154,7 +165,7 @@ async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[
 
 async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Active]:
     rollout, attempt, worker = core_tables.rollouts.c, core_tables.attempts.c, core_tables.workers.c
-    # The rollouts come first, because they are few. SQLite would otherwise begin with all attempts.
+    # The few active rollouts are selected first, because SQLite would otherwise begin with all attempts.
     begun = (
         select(rollout.rollout_id, rollout.status, rollout.config, rollout.attempt_count)
         .where(one_of(rollout.status, ACTIVE))
@@ -200,8 +211,8 @@ async def _workers(dialect: Dialect, session: ReadSession) -> WorkerTotals:
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
     by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
-    # A caller that claims work without a worker id leaves only the attempts that it started, so their start times count
-    # too.
+    # A caller that claims rollouts without a worker id has no row in the tables of workers. Only its attempts are
+    # recorded, so the start times of attempts count too.
     latest_work: Select[*tuple[Any, ...]] = select(
         select(func.max(signal.last_dequeue_at)).scalar_subquery(),
         select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),

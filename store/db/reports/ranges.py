@@ -1,4 +1,7 @@
-"""Conditions for rollouts within ranges, such as the rollouts of a point of a curve or of a bar of a histogram."""
+"""Conditions that select rollouts by ranges, such as the rollouts behind a point of a curve or a bar of a histogram.
+
+A rollout is a task for an agent.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ RANGED: Final[tuple[Ranged, ...]] = get_args(Ranged)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range from a minimum to a maximum, both included and optional.
+    """A range of rewards, of training steps, or of end times.
 
-    `ended` is in seconds and excludes the maximum.
+    The minimum and the maximum are optional and belong to the range, except that the maximum of end times does not
+    belong to the range. End times are seconds since the epoch.
     """
 
     of: Ranged
@@ -31,7 +35,7 @@ class Range:
 
 
 def within(ranges: Iterable[Range]) -> list[ColumnElement[bool]]:
-    """Return the conditions that a rollout is in all ranges; a rollout without a value is in no range."""
+    """Return the conditions that a rollout is in all ranges. A rollout without a value for a range is not in it."""
     rollout = core_tables.rollouts.c
     found: list[ColumnElement[bool]] = []
     for each in ranges:

@@ -1,4 +1,8 @@
-"""Resources as rows of tables: each id with the results of its rollouts, and each version with its author and use."""
+"""Resources as rows of tables on pages: ids with the results of rollouts, and the versions of an id with their use.
+
+A resources id names a set of resources, such as prompts or models, that rollouts (tasks for an agent) use. Each change
+of the set publishes a new version under the same id.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,17 @@ from store.domain.events import Json, ResourcesPublished, ResourcesReplaced
 
 MOST_VERSIONS: Final = 200
 MOST_NAMED_BYTES: Final = 64 * 1024
-"""The maximum size of resources whose contents a list shows."""
+"""The maximum size in bytes of a body (the stored resources) that is read to list the names of the resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The results of rollouts that used resources."""
+    """The results of the rollouts that used an id or a version of resources."""
 
     rollouts: int = 0
     mean_reward: float | None = None
     rewarded: int = 0
-    """The number of rollouts with a reward."""
+    """The number of these rollouts that have a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +45,27 @@ class ResourcesRow:
     created_at: int
     updated_at: int
     bytes: int | None
-    """The size of the current version."""
+    """The size of the current version in bytes; None if its body was removed."""
     names: list[str] | None
-    """The names of the resources; None if the body is too large."""
+    """The names of the resources in the current version; None if the body is too large or was removed."""
     use: Use
-    """The results of all versions."""
+    """The results of the rollouts that used any version."""
     current: Use
-    """The results of only the current version."""
+    """The results of the rollouts that used the current version."""
     is_latest: bool
-    """Whether rollouts that do not specify resources use this id."""
+    """Whether a new rollout uses this id if it does not specify resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One published version."""
+    """One published version. Times are microseconds since the epoch."""
 
     version: int
     at: int
     actor: str | None
     position: int
     bytes: int | None
-    """The size of the resources; None if the body was removed."""
+    """The size of the resources in bytes; None if the body was removed."""
     use: Use = field(default_factory=Use)
     attempts: int = 0
     first_use_at: int | None = None
@@ -74,7 +78,7 @@ class VersionRow:
 async def resources_rows(
     dialect: Dialect, session: ReadSession, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
-    """Return resources, the last published first, and their number."""
+    """Return a page of resources ids, the last published first, and the number of all matching ids."""
     row, body = core_tables.resources.c, core_tables.bodies.c
     matching = dialect.contains(row.resources_id, contains) if contains else true()
     shown: Sequence[ColumnElement[Any]] = (
@@ -148,7 +152,10 @@ def _together(uses: Any) -> Use:
 
 
 async def versions(dialect: Dialect, session: ReadSession, resources_id: str) -> list[VersionRow]:
-    """Return at most `MOST_VERSIONS` versions of an id, the newest first; an empty list for an unknown id."""
+    """Return the newest versions of an id, at most `MOST_VERSIONS`, newest first.
+
+    For an unknown id, the list is empty.
+    """
     event, body = core_tables.events.c, core_tables.bodies.c
     stream = literal(f"resources/{resources_id}", Str)
     statement = (
@@ -193,7 +200,7 @@ async def _spans_of_use(
 
 
 async def published_before(dialect: Dialect, session: ReadSession, resources_id: str) -> str | None:
-    """Return the id whose first version was published last before the first version of this id."""
+    """Return the id that was published for the first time directly before this id; None if there is no such id."""
     row, other = core_tables.resources.c, core_tables.resources.alias("other").c
     first = select(other.first_position).where(other.resources_id == literal(resources_id, Str)).scalar_subquery()
     statement = select(row.resources_id).where(row.first_position < first).order_by(row.first_position.desc()).limit(1)
@@ -202,7 +209,7 @@ async def published_before(dialect: Dialect, session: ReadSession, resources_id:
 
 
 async def content(dialect: Dialect, session: ReadSession, position: int) -> dict[str, Any] | None:
-    """Return the resources that an event published, by name; None if its body was removed."""
+    """Return by name the resources that the event at a position published; None if its body was removed."""
     found = await _payloads(dialect, session, [position])
     return found[position].get("resources", {}) if position in found else None
 

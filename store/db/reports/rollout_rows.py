@@ -1,4 +1,8 @@
-"""Rollouts as rows of a table, with sorting and filters, from the summary columns."""
+"""Rollouts as rows of a table on a page, with sort orders and filters.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The
+values come from the summary columns of the table `rollouts` and from the latest attempt.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ SORTS: Final = {
     "tokens": "tokens_out",
     "step": "step",
 }
-"""The column of each supported order."""
+"""The supported sort orders, each with the column by which it sorts."""
 NO_ERROR: Final = "(none)"
-"""The value of `error_type` that selects attempts without an error type."""
+"""The value of `RolloutListQuery.error_type` that selects attempts whose error has no type, or that have no error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +86,24 @@ class RolloutListQuery:
     limit: int = 50
     offset: int = 0
     after: int | None = None
-    """Only rollouts after the one with this `first_position`. It applies only to the order `started`."""
-    before: int | None = None
-    """Only the nearest `limit` rollouts before the one with this `first_position`.
+    """Only rollouts that come after the rollout with this `first_position` in the list.
 
-    It applies only to the order `started`.
+    Used only for the order `started`.
+    """
+    before: int | None = None
+    """Only rollouts that come before the rollout with this `first_position` in the list, the nearest `limit` of them.
+
+    Used only for the order `started`.
     """
     upto: int | None = None
-    """Only rollouts that began up to this position of the log."""
+    """Only rollouts whose first event is at or before this position of the log."""
 
     @property
     def is_keyed(self) -> bool:
-        """Whether pages are found by a position, so that every page is equally fast and stable."""
+        """Whether `after` and `before` select the page.
+
+        All pages are then equally fast, and new rollouts do not shift them.
+        """
         return self.sort == "started"
 
 
@@ -103,13 +113,13 @@ class RolloutPage:
 
     rows: Sequence[RolloutRow]
     by_status: dict[str, int]
-    """The number of rollouts, by status, that meet all conditions except those on the status."""
+    """By status, the number of rollouts that meet all conditions other than the condition on the status."""
     newer: int
-    """The number of rollouts that began after `upto`."""
+    """The number of matching rollouts whose first event is after the position `upto`."""
     has_more: bool
-    """Whether there are more rows after this page, in the direction of reading."""
+    """Whether more rows follow: with `before`, before this page of the list, and otherwise after this page."""
     labels: dict[str, list[str]]
-    """The labels of those rows of the page that have labels."""
+    """The labels of rollouts on this page, by rollout id. Rollouts without labels are left out."""
 
 
 async def rollout_page(dialect: Dialect, session: ReadSession, wanted: RolloutListQuery) -> RolloutPage:
@@ -139,7 +149,8 @@ async def _rows(
     ordered = order.desc().nulls_last() if is_down else order.asc().nulls_last()
     orders = (ordered,) if wanted.is_keyed else (ordered, rollout.first_position.desc())
     if wanted.is_keyed:
-        # The column has no nulls, so the order does not specify their place. Otherwise Postgres could not use an index.
+        # The column has no nulls, so the order does not specify the place of nulls. If it did, Postgres could not use
+        # the index.
         orders = (order.desc() if is_down else order.asc(),)
     # One more row than the page needs is read, to find out whether there is another page.
     cut = (
@@ -196,7 +207,7 @@ def _matching(dialect: Dialect, wanted: RolloutListQuery) -> ColumnElement[bool]
 
 
 def _of_attempts(dialect: Dialect, wanted: RolloutListQuery) -> list[ColumnElement[bool]]:
-    """Return the conditions that a single attempt of a rollout has to meet."""
+    """Return the conditions on attempts. A rollout matches if at least one of its attempts meets all of them."""
     attempt = core_tables.attempts.c
     found: list[ColumnElement[bool]] = []
     if wanted.worker_id is not None:
@@ -206,7 +217,8 @@ def _of_attempts(dialect: Dialect, wanted: RolloutListQuery) -> list[ColumnEleme
     if wanted.error_type == NO_ERROR:
         found.append(or_(attempt.error.is_(None), dialect.contains(attempt.error, _of_type(""))))
     elif wanted.error_type is not None:
-        # An unescaped quotation mark begins or ends a string in JSON, so no message can contain this text.
+        # The searched text contains unescaped quotation marks, which begin or end a string in JSON. An error message
+        # inside the JSON text therefore cannot contain the searched text.
         found.append(dialect.contains(attempt.error, _of_type(wanted.error_type)))
     return [*found, attempt.released_position.is_(None)] if found else []
 

@@ -1,4 +1,8 @@
-"""The history of one rollout without bodies: pages of its events, its status changes, and its place in the queue."""
+"""The history of one rollout: pages of its events, changes of status, and its place in the queue.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The number of an event
+counts the events of its rollout: 1, 2, 3 … Bodies, which contain the payload of events, are not read.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 MOST_TURNS: Final = 1_000
-"""The maximum number of status changes. If there are more, the newest are shown."""
+"""The maximum number of events that `turns` returns. If there are more, the newest are returned."""
 _TURNS: Final = "attempt.status_changed"
 _SIGNS: Final = "span.recorded"
 _END: Final = 2**62
@@ -54,11 +58,11 @@ async def events(
         dialect: the database.
         session: a connection to it.
         rollout_id: the id of the rollout.
-        types: only events of these types; empty for all.
-        after: only events after this number.
-        until: only events up to this position of the log.
+        types: only events of these types; an empty sequence means all types.
+        after: only events with greater numbers than this one.
+        until: only events up to this position of the log; None for all.
         limit: the maximum number of events.
-        newest: whether to return the last events instead of the first.
+        newest: whether to return the last `limit` events instead of the first ones. The order is the same.
     """
     key = ("rollout_events", bool(types), newest)
     sql = compiled(dialect, key, lambda: _within(dialect, typed=bool(types), newest=newest))
@@ -76,7 +80,7 @@ async def events(
 async def event_types(
     dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None = None
 ) -> list[tuple[str, int]]:
-    """Return the types of a rollout's events with their counts."""
+    """Return the types of a rollout's events, each with the number of events, sorted by type."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event = core_tables.events.c
@@ -95,28 +99,34 @@ async def event_types(
 async def turns(
     dialect: Dialect, session: ReadSession, rollout_id: str, *, until: int | None, signs: bool
 ) -> list[dict[str, Any]]:
-    """Return the events that changed the status of a rollout's attempts; with `signs` also events that record spans."""
+    """Return the events that changed the status of an attempt of a rollout.
+
+    With `signs`, also return recorded spans.
+    """
     types = (_TURNS, _SIGNS) if signs else (_TURNS,)
     return await events(dialect, session, rollout_id, types=types, until=until, limit=MOST_TURNS, newest=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutWait:
-    """The place of a queued rollout, or the next check of a running one. Times are microseconds since the epoch."""
+    """The place of a rollout in the queue, or the next check of a running rollout. Times are µs since the epoch."""
 
     ahead: int | None
-    """The number of rollouts before it in the queue; None if it is not in the queue."""
+    """The number of rollouts before this rollout in the queue; None if this rollout is not in the queue."""
     idle_workers: int
     """The number of idle workers."""
     workers: int
     asked_at: int | None
-    """The time at which a worker last polled the queue; None if no worker has polled it."""
+    """The time at which any worker last polled the queue; None if no worker has polled the queue."""
     check_at: int | None
-    """The time at which the watchdog checks the rollout next."""
+    """The time of the next check by the watchdog, which ends attempts that exceed a time limit.
+
+    None if no check is due.
+    """
 
 
 async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queued_position: int | None) -> RolloutWait:
-    """Return the place of a rollout in the queue and its next check."""
+    """Return the place of a rollout in the queue, and the time of the next check of the rollout."""
 
     def build() -> Select[*tuple[Any, ...]]:
         queue, worker, signal, watch = (

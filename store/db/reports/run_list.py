@@ -1,4 +1,8 @@
-"""Runs as rows of a table, and the times of events of a run."""
+"""Runs as rows of a table on a page, and the recording times of events of a run.
+
+A run is the execution of a rollout, which is a task for an agent. A phase is a group of steps of a run that is executed
+for a scope, which is a subject such as a ticker. The version of an event is its number in its run.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +33,23 @@ class RunRow:
     end_at: int | None
     attempts: int
     head: int | None
-    """The attempt whose view is the view of the run."""
+    """The sequence_id of the attempt whose history counts as the current history of the run."""
     tokens_in: int
     tokens_out: int
     error: str | None
     phases_done: int = 0
-    """The number of phases of scopes whose last event is a completion or a skip."""
+    """The number of pairs of a phase and a scope that were last completed or skipped, and not started again."""
     phases_begun: int = 0
+    """The number of pairs of a phase and a scope that have an event."""
 
 
 async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None, limit: int) -> list[RunRow]:
-    """Return the newest rollouts with run events, in descending order of their ids, which ascend with time.
+    """Return the newest rollouts with run events, in descending order of their ids. Newer rollouts have greater ids.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        before: only rollouts with smaller ids.
+        before: only rollouts with smaller ids than this one; None for all.
         limit: the maximum number of rollouts.
     """
     params = {"page": limit} if before is None else {"page": limit, "before": before}
@@ -53,7 +58,7 @@ async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None
 
 
 def _ids(*, is_cut: bool) -> Select[Any]:
-    """Return a statement that steps from run to run through the index, without reading the events of each run."""
+    """Return a statement that finds the ids of runs. In the index, it steps from run to run and skips their events."""
     said = core_tables.run_events.alias("said").c
     begun: list[ColumnElement[Any]] = [func.max(said.rollout_id).label("rollout_id"), _ONE.label("number")]
     start: Select[Any] = select(*begun)
@@ -81,7 +86,7 @@ async def _rows(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> l
 
 
 async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return for each run the number of completed phases and of started phases."""
+    """Return for each run the values of `phases_done` and `phases_begun`, without runs that have no phases."""
     said = core_tables.run_events.c
 
     def last(*kinds: str) -> ColumnElement[Any]:
@@ -101,7 +106,7 @@ async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) ->
 
 
 def _is_any(column: ColumnElement[Any], words: Sequence[str]) -> ColumnElement[bool]:
-    # These words are constants, so they may be part of the statement.
+    # These words are constants, so it is safe to make them a part of the statement.
     return column.in_([literal_column(f"'{word}'", Text) for word in words])
 
 
@@ -113,7 +118,7 @@ async def recorded_at(
     shown: list[ColumnElement[Any]] = [said.c.version, event.c.at]
     found: dict[int, int] = {}
     for start in range(0, len(versions), _AT_ONCE):
-        # Versions come from the database, so they may be part of the statement.
+        # Versions come from the database, so it is safe to make them a part of the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(each))) for each in versions[start:][:_AT_ONCE]]
         of_run = and_(said.c.rollout_id == bindparam("rollout", type_=Text), said.c.version.in_(wanted))
         source = said.join(event, event.c.position == said.c.position)

@@ -1,4 +1,8 @@
-"""Spans as rows of a waterfall, from their rows and their events' data, without the bodies."""
+"""Spans as rows of a waterfall chart. A span is a step of an attempt to execute a rollout (a task for an agent).
+
+The values come from the table `spans` and from the data of the spans' events. Bodies, which contain the payload of
+events, are not read.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +35,14 @@ KINDS: Final = ("model", "tool", "reward", "annotation", "message", "object", "o
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """One span of a waterfall. Times are float seconds since the epoch, as they were sent."""
+    """One span of a waterfall chart. Times are float seconds since the epoch, exactly as the sender gave them."""
 
     position: int
     span_id: str
     parent_id: str | None
     name: str
     kind: str
-    """One of `KINDS`, such as a call of a model, a call of a tool or a reward."""
+    """One of `KINDS`. `model` and `tool` stand for a call of a model and a call of a tool."""
     start: float | None
     end: float | None
     status: str
@@ -56,14 +60,14 @@ class SpansWanted:
     rollout_id: str
     attempt_id: str
     after: int = 0
-    """Only spans recorded after this position of the log."""
+    """Only spans whose events are after this position of the log."""
     until: int | None = None
-    """Only spans recorded up to this position; None for all."""
+    """Only spans whose events are at or before this position of the log; None for all."""
     limit: int = 200
 
 
 async def span_rows(dialect: Dialect, session: ReadSession, wanted: SpansWanted) -> list[SpanRow]:
-    """Return spans of an attempt in the order in which they were recorded."""
+    """Return the selected spans in the order in which the store recorded them."""
 
     def build() -> Select[Any]:
         span, event = core_tables.spans.c, core_tables.events.c

@@ -1,4 +1,9 @@
-"""The activity of workers: attempts of one hour as lanes, counts by outcome, and the newest attempts of one worker."""
+"""The activity of workers: attempts of one hour for a chart, counts by outcome, and the newest attempts of one worker.
+
+A worker is a process that executes rollouts, which are tasks for an agent. An attempt is one execution of a rollout.
+The chart has a lane for each worker. A stretch of a lane represents attempts that began close together. An open attempt
+has not ended.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,9 @@ from store.runtime.clock import MICROSECONDS
 
 HOUR: Final = 3_600 * MICROSECONDS
 CELL: Final = 10 * MICROSECONDS
-"""The length of an interval.
+"""The length of an interval, in microseconds.
 
-Attempts of a worker that begin in the same interval are drawn as one stretch of its lane.
+Attempts of a worker that begin in the same interval and have the same outcome are drawn as one stretch of its lane.
 """
 MOST_STRETCHES: Final = 10_000
 MOST_ATTEMPTS: Final = 100
@@ -29,17 +34,17 @@ Outcome = Literal["succeeded", "failed", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The hour that is shown, in microseconds since the epoch."""
+    """The hour that the chart shows. Times are microseconds since the epoch."""
 
     since: int
     until: int
     is_now: bool
-    """Whether the window ends now. Otherwise it is the last hour with activity."""
+    """Whether the window ends now. Otherwise the window is the hour before the last activity."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusyPeriod:
-    """Attempts of one worker that began close together and ended with the same status."""
+    """A stretch: attempts of one worker that began close together and have the same outcome."""
 
     worker_id: str
     outcome: Outcome
@@ -47,7 +52,7 @@ class BusyPeriod:
     end_at: int
     attempts: int
     rollout_id: str
-    """The id of one of these attempts."""
+    """The id of the rollout of one of these attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class WorkerTally:
 
     @property
     def failure_rate(self) -> float | None:
-        """The share of attempts that failed; None if no attempt ended."""
+        """The number of failed attempts divided by the number of ended attempts; None if no attempt ended."""
         ended = self.succeeded + self.failed
         return self.failed / ended if ended else None
 
@@ -81,7 +86,7 @@ class AttemptRow:
 
 
 async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
-    """Return the last hour; if it has no activity, return the hour before the last activity."""
+    """Return the last hour. If no attempt was active in this hour, return the hour before the last activity."""
     attempt = core_tables.attempts.c
     counted: Sequence[ColumnElement[Any]] = (
         func.max(_ended(attempt)),
@@ -90,7 +95,7 @@ async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
     last, still_open = (await session.fetch(dialect.sql(select(*counted)), {}))[0]
     if last is not None and not still_open and last < now - HOUR:
         return Window(last - HOUR, last, is_now=False)
-    # A clock that is behind the log's times must not hide the latest attempts.
+    # If the clock is behind the times of the latest attempts, the window must still contain these attempts.
     until = now if last is None else max(now, last)
     return Window(until - HOUR, until, is_now=True)
 
@@ -98,7 +103,7 @@ async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
 async def stretches(
     dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
 ) -> list[BusyPeriod]:
-    """Return the stretches of some workers within a window, oldest first, but only the newest `MOST_STRETCHES`."""
+    """Return the newest stretches of workers within a window, at most `MOST_STRETCHES`, sorted by start time."""
     if not worker_ids:
         return []
     attempt = core_tables.attempts.c
@@ -136,7 +141,10 @@ async def stretches(
 async def tallies(
     dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
 ) -> dict[str, WorkerTally]:
-    """Return the outcomes of the attempts of some workers that ended within a window."""
+    """Return by worker id how many attempts ended within a window, by outcome.
+
+    Workers without such attempts are left out.
+    """
     if not worker_ids:
         return {}
     attempt = core_tables.attempts.c
@@ -200,7 +208,8 @@ def _one() -> ColumnElement[int]:
 
 
 def _ended(attempt: Any) -> ColumnElement[int]:
-    # An attempt that was given up has no end time, so the time of the last event that changed it is used.
+    # An attempt that timed out or became unresponsive has no end time. The time of the last event that changed this
+    # attempt is then used.
     event = core_tables.events.c
     given_up = select(event.at).where(event.position == attempt.last_position).scalar_subquery()
     return func.coalesce(attempt.end_at, given_up)
