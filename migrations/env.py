@@ -1,4 +1,7 @@
-"""Environment of alembic. Rollbook passes a connection; on the command line, `-x db=URL` selects the database."""
+"""Environment in which alembic runs its commands.
+
+If Rollbook calls alembic, it passes a connection. On alembic's own command line, `-x db=URL` selects the database.
+"""
 
 import asyncio
 import os
@@ -19,14 +22,17 @@ from store.db.url import StoreURL, parse
 
 
 def run(connection: Connection) -> None:
-    """Run the command inside the transaction of the connection."""
+    """Run the command of alembic inside the transaction of the connection."""
     context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
     with context.begin_transaction():
         context.run_migrations()
 
 
 def run_and_describe(connection: Connection) -> None:
-    """Run the command. If it has created a store, insert the store's id, as `open_store` does."""
+    """Run the command of alembic.
+
+    If it has created a store, insert the description of the store, as `open_store` does.
+    """
     run(connection)
     if inspect(connection).has_table("store_info"):
         description = {"id": secrets.token_hex(8), "at": time.time_ns() // 1000, "format": LOG_FORMAT}
@@ -38,7 +44,10 @@ def run_and_describe(connection: Connection) -> None:
 
 
 async def on_postgres(dsn: str, schema: str, *, creates: bool) -> None:
-    """Run the command on a partition. If `creates` is true, create the partition first."""
+    """Run the command of alembic on a partition, which is one store in its own schema.
+
+    If `creates` is True and the schema is missing, create the schema first.
+    """
     if creates:
         await created_schema(dsn, schema)
     async with migrating_postgres(dsn, schema) as connection:
@@ -46,7 +55,7 @@ async def on_postgres(dsn: str, schema: str, *, creates: bool) -> None:
 
 
 def on_sqlite(url: StoreURL, *, creates: bool) -> None:
-    """Run the command on a file. If `creates` is true, create the file first."""
+    """Run the command of alembic on a file. If `creates` is True and the file is missing, create the file first."""
     assert url.path is not None  # the URL of a file has a path
     if creates:
         with closing(sqlite3.connect(url.path)) as connection:
@@ -58,7 +67,7 @@ def on_sqlite(url: StoreURL, *, creates: bool) -> None:
 
 
 def from_command_line() -> None:
-    """Run the command on the database in `-x db=URL` or in the environment variable `ROLLBOOK_DB`."""
+    """Run the command of alembic on the database that `-x db=URL` or the environment variable `ROLLBOOK_DB` names."""
     given = context.get_x_argument(as_dictionary=True).get("db") or os.environ.get("ROLLBOOK_DB")
     if given is None:
         raise CommandError("no database is given; write alembic -x db=sqlite:///run.db …, or set ROLLBOOK_DB")

@@ -8,10 +8,10 @@ down_revision = ${repr(down_revision)}
 
 
 def upgrade() -> None:
-    """Expand only: what an older program reads and writes stays, and no row of the log is touched."""
+    """Only add to the schema: keep all that an older program reads and writes, and change no row of the log."""
     ${upgrades if upgrades else "pass"}
 
 
 def downgrade() -> None:
-    """Undo `upgrade`; refuse if the log contains events that the older program cannot read."""
+    """Undo `upgrade`. If the log contains events that the older program cannot read, raise an error instead."""
     ${downgrades if downgrades else "pass"}

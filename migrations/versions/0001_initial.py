@@ -1,4 +1,8 @@
-"""The log, its projections and its signals."""
+"""Create the tables of a store: the log, the projections and the signals.
+
+The log is the append-only list of all events. Projections are tables whose rows are computed from the log. Signals are
+values that are not recorded in the log, such as heartbeats and counters.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -140,7 +144,7 @@ $$""",
 
 
 def upgrade() -> None:
-    """Create an empty store."""
+    """Create the tables, indexes and triggers of an empty store."""
     on_postgres = op.get_bind().dialect.name == "postgresql"
     for statement in _SEQUENCES if on_postgres else ():
         op.execute(statement)
@@ -149,7 +153,7 @@ def upgrade() -> None:
     _create_projections()
     _create_signals()
     for statement in (*_STORAGE, *_POSTGRES_TRIGGERS) if on_postgres else _SQLITE_TRIGGERS:
-        # `op.execute` would interpret ":name" and "%" in the statements, so it is not used.
+        # `op.execute` is not used, because it would interpret ":name" and "%" in the statements.
         op.get_bind().exec_driver_sql(statement)
 
 
@@ -389,7 +393,7 @@ def _create_signals() -> None:
 
 
 def downgrade() -> None:
-    """Remove the store; refuse if its log contains events."""
+    """Remove all tables of the store. If the log contains events, raise an error instead."""
     count: int = op.get_bind().execute(sa.text("SELECT count(*) FROM events")).scalar_one()
     if count:
         raise CommandError(

@@ -1,4 +1,7 @@
-"""Idempotency keys of calls. Commits are found by time without an index."""
+"""Add idempotency keys of calls, and drop the index that found commits by time.
+
+Commits are now found by time with a binary search.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +13,10 @@ text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the table of idempotency keys, and drop an index that cost one written page per commit."""
+    """Add the table of idempotency keys.
+
+    Drop the index of commit times, because each commit wrote one more page for it.
+    """
     op.create_table(
         "idempotency",
         sa.Column("key", text, nullable=False),
@@ -27,6 +33,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove the table of idempotency keys, which expire after a day, and restore the index."""
+    """Remove the table of idempotency keys, and restore the index.
+
+    The loss is small, because keys expire after a day.
+    """
     op.drop_table("idempotency")
     op.create_index("ix_commits_recorded_at", "commits", ["recorded_at"])

@@ -1,4 +1,4 @@
-"""API keys for the servers of this database, stored as hashes."""
+"""Add API keys for servers that use this database. Only the hashes of the keys are stored."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +9,7 @@ down_revision = "0002"
 
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
-# Database roles that already have access to the store, so they need access to the new table.
+# This query finds the database roles that may use the existing tables, because they need access to the new table too.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
@@ -17,7 +17,7 @@ _USERS = sa.text(
 
 
 def upgrade() -> None:
-    """Add the table of API keys, and grant access to the roles that have access to the other tables."""
+    """Add the table of API keys. On Postgres, grant access to the roles that have access to the other tables."""
     op.create_table(
         "keys",
         sa.Column("key_id", text, nullable=False),
@@ -41,7 +41,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove the table of keys; refuse while a key protects the servers of this database."""
+    """Remove the table of keys. If a key is not revoked, raise an error instead, because it protects the servers."""
     count: int = op.get_bind().execute(sa.text("SELECT count(*) FROM keys WHERE revoked_at IS NULL")).scalar_one()
     if count:
         raise CommandError(

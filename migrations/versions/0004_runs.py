@@ -1,4 +1,10 @@
-"""Runs: events, forks, checkpoints and artifacts of a run, the head attempt of a rollout, blobs of repeated values."""
+"""Add runs: their events, forks, checkpoints and artifacts, the head of a rollout, and blobs.
+
+A rollout is a task for an agent, and a run is the execution of a rollout in one or more attempts. A span is a recorded
+step of an attempt, and a node is the part of the agent that executed the step. A fork starts an attempt that builds on
+an earlier attempt. The head is the attempt whose history counts as the current history of the rollout. Blobs store
+values that occur repeatedly only once. A projection is a table whose rows are computed from the events of the log.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,20 +45,21 @@ _POSTGRES = (
     "ALTER TABLE blobs ENABLE ALWAYS TRIGGER blobs_refuse_change",
 )
 _NEW_PROJECTIONS = ("run_events", "forks", "fork_masks", "checkpoints", "artifacts", "run_keys")
-# Database roles that already have access to the store, so they need access to the new tables.
+# This query finds the database roles that may use the existing tables, because they need access to the new tables too.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
 )
 
-# Values for existing rows. Forks did not exist before, so each later attempt repeated the work of the first. The latest
-# attempt is therefore the head, which represents the rollout, and `tries` is the attempt's number.
+# Values for existing rows. Forks did not exist before this revision, so each later attempt repeated the work of the
+# first attempt. The latest attempt is therefore the head. `tries` counts the attempts at the same work, so it is the
+# number of the attempt.
 _HEAD = "CASE WHEN attempt_count > 0 THEN attempt_count END"
 _HEAD_BEFORE = "CASE WHEN sequence_id > 1 THEN sequence_id - 1 END"
 
 
 def upgrade() -> None:
-    """Add the tables of runs. Insert a row into `run_events` for each stored span that has a node."""
+    """Add the tables of runs, and insert a row into `run_events` for each stored span that has a node."""
     if op.get_bind().dialect.name == "postgresql":
         _widen_on_postgres()
     else:
@@ -84,9 +91,9 @@ def _attempt_columns(*, is_nullable: bool) -> list[sa.Column[Any]]:
 
 
 def _widen_on_sqlite() -> None:
-    """Create `rollouts` and `attempts` again.
+    """Create the tables `rollouts` and `attempts` again with more columns, and copy their rows.
 
-    SQLite cannot add a required column to a table, and cannot choose the position of a new column.
+    ALTER TABLE of SQLite cannot add a required column without a default, and cannot choose the place of a new column.
     """
     for table in ("rollouts", "attempts"):
         op.rename_table(table, f"{table}_before")
@@ -363,7 +370,7 @@ def _row(rollout_id: str, version: int, position: int, attempt: int, span: dict[
 
 
 def downgrade() -> None:
-    """Remove the tables of runs; refuse if the log contains their events."""
+    """Remove the tables of runs. If the log contains events of runs, raise an error instead."""
     _check_unused()
     for name in (*reversed(_NEW_PROJECTIONS), "blobs"):
         op.drop_table(name)

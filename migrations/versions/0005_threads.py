@@ -1,4 +1,7 @@
-"""Threads: the checkpoints of LangGraph checkpointers."""
+"""Add threads, which contain the checkpoints that LangGraph's checkpointers save.
+
+A projection is a table whose rows are computed from the events of the log.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +13,7 @@ down_revision = "0004"
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 _NEW_PROJECTIONS = ("threads", "thread_checkpoints", "thread_writes")
-# Database roles that already have access to the store, so they need access to the new tables.
+# This query finds the database roles that may use the existing tables, because they need access to the new tables too.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
@@ -71,7 +74,7 @@ def _let_in() -> None:
 
 
 def downgrade() -> None:
-    """Remove the tables of threads; refuse if the log contains their events."""
+    """Remove the tables of threads. If the log contains events of threads, raise an error instead."""
     _check_unused()
     for name in ("thread_writes", "thread_checkpoints", "threads"):
         op.drop_table(name)

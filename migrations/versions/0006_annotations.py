@@ -1,4 +1,7 @@
-"""Annotations: labels and notes on rollouts."""
+"""Add annotations, which are labels and notes on rollouts. A rollout is a task for an agent.
+
+A projection is a table whose rows are computed from the events of the log.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +13,7 @@ down_revision = "0005"
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 _NEW_PROJECTIONS = ("labels", "notes")
-# Database roles that already have access to the store, so they need access to the new tables.
+# This query finds the database roles that may use the existing tables, because they need access to the new tables too.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'idempotency' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
@@ -50,7 +53,7 @@ def _let_in() -> None:
 
 
 def downgrade() -> None:
-    """Remove the tables of annotations; refuse if the log contains annotations."""
+    """Remove the tables of annotations. If the log contains annotations, raise an error instead."""
     _check_unused()
     op.drop_table("notes")
     op.drop_table("labels")

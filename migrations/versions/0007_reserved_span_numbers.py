@@ -1,4 +1,9 @@
-"""Reserved span numbers: the counter of a rollout contains the end of the block that the rollout's stream reserves."""
+"""Add reserved span numbers to the span counters.
+
+A span is a recorded step of a rollout, which is a task for an agent, and each rollout has a counter that numbers its
+spans. An event of the rollout can reserve a block of numbers. The counter now also contains the last number of the
+block.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,12 +14,12 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Add a column to the span counters. It is null, because no log contains reservations yet."""
+    """Add the column `reserved` to the span counters. The column is null, because no log contains reservations yet."""
     op.add_column("span_counters", sa.Column("reserved", sa.BigInteger()))
 
 
 def downgrade() -> None:
-    """Remove the column; refuse if the log contains reservations."""
+    """Remove the column `reserved`. If the log contains reservations, raise an error instead."""
     _check_unused()
     op.drop_column("span_counters", "reserved")
 
