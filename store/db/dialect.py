@@ -174,7 +174,7 @@ class WriteSession(ReadSession, Protocol):
     async def rest(self) -> None:
         """Run maintenance that is due.
 
-        This is called between two batches, when the callers of the last one have their results.
+        This is called between two batches, when the callers of the last batch have their results.
         """
 
     async def close(self) -> None: ...

@@ -201,7 +201,7 @@ def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of new labels for insertion, and the keys of removed labels for deletion."""
+    """Add the rows of new labels, and the keys of removed labels, which are deleted."""
     for rollout_id, label in working_set.touched_labels:
         position = (working_set.rollouts[rollout_id].labels or {}).get(label)
         if position is None:
@@ -213,8 +213,8 @@ def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
 def _add_threads(working_set: WorkingSet, changes: Changes) -> None:
     """Add the rows of changed threads.
 
-    The rows of saved checkpoints and writes are added for insertion, and the keys of deleted checkpoints and writes for
-    deletion. A thread contains the checkpoints of a LangGraph conversation.
+    For checkpoints and writes, the rows of saved ones are added, and the keys of those to delete. A thread contains the
+    checkpoints of a LangGraph conversation.
     """
     for thread_id in working_set.touched_threads:
         changes.upserts.setdefault(core_tables.threads, []).append(

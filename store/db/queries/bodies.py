@@ -28,7 +28,7 @@ def raw_json(codec: int, stored: bytes) -> bytes:
 
 
 def payload(codec: int | None, stored: bytes | None) -> Json | None:
-    """Return the payload of a stored body. Return None without a body, which was then never written or was removed.
+    """Return the payload of a stored body. Without a body, return None: the body was never written, or was removed.
 
     Raises:
         Incompatible: a newer version of this program wrote the body with a codec that this version does not know.
@@ -44,5 +44,5 @@ def payload(codec: int | None, stored: bytes | None) -> Json | None:
 
 
 def payload_of(body: Body | None) -> Json | None:
-    """Return the payload that the body of an event contains; None for None."""
+    """Return the payload that the body of an event contains; None if `body` is None."""
     return None if body is None else payload(body.codec, body.stored)

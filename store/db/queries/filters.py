@@ -1,7 +1,8 @@
 """Filters and sort orders of queries, as SQL and as functions in Python.
 
-The functions are for rows of an earlier state of the store, which no table contains. In SQL, names come from a
-whitelist and values are parameters, so no text of a caller becomes a part of a statement.
+The functions are for rows of an earlier state of the store. No table contains these rows, so they are computed and then
+filtered in Python. In SQL, names come from a whitelist and values are parameters, so no text of a caller becomes a part
+of a statement.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,10 @@ class FilterField:
     column: str
     """The name of the column that contains the field."""
     kind: Literal["text", "number", "time"]
-    """The kind of the values. Null is sorted like an empty text, like zero, or like a time after all others."""
+    """The kind of the values.
+
+    By kind, null is sorted like an empty text, like zero, or like a time after all others.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +246,7 @@ def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> Colu
 
 
 def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Columns) -> ColumnElement[bool]:
-    """Return the condition of a query at an index as SQL."""
+    """Return one condition of a query as SQL. `index` is the index of the condition in the query."""
     condition = filter_query.conditions[index]
     column = columns[filter_query.noun.fields[condition.field].column]
     match condition.operation:

@@ -180,8 +180,8 @@ async def logged(
 ) -> Sequence[Row]:
     """Return rows of `events` in order, each with codec and bytes of its body and the chain hash of its commit.
 
-    Only events with positions after `after` and up to `until` are returned, if given only those of one stream or of
-    some types. Codec and bytes are null if there is no body.
+    Only events with positions after `after` and up to `until` are returned. `stream` and `types` further restrict the
+    events; None means no restriction. Codec and bytes are null if there is no body.
     """
 
     def build() -> Select[*tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """Groups of rollouts, such as the rollouts for one prompt, and the rollouts of one group.
 
-A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The
-values come from the summary columns of the table `rollouts`.
+A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The values come from the
+summary columns of the table `rollouts`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rollouts as rows of a table on a page, with sort orders and filters.
 
-A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The
-values come from the summary columns of the table `rollouts` and from the latest attempt.
+A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The values come from the
+summary columns of the table `rollouts` and from the latest attempt.
 """
 
 from __future__ import annotations

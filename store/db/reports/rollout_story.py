@@ -1,7 +1,7 @@
 """The history of one rollout: pages of its events, changes of status, and its place in the queue.
 
 A rollout is a task for an agent, and an attempt is one execution of a rollout by a worker. The number of an event
-counts the events of its rollout: 1, 2, 3 … Bodies, which contain the payload of events, are not read.
+is its place among the events of its rollout: 1, 2, 3 … Bodies, which contain the payload of events, are not read.
 """
 
 from __future__ import annotations

@@ -296,8 +296,8 @@ def _file_lock(path: Path) -> Generator[None]:
 
     `<file>.lock` exists only while a process holds the lock or waits for it.
     """
-    # A separate file is locked. If this process closed a descriptor of the database, all locks would be released that
-    # SQLite holds on the database in this process.
+    # A separate file is locked. If this process closed a descriptor of the database file, the system would release all
+    # locks that SQLite holds on this file in this process.
     lock = path.resolve().with_name(f"{path.resolve().name}.lock")
     descriptor = _acquire(lock)
     try:

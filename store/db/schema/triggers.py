@@ -3,8 +3,8 @@
 The triggers refuse accidental changes and changes by other programs. The owner of the database can drop a trigger, so
 `verify` compares the names and texts of the triggers with the expected ones.
 
-A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` ordered this and
-the table `dropped` contains the body's position. Triggers and unique keys are called guards.
+A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` ordered the
+deletion and the table `dropped` contains the body's position. Triggers and unique keys are called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -31,7 +31,7 @@ class Checkpointer:
     larger file means that the log has grown again.
 
     Args:
-        writer: the connection that writes. The constructor sets its pragmas for checkpoints.
+        writer: the connection that writes. The constructor sets the pragmas of this connection for checkpoints.
         connect: a function that returns a new connection to the same file, for the thread.
     """
 

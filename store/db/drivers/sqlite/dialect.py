@@ -1,7 +1,7 @@
 """Dialect for SQLite.
 
-One connection writes, in the thread of the store. Its lock is `BEGIN IMMEDIATE`. Other connections read, with
-aiosqlite.
+One connection writes, in the thread of the store. It locks the database with `BEGIN IMMEDIATE`. Other connections read,
+with aiosqlite.
 """
 
 import asyncio

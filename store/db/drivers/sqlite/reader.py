@@ -43,7 +43,7 @@ class _Connection(aiosqlite.Connection):
 
     When a connection is deleted, aiosqlite warns if the connection's own thread has not closed the database. This
     thread dies if the event loop of a caller is closed. `SQLiteReader` then closes the database in another thread, so
-    the warning would be wrong, and this class leaves it out.
+    the warning would be wrong, and this class suppresses it.
     """
 
     def __del__(self) -> None:
@@ -81,7 +81,7 @@ def _in_daemon_thread(function: Callable[[], Done]) -> Future[Done]:
 
 
 class SQLiteReader(ReadSession):
-    """A read-only session on a connection of aiosqlite, which has a thread of its own.
+    """A read-only session on a connection of aiosqlite. The connection has its own thread.
 
     Each statement, or each batch of rows of a long statement, takes one call of this thread. The thread passes the
     result to the event loop of the caller, and dies if this loop is closed. A connection is therefore abandoned, and
@@ -178,7 +178,7 @@ class SQLiteReader(ReadSession):
     def leave(self) -> Future[None]:
         """Interrupt the running statement and close the connection in another thread.
 
-        Return a future for the end of this.
+        Return a future that is done when the connection is closed.
         """
         return _in_daemon_thread(self._leave)
 
@@ -238,7 +238,7 @@ class Readers:
                 left = self._replace(connection)
                 if can_wait:
                     # Otherwise the caller could close its event loop before the connection's thread has passed a result
-                    # to it.
+                    # to the loop.
                     await asyncio.wrap_future(left)
             elif snapshot:
                 # The transaction also ends if the caller is cancelled, because `shield` keeps this task running.
@@ -299,7 +299,7 @@ class Readers:
     def _replace(self, connection: SQLiteReader) -> Future[None]:
         """Close a connection, so that a new connection can take its place.
 
-        Return a future for the end of the closing.
+        Return a future that is done when the connection is closed.
         """
         left = connection.leave()
         self._pass_on(None)
@@ -325,7 +325,7 @@ class Readers:
         return None
 
     async def _make(self) -> SQLiteReader:
-        """Return a new connection. If the caller is cancelled before it is open, the pool keeps the connection."""
+        """Return a new connection. If the caller is cancelled meanwhile, the pool keeps the connection."""
         making = asyncio.ensure_future(SQLiteReader.open(self._path))
         self._making.add(making)
         making.add_done_callback(self._end_making)

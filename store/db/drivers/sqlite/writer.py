@@ -231,8 +231,8 @@ class SQLiteWriter(WriteSession):
     async def close(self) -> None:
         await self.rollback()
         self._checkpointer.close()
-        # After TRUNCATE, only the database file remains, without the two files of the write-ahead log. TRUNCATE has no
-        # effect while another process reads.
+        # TRUNCATE empties the write-ahead log, so that after `close` only the database file remains, without the two
+        # files of the log. TRUNCATE has no effect while another process reads.
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._connection.close()
 
