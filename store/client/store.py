@@ -306,8 +306,8 @@ class HTTPStore(HTTPReads, Store):
                 transaction that stores the span.
 
         Raises:
-            NotFound: a rollout or an attempt does not exist. Spans that come before the first such span in the call
-                are stored.
+            NotFound: a rollout or an attempt does not exist. The spans are stored in groups, one for each attempt, and
+                the groups before the first group without a rollout or an attempt are stored.
         """
         recorded: list[tuple[int, int]] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:
