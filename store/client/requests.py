@@ -64,9 +64,8 @@ def _without_models(value: Any) -> Any:
 def _check_durations(config: RolloutConfig, prefix: str) -> None:
     for field in ("timeout_seconds", "unresponsive_seconds"):
         value = getattr(config, field)
-        if value is not None and not 0 <= value < math.inf:
-            why = f"{value} is not a duration of 0 or more; leave it out for no limit"
-            raise Invalid(f"{prefix}config.{field}", why)
+        if value is not None and not math.isfinite(value):
+            raise Invalid(f"{prefix}config.{field}", f"{value} is not a duration; leave it out for no limit")
 
 
 def given(**fields: Any) -> dict[str, Any]:

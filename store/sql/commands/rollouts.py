@@ -308,8 +308,8 @@ def _config(given: Any, path: str) -> Json:
     config: RolloutConfig = RolloutConfig() if given is None else _checked(_CONFIG, given, f"{path}config")
     for name in ("timeout_seconds", "unresponsive_seconds"):
         value = getattr(config, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise Invalid(f"{path}config.{name}", f"{value} is not a duration of 0 or more; leave it out for no limit")
+        if value is not None and not math.isfinite(value):
+            raise Invalid(f"{path}config.{name}", f"{value} is not a duration; leave it out for no limit")
     # The keys have the order in which they are stored, so that equal configs have equal texts.
     return {
         "max_attempts": config.max_attempts,
