@@ -1,4 +1,4 @@
-"""Parser of server URLs, which give an address and a partition."""
+"""Parser of a server's URL. The URL has an address and may name a partition, a separate store in the database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Address:
     """A parsed URL of a server."""
 
     base: str
-    """Scheme, host, port and the path to which the paths of the protocol are appended."""
+    """The URL to which the paths of the protocol are appended: scheme, host, port, and a path with the partition."""
 
     @property
     def otlp_traces(self) -> str:
@@ -55,7 +55,7 @@ def parse(url: str) -> Address:
 
 
 def _partition(parts: SplitResult, path: str) -> str:
-    """Return the path segment for the partition in the query; empty if none is needed."""
+    """Return the path segment for the partition that the query string names; empty if the path needs no segment."""
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     partition = query.pop("partition", None)
     if query:

@@ -17,7 +17,7 @@ from store.wire import encoding, paths
 T = TypeVar("T")
 
 SLICE_SECONDS: Final = 25.0
-"""The longest wait in one request. It is below 30 s, after which proxies often close a request."""
+"""The longest time for which one request asks the server to wait. Proxies often close a request after 30 s."""
 
 FULL_WAIT: Final = 0.8
 """The fraction of the requested time after which a wait counts as complete.
@@ -28,7 +28,7 @@ _NO_WAIT_PAUSE_SECONDS: Final = 0.5
 
 
 class HTTPCore:
-    """The connections to one partition of a server.
+    """The connections to one partition of a server. A partition is a separate store in the server's database.
 
     Args:
         transport: sends requests.
@@ -45,7 +45,7 @@ class HTTPCore:
         """Check that the server is a Rollbook server.
 
         Raises:
-            Incompatible: it is not a Rollbook server, so it does not support the operation.
+            Incompatible: the server is not a Rollbook server, so it does not support the operation.
         """
         call = reading(operation, paths.STORE, rollbook_only=True)
         info = await self.transport.request(call, encoding.decode_store_info)
@@ -88,7 +88,7 @@ class HTTPCore:
     async def page(
         self, operation: str, path: str, query: PageQuery, decode: Callable[[bytes], PaginatedResult[T]]
     ) -> PaginatedResult[T]:
-        """Return one page of a query, which is sent in the body."""
+        """Send a query in the request body, and return one page of its matches."""
         call = StoreCall(operation, "POST", path, requests.body(**await self.keys(query)))
         return with_limit(await self.transport.request(call, decode), query.limit)
 
@@ -115,10 +115,10 @@ class HTTPCore:
         return await self.read(operation, requests.path(template, **{field: key}), fields, decode)
 
     async def moment(self, as_at: AsAt | None, at: int | None = None) -> dict[str, Any]:
-        """Return the fields for a read of the past.
+        """Return the request fields that make a read return a past state; empty for the present state.
 
         Raises:
-            Incompatible: the server is not a Rollbook server, and would return the present state.
+            Incompatible: the server is not a Rollbook server; it would ignore the fields and return the present state.
         """
         moment = requests.moment(as_at, at)
         if moment and not self.server_checked:
@@ -130,14 +130,14 @@ class HTTPCore:
     async def in_slices(
         self, operation: str, seconds: float, request: Callable[[float], Awaitable[T]], is_over: Callable[[T], bool]
     ) -> T:
-        """Repeat a request that waits on the server, until its response is complete or the time is over.
+        """Repeat a request that asks the server to wait, until the response is complete or the time is over.
 
         Return the last response.
 
         Args:
             operation: the name of the method, for errors.
             seconds: the total time to wait.
-            request: sends a request that waits for at most the given number of seconds.
+            request: sends a request that asks the server to wait for at most the given number of seconds.
             is_over: returns whether a response is complete.
         """
         deadline = time.monotonic() + seconds

@@ -10,11 +10,11 @@ from store.client.store import HTTPStore
 class LightningStoreClient(HTTPStore):
     """An `HTTPStore` with the constructor of Agent-lightning's client.
 
-    `dequeue_rollout` raises its errors; the client of Agent-lightning returns None instead.
+    If a request of `dequeue_rollout` fails, this class raises an error; the client of Agent-lightning returns None.
 
     Args:
         server_address: URL of the server.
-        retry_delays: the delays before the retries in Agent-lightning. Only their sum is used, as `retry_seconds`.
+        retry_delays: in Agent-lightning, the delay before each retry. Here, only the sum is used, as `retry_seconds`.
         health_retry_delays: accepted for compatibility and ignored; there is no separate health check.
         request_timeout: the timeout of one attempt, in seconds.
         connection_timeout: the timeout of connecting, in seconds.

@@ -1,4 +1,4 @@
-"""Log over HTTP: history, tail, verify, rebuild, seal."""
+"""Client of a server's log of events, with the methods history, tail, verify, rebuild and seal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HTTPLog(StoreLog):
         arguments.part_of_history(after, limit)
         events: list[HistoryEvent] = []
         while True:
-            # With limit 0, one event is requested, so that a missing rollout still raises NotFound.
+            # With limit 0, one event is requested and dropped, so that a rollout that does not exist raises NotFound.
             wanted = _PAGE if limit < 0 else min(_PAGE, max(limit - len(events), 1))
             query = requests.query_string({**moment, "after": after, "limit": wanted})
             page = await self.core.transport.request(
@@ -130,13 +130,13 @@ class HTTPLog(StoreLog):
 
 def _log_path(after: str | None, types: Sequence[str] | None, rollout_id: str | None) -> str:
     named = requests.texts(types, "types")
-    # A query string cannot contain an empty list. It contains an empty name instead, which no event type has.
+    # A query string cannot contain an empty list. One empty text is sent instead, which is the name of no event type.
     fields = requests.given(after=after, type=[""] if named == [] else named, rollout=rollout_id)
     return paths.LOG + requests.query_string({**fields, "limit": _PAGE})
 
 
 def _events(frames: list[dict[str, Any]]) -> Iterator[LoggedEvent]:
-    """Yield the events of frames.
+    """Yield the events in frames, which are the messages of the server's stream.
 
     Raises:
         StoreError: the stream ended with an error that is not retryable.
@@ -152,7 +152,8 @@ def _has_ended(frame: dict[str, Any]) -> bool:
     return frame["kind"] in {"error", "gap"}
 
 
-# These functions import late: the module of seals imports SQLAlchemy, which a plain client does not need.
+# These functions import the module of seals only when they are called, because it imports SQLAlchemy, which takes long
+# and which a client without seals does not need.
 
 
 def _read_seal(path: str | os.PathLike[str]) -> Seal:

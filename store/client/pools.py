@@ -1,7 +1,8 @@
 """Connection pools for one server: one pool for each event loop in each process.
 
 A connection belongs to the event loop that opened it, and a loop runs in one thread, so threads do not share pools and
-need no lock. They only share a dict, whose single operations are atomic.
+need no lock. They only share a dict, whose single operations are atomic. A call *waits* if it asks the server to delay
+the response until something happens (a long poll or a stream).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class _Connector(aiohttp.TCPConnector):
 def resetting() -> Generator[None]:
     """Reset the connection of a call that is cancelled, instead of closing it.
 
-    After a normal close, the server cannot know whether the client has read the response. A reset shows that it has
-    not.
+    After a normal close, the server cannot know whether the client has read the response. A reset shows the server
+    that the client has not read it.
     """
     used: list[asyncio.Transport] = []
     token = _in_use.set(used)
@@ -98,8 +99,8 @@ class Pool:
         self._session: aiohttp.ClientSession | None = None
 
     async def _open_session(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        # This is a generator, because a loop closes its generators when it ends. The session is closed even without
-        # `close`.
+        # This is a generator, because a loop closes its generators when the loop ends. So the session is closed even if
+        # nothing calls `close`.
         connector = _Connector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=self._trust or True)
         session = aiohttp.ClientSession(
             connector=connector,
@@ -121,10 +122,10 @@ class Pool:
 
     @asynccontextmanager
     async def call(self, operation: str, *, waits: bool) -> AsyncGenerator[None]:
-        """Register a running call. When the pool closes, a call that waits is cancelled, and any other call may finish.
+        """Register a running call. When the pool closes, it cancels calls that wait, and lets other calls finish.
 
         Raises:
-            Closed: the pool is closed, or was closed while the call waited.
+            Closed: the pool is closed, or was closed during a call that waits.
         """
         if self._closing:
             raise Closed(operation)
@@ -167,13 +168,13 @@ class Pool:
             await asyncio.sleep(seconds)
 
     def connection(self, *, waits: bool) -> asyncio.Semaphore:
-        """Return the semaphore that limits the connections of this kind of call."""
+        """Return the semaphore that limits the connections of calls that wait, or of calls that do not wait."""
         return self._waiting_slots if waits else self._slots
 
     async def close(self) -> None:
         """End the calls that wait, let other calls finish, and close the connections.
 
-        It must run in the pool's loop.
+        The caller must run in the pool's loop.
         """
         self._closing = True
         for scope in self._waits:
@@ -213,7 +214,7 @@ class Pools:
         return self._by_process.setdefault(os.getpid(), {})
 
     async def close(self) -> None:
-        """Close the pools of all running loops. The wait for loops of other threads is limited."""
+        """Close the pools of all running loops. Wait at most five seconds for the loops of other threads."""
         pools = self._of_this_process()
         own = pools.pop(asyncio.get_running_loop(), None)
         others: list[asyncio.Future[None]] = []

@@ -1,4 +1,4 @@
-"""Reads over HTTP."""
+"""The methods of the HTTP client that query and return stored objects."""
 
 from __future__ import annotations
 

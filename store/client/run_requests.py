@@ -37,7 +37,7 @@ def text(value: Any, field: str) -> str:
     """Check and return a string to look up.
 
     Raises:
-        Invalid: it is not a string, or contains characters that a database cannot store.
+        Invalid: the value is not a string, or contains characters that a database cannot store.
     """
     return requests.lookup_id(arguments.text(value, field), field)
 
@@ -54,7 +54,8 @@ def events(given: Sequence[RunEvent], key: Any) -> bytes:
     for index, event in enumerate(given):
         if not isinstance(event, RunEvent):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"events[{index}]", f"is {type(event).__name__}, not a RunEvent")
-        # Fields that are None are left out, but extra fields are sent even if they are None.
+        # Declared fields that are None are left out. Fields that the model does not declare are sent even if they are
+        # None.
         fields = requests.given(**event.__dict__) | (event.model_extra or {})
         items.append(requests.body(f"events[{index}].", **fields))
     rest = b"}" if key is None else b"," + requests.body(key=arguments.text(key, "key"))[1:]

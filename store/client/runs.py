@@ -1,4 +1,8 @@
-"""Runs over HTTP: events, checkpoints, artefacts and forks, one request for each method."""
+"""Client of the runs of a server: their events, checkpoints, artefacts and forks.
+
+A run is the execution of a rollout, in one or more attempts. A fork starts an attempt that builds on an earlier one.
+Each method sends one request, except `follow`, which connects again whenever its stream ends.
+"""
 
 from __future__ import annotations
 
@@ -321,7 +325,7 @@ class HTTPRuns(StoreRuns):
 
 
 def _run_frames(frames: list[dict[str, Any]]) -> Iterator[RunFrame]:
-    """Yield the frames of the run, without heartbeats.
+    """Yield the frames of the run, which are the messages of the server's stream, without heartbeats.
 
     Raises:
         StoreError: the stream ended with an error that is not retryable.

@@ -1,4 +1,4 @@
-"""Server-sent events: the frames of a stream that continues until one side closes it."""
+"""Client of a stream of server-sent events. Here, a frame is one event of the stream, with a JSON object as data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATA: Final = b"data: "
 
 
 class EventStream:
-    """The events of one connection. Different tasks may read from it, one at a time."""
+    """The events of one connection. Different tasks may call `take`, but only one at a time."""
 
     def __init__(self, pool: Pool, response: aiohttp.ClientResponse, operation: str) -> None:
         self._pool = pool
@@ -28,7 +28,7 @@ class EventStream:
         self._rest = bytearray()
 
     async def take(self) -> list[dict[str, Any]]:
-        """Return the next frames, at least one, or an empty list when the connection has ended.
+        """Return the next frames when at least one has arrived; an empty list if the connection has ended.
 
         Raises:
             Closed: the store was closed.

@@ -1,4 +1,4 @@
-"""`HTTPStore`, the client of a server. Each method sends one request and retries it until it is answered."""
+"""`HTTPStore`, the client of a server. A method sends a request, and repeats it if it fails and time is left."""
 # ruff: noqa: A002, ASYNC109 - argument names follow Agent-lightning.
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ KEY_VARIABLE: Final = "ROLLBOOK_API_KEY"
 
 
 class HTTPStore(HTTPReads, Store):
-    """One partition of a server's database.
+    """Client of one partition of a server's database. A partition is a separate store in the same database.
 
     The constructor does not connect; `await open_store(url)` also checks that the server answers. A store may be used
-    from any event loop and thread, pickled, and used after a fork: each loop of each process has its own connections.
-    Requests that fail are retried with an idempotency key, so that the server executes them once.
+    from any event loop and thread, pickled, and used in a forked process: each loop of each process has its own
+    connections. A request that changes data and fails is repeated with the same idempotency key, so that the server
+    executes it only once.
 
     Args:
         url: `http://host:port`, with an optional partition: `/p/<name>` or `?partition=<name>`.
@@ -66,14 +67,14 @@ class HTTPStore(HTTPReads, Store):
         read_only: refuse calls that write.
         retry_seconds: how long a failed call is retried: no attempt of a call starts later than this after its first
             attempt.
-        timeout_seconds: the timeout of one attempt. A call that asks the server to wait, for example for a rollout,
-            may take longer by the time that it asks for.
+        timeout_seconds: the timeout of one attempt. For a call that asks the server to wait, for example for a rollout,
+            the requested time is added to this timeout.
         connect_seconds: the timeout of connecting.
-        connections: the maximum number of connections per event loop. Calls that ask the server to wait have separate
-            connections.
+        connections: the maximum number of connections per event loop. Calls that ask the server to wait use other
+            connections, which this maximum does not include.
 
     Raises:
-        Invalid: the URL, the key, the file or a timeout is invalid.
+        Invalid: the URL, the API key, the certificate file or a timeout is invalid.
     """
 
     def __init__(
@@ -113,10 +114,10 @@ class HTTPStore(HTTPReads, Store):
     async def open(cls, url: str, **settings: Any) -> Self:
         """Return a store after the server has answered a request.
 
-        With a server of Agent-lightning, methods that it does not support raise `Incompatible` when they are called.
+        If it is a server of Agent-lightning, methods that such servers do not support raise `Incompatible` when called.
 
         Raises:
-            Invalid: an argument is invalid; see the class.
+            Invalid: an argument is invalid; the arguments are those of the constructor.
             Unavailable: the server does not answer.
             NotFound: the server has no such partition.
         """
@@ -268,7 +269,7 @@ class HTTPStore(HTTPReads, Store):
         }
         path = requests.path(paths.LATEST_ATTEMPT if attempt_id == "latest" else paths.ATTEMPT, **ids)
         at = last_heartbeat_time
-        # The server refuses None.
+        # None is sent unchanged, because the server refuses it with an error.
         if at is not None and not isinstance(at, Unset):  # pyright: ignore[reportUnnecessaryComparison]
             at = arguments.moment(at, "last_heartbeat_time")
         fields = {"worker_id": worker_id, "last_heartbeat_time": at, "metadata": metadata, "error": error}
@@ -297,16 +298,16 @@ class HTTPStore(HTTPReads, Store):
         return [spans[index] for index in stored]
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Store spans like `add_many_spans`, and return the (index in the call, sequence_id) of each new span.
+        """Store spans like `add_many_spans`, and return a pair (index in the call, sequence_id) for each new span.
 
         Args:
-            spans: the spans, of any attempts.
-            number: whether to replace the sequence_id of each span by the next number of its rollout, in the same
-                transaction.
+            spans: the spans. They may belong to several attempts.
+            number: whether to replace the sequence_id of each span by the next free number of its rollout, in the
+                transaction that stores the span.
 
         Raises:
-            NotFound: a rollout or an attempt does not exist. Spans that come before the first such span in the call
-                are stored.
+            NotFound: a rollout or an attempt does not exist. The spans are stored in groups, one for each attempt, and
+                the groups before the first group without a rollout or an attempt are stored.
         """
         recorded: list[tuple[int, int]] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:
@@ -362,7 +363,7 @@ class HTTPStore(HTTPReads, Store):
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
-            raise TypeError("heartbeat_stats is None; leave it out to keep the stored ones")
+            raise TypeError("heartbeat_stats is None; leave it out to keep the stored statistics")
         path = requests.path(paths.WORKER, worker_id=requests.name(worker_id, "worker_id"))
         body = requests.body(heartbeat_stats=heartbeat_stats)
         return await self.core.change("update_worker", path, body, encoding.decode_worker)
@@ -401,7 +402,7 @@ def _headers(api_key: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"rollbook/{_version()}"}
     if api_key:
         if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
-            raise Invalid("api_key", "contains characters that a header cannot; copy the key exactly")
+            raise Invalid("api_key", "contains characters that an HTTP header cannot contain; copy the key exactly")
         headers["Authorization"] = f"Bearer {api_key}"
     return headers
 

@@ -1,4 +1,4 @@
-"""HTTP transport, which repeats each call until the server responds or the time is over."""
+"""HTTP transport. It sends each call of the store to a server, and repeats the call if it fails and time is left."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StoreCall:
     waits: float = 0.0
     """The longest time that the server may wait before it responds, in seconds; infinity for no limit."""
     rollbook_only: bool = False
-    """Whether servers of Agent-lightning do not support the call."""
+    """Whether only Rollbook servers support the call, and servers of Agent-lightning do not."""
     claims: bool = False
     """Whether the call claims rollouts, which the server must release if the caller is cancelled."""
 
@@ -80,8 +80,8 @@ class Transport:
         self._retries = retries
         self._pools = Pools(lambda: Pool(headers, connections, trust))
         self._closed = False
-        # This finaliser refers to the pools. They stay alive until it closes them, so aiohttp does not warn of sessions
-        # that were not closed.
+        # This finaliser refers to the pools, so that they exist until the finaliser closes their sessions. aiohttp
+        # warns of each session that is deleted without being closed.
         weakref.finalize(self, self._pools.close_soon).atexit = False
 
     async def request(self, call: StoreCall, decode: Callable[[bytes], T]) -> T:

@@ -1,4 +1,4 @@
-"""Annotations of a rollout: labels to find it by, and notes to read."""
+"""Annotations of a rollout: labels, by which users find the rollout, and notes for people to read."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ class Note(Frozen):
     """A note on a rollout."""
 
     number: int
-    """The number of its event in the rollout's history, as `at` takes it."""
+    """The number of the note's event in the rollout's history. The argument `at` of reads takes such a number."""
     at: float
-    """When the store recorded it."""
+    """When the store recorded the note, in seconds since the epoch."""
     actor: str | None
-    """The author, as the log names actors: `cli`, `key:<id>`, `worker:<id>`; None if the caller was not named."""
+    """The author, in the form that the log uses: `cli`, `key:<id>`, `worker:<id>`; None if the author is unknown."""
     text: str | None
-    """None if the payload was dropped since."""
+    """None if the text was removed from the log after it was recorded."""
 
 
 class Annotations(Frozen):
     """The current annotations of a rollout."""
 
     labels: list[str]
-    """In alphabetical order of their characters."""
+    """The labels, sorted by the code points of their characters."""
     notes: list[Note]
-    """Oldest first."""
+    """The notes, oldest first."""
 
 
 class AnnotateResult(Frozen):
     """The result of a call to `annotate`."""
 
     labels: list[str]
-    """All labels of the rollout after the call, in alphabetical order of their characters."""
+    """All labels of the rollout after the call, sorted by the code points of their characters."""
     number: int | None
     """The number of the recorded event in the rollout's history; None if nothing had to be recorded."""

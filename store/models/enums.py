@@ -1,8 +1,8 @@
 """Base classes of all models, and enumerations as literal types.
 
 Models are frozen and ignore unknown keys. Validation converts values that convert without loss (`"2"`, `9.0` and `true`
-to int, `"12.5"` to float), refuses all others, and never converts a number to a string. Every field is part of a dump;
-absent values are None.
+to int, `"12.5"` to float), refuses all others, and never converts a number to a string. A dump contains every field;
+the value of a field that was not set is its default, often None.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TaskInput = Any
 
 
 class Unset(Enum):
-    """The type of `UNSET`: an argument that was not given, where None is a value of its own."""
+    """The type of `UNSET`, which stands for an argument that was not given where None is a valid value."""
 
     UNSET = "UNSET"
 

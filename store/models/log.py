@@ -1,4 +1,9 @@
-"""Events read from the log, and reports about it. Positions are the log's; times are float seconds since the epoch."""
+"""Events that are read from the log of the store, and reports about the log.
+
+The log is the append-only list of all events. A stream contains the events of one object, such as a rollout. A position
+is the number of an event in the whole log. A projection is a table whose rows are computed from events by a fold, which
+applies the events of a stream in order. Times are float seconds since the epoch.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +20,33 @@ class HistoryEvent(Frozen):
     number: int = Field(ge=1)
     """The event's version in its own stream: 1, 2, 3 … without gaps."""
     position: int
-    """Its position in the whole log, as `as_at` takes it."""
+    """The position of the event in the whole log. The argument `as_at` of reads takes such a position."""
     at: float
-    """When the store recorded it."""
+    """When the store recorded the event."""
     type: str
-    """`rollout.enqueued`, `attempt.started`, `span.recorded` …; a name never changes its meaning."""
+    """The type: `rollout.enqueued`, `attempt.started`, `span.recorded` … The meaning of a type never changes."""
     shape: int = 1
-    """The version of the type's fields in which it was written; `data` is already in the newest version."""
+    """The version of the fields with which the event was written. `data` is already converted to the newest version."""
     actor: str | None
     """The caller: `worker:<id>`, `key:<id>`, `watchdog`, `cli`, `store`; None if the caller was not known."""
     cause: int | None
     """The position of the earlier event that caused this one, if there is one."""
     data: dict[str, Any]
-    """Ids, enumerations, numbers and hashes; its times are integer microseconds, as in the log."""
+    """Ids, enumerations, numbers and hashes. Times in here are integer microseconds, as in the log."""
     body: dict[str, Any] | None
-    """The payload by field; None if the event has none, if it was not requested, or if it was dropped."""
+    """The payload by field. None if the event has no payload, if the reader did not request it, or if it was dropped.
+
+    To drop a payload means to remove its text from the log; the event itself remains.
+    """
     body_hash: str | None = None
-    """SHA-256 of the payload's uncompressed bytes in hex, kept after a drop; None if there was no payload."""
+    """SHA-256 of the payload's uncompressed bytes in hex, also if the payload was dropped. None if it never existed."""
 
 
 class LoggedEvent(HistoryEvent):
     """One event of any stream, as `tail` returns it."""
 
     stream: str
-    """`<kind>/<id>`: `rollout/ro-…`, `thread/…`, `worker/…`, `resources/…`, or `store`."""
+    """The name of the stream: `rollout/<id>`, `thread/<id>`, `worker/<id>`, `resources/<id>`, or `store`."""
     commit_id: int
     cursor: str
     """The reader's position after this event: `tail(after=cursor)` continues with the next event."""
@@ -48,7 +56,8 @@ class Difference(Frozen):
     """One difference between the database and its log."""
 
     check: str
-    """The failed check: `chain`, `guards`, `sequences`, `bodies`, `blobs`, `totals`, `counters`, `seal`, or a table."""
+    """The failed check: `chain`, `guards`, `sequences`, `bodies`, `blobs`, `totals`, `counters`, `seal`, or the name of
+    the table whose rows differ."""
     key: str
     """The primary key of the row, commit or object, as text."""
     field: str | None
@@ -67,17 +76,20 @@ class VerifyReport(Frozen):
     events: int
     streams: int
     rows: dict[str, int]
-    """The number of rows of each projection that were compared with the fold of the log."""
+    """By projection, the number of rows that were compared with the rows computed from the log."""
     last_position: int
-    """The last position of the snapshot that was checked; 0 for an empty log."""
+    """The last position of the log in the database snapshot that was checked; 0 for an empty log."""
     chain_head: str
-    """Hash of the last commit in hex; a copied log has the same."""
+    """Hash of the last commit in hex. It covers all commits before, so a complete copy of the log has the same hash."""
     state_hash: str
-    """Hash of all projected rows in hex; the same commands at the same times give the same hash on every database."""
+    """Hash of the rows of all projections in hex.
+
+    The same commands at the same times give the same hash on every database.
+    """
     seal_checked: bool
-    """Whether a seal was given, and the part of the log before it was compared with it."""
+    """Whether the caller gave a seal, so that the log up to the seal was compared with it."""
     differences: list[Difference]
-    """The first twenty differences."""
+    """The differences, at most the first twenty."""
     difference_count: int
     """The number of all differences."""
     seconds: float
@@ -90,31 +102,34 @@ class VerifyReport(Frozen):
 
 
 class RebuildReport(Frozen):
-    """The result of `rebuild`: the computed rows and the repaired rows."""
+    """The result of `rebuild`, which computes all rows of projections from the log and repairs those that differ."""
 
     events: int
     streams: int
     rows: dict[str, int]
-    """The number of rows of each projection that were folded from the log."""
+    """By projection, the number of rows that were computed from the log."""
     written: dict[str, int]
-    """The number of rows of each projection that differed and were written or removed; empty if none differed."""
+    """By projection, the number of rows that differed and were written or removed; empty if no row differed."""
     differences: list[Difference]
-    """The first twenty differences before the rebuild."""
+    """The differences before the rebuild, at most the first twenty."""
     state_hash: str
-    """As in `VerifyReport`, after the rebuild."""
+    """Hash of the rows of all projections after the rebuild, in hex, as in `VerifyReport`."""
     seconds: float
 
 
 class Seal(Frozen):
-    """The end of the log at one moment, to be stored where the owner of the database cannot change it."""
+    """A description of the log's end at one moment, which later shows whether the log before it was changed.
+
+    The seal must be stored where the owner of the database cannot change it.
+    """
 
     form: Literal[1] = 1
     """The version of the file format."""
     store_id: str
     commit_id: int
-    """The last commit sealed; 0 for an empty log."""
+    """The id of the last commit that the seal covers; 0 for an empty log."""
     position: int
-    """The last event sealed; 0 for an empty log."""
+    """The position of the last event that the seal covers; 0 for an empty log."""
     chain_head: str
-    """Hash of that commit in hex; it covers every commit before it."""
+    """Hash of the commit `commit_id` in hex. It covers all earlier commits too."""
     sealed_at: float

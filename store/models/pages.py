@@ -1,11 +1,11 @@
-"""Results of queries, and descriptions of a store."""
+"""Pages of query results, and the statistics and capabilities of a store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar, overload
 
-# pydantic accepts the TypedDict of typing from Python 3.12 only.
+# Before Python 3.12, pydantic does not accept the TypedDict of `typing`.
 from typing_extensions import TypedDict
 
 from store.models.enums import Frozen
@@ -14,15 +14,15 @@ Item = TypeVar("Item", covariant=True)  # noqa: PLC0105
 
 
 class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
-    """A page of matches; a sequence of its items, though not equal to a list of them."""
+    """A page of the matches of a query: a sequence of items, which does not compare equal to a list of them."""
 
     items: Sequence[Item]
     limit: int
-    """As in the query; -1 means all."""
+    """The limit in the query: the maximum number of items, or -1 for all."""
     offset: int
-    """As in the query."""
+    """The offset in the query: the number of matches to skip before the page."""
     total: int
-    """The number of matches before paging."""
+    """The number of all matches, on this page and on others."""
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
@@ -34,7 +34,7 @@ class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
     def __len__(self) -> int:
         return len(self.items)
 
-    # A pydantic model iterates over its fields; a page iterates over its items, as in Agent-lightning 0.3.
+    # pydantic's own `__iter__` yields fields. A page yields its items, as in Agent-lightning 0.3.
     def __iter__(self) -> Iterator[Item]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return iter(self.items)
 
@@ -53,18 +53,18 @@ class PaginatedResult(Frozen, Sequence[Item], Generic[Item]):
 
 
 class LightningStoreStatistics(TypedDict, total=False):
-    """The contents of the store in numbers. A store without statistics returns only `name`."""
+    """Counts of the objects in a store. A store that does not count its objects returns only `name`."""
 
     name: str
-    """Class of the store that holds the data."""
+    """The name of the class of the store that stores the data."""
     total_rollouts: int
     total_attempts: int
     total_spans: int
     total_resources: int
-    """Resource ids, not versions."""
+    """The number of resource ids. Several versions under one id count as one."""
     total_workers: int
     uptime: float
-    """Seconds since this store object was opened; greater at every call."""
+    """Seconds since this store object was opened, by a clock that is never set back."""
     total_span_bytes: int
     eviction_threshold_bytes: int
     safe_threshold_bytes: int
@@ -77,8 +77,8 @@ class LightningStoreCapabilities(TypedDict, total=False):
     thread_safe: bool
     """Calls may come from any thread."""
     async_safe: bool
-    """Calls may come from any number of tasks."""
+    """Any number of tasks may call the store at the same time."""
     zero_copy: bool
-    """The object may be passed to another process and remains the same store."""
+    """The store object may be passed to another process; the copy there uses the same stored data."""
     otlp_traces: bool
     """The store accepts OTLP traces at `otlp_traces_endpoint()`."""

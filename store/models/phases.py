@@ -1,7 +1,8 @@
 """Declaration of a pipeline: its phases with their nodes, the checkpoints between them, and what a re-run replaces.
 
-A run executes each phase once per scope. A scope is one subject of the run, for example one ticker. A re-run is a new
-attempt that starts at a phase of an earlier attempt, its base, and hides the base's events that it replaces.
+A node is one step of the pipeline. A run executes each phase once per scope. A scope is one subject of the run, for
+example one ticker. A re-run is a new attempt that starts at a phase of an earlier attempt, which is called the base.
+The re-run hides the events of the base that it replaces: reads of the re-run leave these events out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SideEffects = Literal["none", "idempotent", "unsafe"]
 
 
 class Condition(Frozen):
-    """Keys of a state that must have values: all of `all_of`, and one of `any_of` if it is not empty.
+    """Keys of a state that must have values: all of `all_of`, and at least one of `any_of` if `any_of` is not empty.
 
     A key has no value if it is missing, null, or an empty text, list or object; 0 and false are values.
     """
@@ -34,7 +35,7 @@ class Condition(Frozen):
         return {*self.any_of, *self.all_of}
 
     def failing(self, state: Mapping[str, Any]) -> str | None:
-        """Return a description of what a state lacks; None if the condition holds."""
+        """Return a text that names the required keys without values; None if the condition holds."""
         lacking = [key for key in self.all_of if not _has_value(state.get(key))]
         if lacking:
             return f"nothing in {', '.join(lacking)}"
@@ -116,10 +117,10 @@ class ScopeKind(Frozen):
 
 
 class CascadeMask(Frozen):
-    """The nodes of a phase whose events a cascade hides.
+    """The nodes whose events a cascade hides.
 
-    A cascade is the repetition of a phase because a phase of another kind of scope runs again. A phase without this
-    declaration has all its events hidden.
+    A cascade is the repetition of a phase because a phase of another kind of scope runs again. If the repeated phase
+    has no such declaration, the cascade hides all events of the phase.
     """
 
     nodes: list[str]
@@ -134,22 +135,22 @@ class Phase(Frozen):
     scope_kind: str
     nodes: list[str]
     after: list[str] = Field(default_factory=list[str])
-    """The names of the phases of the same kind of scope that must run before this one."""
+    """The names of the phases of the same kind of scope that must run before this phase."""
     requires: str | None = None
-    """The name of a checkpoint. A run starts at this phase only from this checkpoint. None if none is needed."""
+    """The name of the checkpoint that a run needs to start at this phase. None if it needs no checkpoint."""
     produces: list[Checkpoint] = Field(default_factory=list[Checkpoint])
     entry: str | None = None
-    """The node at which the phase starts. With None, it starts at its first node."""
+    """The node at which the phase starts. With None, the phase starts at the first node in `nodes`."""
     overlay: Overlay = Field(default_factory=Overlay)
     """The part of the required checkpoint that replaces the fresh state."""
     cascade: list[str] = Field(default_factory=list[str])
     """The names of phases of other kinds of scope that run again whenever this phase runs again."""
     side_effects: SideEffects = "none"
-    """The external effect of running the phase twice. The caller must confirm a re-run of an unsafe phase."""
+    """The effect on other systems if the phase runs twice. The caller must confirm a re-run of an unsafe phase."""
     cascade_mask: CascadeMask | None = None
     """The events of this phase that are hidden when another phase's `cascade` makes this phase run again.
 
-    With None, these are the events of its nodes and of their children, and its events without a node.
+    With None, these are the events of the phase's nodes and of their children, and the phase's events without a node.
     """
 
 
@@ -189,8 +190,9 @@ class Mask(Frozen):
 class PhaseGraph(Resource):
     """The phases of a pipeline. A run publishes them among its resources, so that a re-run can be planned later.
 
-    It is plain data: a server plans a re-run without the code of the pipeline. Contradictory graphs are refused at
-    construction: a node in two phases of one kind of scope, a cycle, or a checkpoint that no earlier phase produces.
+    The graph is plain data: a server plans a re-run without the code of the pipeline. The constructor refuses a graph
+    with a node in two phases of one kind of scope, with a cycle, or with a required checkpoint that no earlier phase
+    produces.
     """
 
     resource_type: Literal["phase_graph"] = "phase_graph"
@@ -215,7 +217,7 @@ class PhaseGraph(Resource):
         return hashlib.sha256(rfc8785.dumps(self.model_dump(mode="json", exclude_defaults=True))).hexdigest()
 
     def phases_of(self, node_id: str) -> list[Phase]:
-        """Return the phases that list a node: at most one of each kind of scope."""
+        """Return the phases that list a node: at most one phase of each kind of scope."""
         return [phase for phase in self.phases if node_id in phase.nodes]
 
     def of_kind(self, scope_kind: str) -> list[Phase]:
@@ -224,7 +226,10 @@ class PhaseGraph(Resource):
         return [self.by_name[name] for name in TopologicalSorter(mine).static_order()]
 
     def later(self, phase: Phase) -> list[Phase]:
-        """Return a phase and all phases of its scope after it, in order."""
+        """Return a phase and the phases that must run after it, directly or indirectly, in topological order.
+
+        All these phases have the same kind of scope.
+        """
         reached = {phase.name}
         for each in self.of_kind(phase.scope_kind):
             if not reached.isdisjoint(each.after):
@@ -232,7 +237,10 @@ class PhaseGraph(Resource):
         return [each for each in self.of_kind(phase.scope_kind) if each.name in reached]
 
     def cascade_of(self, phases: Iterable[Phase]) -> list[Phase]:
-        """Return the phases of other kinds of scope that run again because `phases` run again: each once, in order."""
+        """Return the phases of other kinds of scope that run again because `phases` run again.
+
+        Each phase is returned once, in the order in which the cascade reaches it.
+        """
         found: dict[str, Phase] = {}
         waiting = [name for phase in phases for name in phase.cascade]
         while waiting:
@@ -269,9 +277,9 @@ class PhaseGraph(Resource):
                 scopes, with the events of their nodes' children. If these are all phases of a scope, the masks hide all
                 events of the scope.
             scopes: the scopes that run again, in the spelling of the log.
-            cascade: whether phases of other scopes that depend on the phases run again too, so that their events are
-                hidden.
-            unlisted: by scope, the nodes to hide that no phase lists.
+            cascade: whether phases of other kinds of scope that depend on the repeated phases run again too. The masks
+                then hide the events of those phases as well.
+            unlisted: for each scope, nodes that no phase lists and whose events the masks hide too.
         """
         again = self.later(phase)
         masks = [*self._scope_masks(again, scopes, unlisted or {})]
@@ -352,7 +360,8 @@ class PhaseGraph(Resource):
                         f"node {shared[0]!r} is in {phase.name!r} and in {other.name!r} of one kind of scope"
                     )
                 if shared and phase.name in cascaded and self.scope_kinds[phase.scope_kind].fixed is None:
-                    # A cascade to this phase hides its nodes in every scope, so the other phase would lose events.
+                    # A cascade to this phase hides the events of its nodes in every scope, so events of the other
+                    # phase would be hidden too.
                     raise ValueError(
                         f"phases {phase.name!r} and {other.name!r} both have a node {shared[0]!r}, but {phase.name!r}"
                         " is in a cascade; rename the node in one of the phases"

@@ -22,7 +22,7 @@ _LAST: Final = 2**63 - 1
 
 
 def moment_of(given: Any) -> Any:
-    """Return a moment of the log as the store takes it: text becomes a position or a time, other values are unchanged.
+    """Return a moment of the log: text is converted to a position or a time, other values are returned unchanged.
 
     Raises:
         Invalid: the text is neither a number nor a time of RFC 3339.
@@ -58,8 +58,8 @@ class PastQuery(Frozen):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Return a query of these arguments without checks; the store that executes it refuses invalid arguments."""
-        # As `model_construct`, in a third of its time.
+        """Return a query with these arguments, unchecked. The store that executes it refuses invalid arguments."""
+        # This code does what `model_construct` does, in a third of the time.
         query = object.__new__(cls)
         object.__setattr__(query, "__dict__", {**_defaults(cls), **arguments})
         object.__setattr__(query, "__pydantic_fields_set__", set(arguments))
@@ -77,19 +77,20 @@ class RolloutPastQuery(PastQuery):
 class PageQuery(PastQuery):
     """Base of queries that return a page of matches in an order.
 
-    A subclass adds conditions: `name` requires equality, `name_in` one of several texts, `name_contains` a substring.
+    A subclass adds fields that are conditions on a property, here called `name`. The field `name` requires an equal
+    text, `name_in` requires one of several texts, and `name_contains` requires a substring.
     """
 
-    # Answers repeat both numbers, and clients cannot read integers beyond 64 bits.
+    # Responses contain both numbers too, and clients cannot read integers of more than 64 bits.
     limit: int = Field(default=-1, le=_LAST)
     offset: int = Field(default=0, le=_LAST)
     sort_by: str | None = None
     sort_order: SortOrder = "asc"
 
     scope: ClassVar[tuple[str, ...]] = ()
-    """The fields that define where to search; `filter_logic` does not apply to them."""
+    """The fields that define where to search. `filter_logic`, which joins conditions, does not apply to them."""
     sortable: ClassVar[tuple[str, ...]] = ()
-    """The fields that a server accepts in `sort_by`, in the order in which the error lists them."""
+    """The fields that a server accepts in `sort_by`, in the order in which the error for other fields lists them."""
 
     @classmethod
     def conditions(cls) -> tuple[str, ...]:
@@ -158,7 +159,11 @@ class SpanQuery(PageQuery):
 
 
 class RunEventQuery(RolloutPastQuery):
-    """A query of the events of a run."""
+    """A query of the events of a run.
+
+    A view is a selection of the run's events: `head` (the current state of the run), `attempt:<n>`, `own:<n>` or `raw`.
+    The class `StoreRuns` describes each.
+    """
 
     view: str = "head"
     after: int = Field(default=0, ge=0, le=_LAST)
@@ -187,12 +192,12 @@ class ArtifactQuery(RolloutPastQuery):
     name: str | None = None
     view: str = "head"
     limit: int = Field(default=-1, ge=-1, le=_LAST)
-    """The maximum number of artifacts, of which the latest are returned; -1 for all."""
+    """The maximum number of artifacts; -1 for all. If more artifacts match, the latest are returned."""
 
 
 @cache
 def _defaults(kind: type[PastQuery]) -> dict[str, Any]:
-    """Return the optional fields of a query with their values; none of them can be changed."""
+    """Return the default values of a query's optional fields, by name. Queries share them; all are immutable."""
     return {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
 
 
@@ -204,7 +209,7 @@ def _conditions(kind: type[PageQuery]) -> tuple[str, ...]:
 
 @cache
 def list_fields(model: type[BaseModel]) -> frozenset[str]:
-    """Return the fields that hold lists; as query parameters they may be repeated."""
+    """Return the names of the fields that hold lists. A query string may repeat these fields."""
     return frozenset(
         name
         for name, field in model.model_fields.items()

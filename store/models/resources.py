@@ -1,4 +1,4 @@
-"""Resources that an algorithm gives to agents: model endpoints and prompts, versioned as a set."""
+"""Resources that an algorithm gives to agents: model endpoints, prompts and phase graphs, versioned as a set."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ class LLM(Resource):
     """Passed to the model unchanged: temperature, max_tokens …"""
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
-        """Return the URL to call. A plain endpoint is the same for all attempts."""
+        """Return the URL to call. The URL of an endpoint without a proxy is the same for all attempts."""
         del rollout_id, attempt_id
         return self.endpoint
 
 
 class ProxyLLM(LLM):
-    """A language model behind a proxy that records every call for the attempt in the path."""
+    """A language model behind a proxy. The proxy records every call for the attempt that the URL's path names."""
 
-    # A tag selects exactly one class, and agents use isinstance(resource, LLM) for both classes.
+    # This class has its own `resource_type`, because each value selects exactly one class. It inherits from `LLM`,
+    # because agents use isinstance(resource, LLM) for both classes.
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
-        """Return the URL that records for an attempt, or the bare endpoint if neither id is given.
+        """Return the URL at which the proxy records calls for an attempt, or the endpoint if neither id is given.
 
-        `/rollout/<rollout_id>/attempt/<attempt_id>` comes before a trailing `/v1`; a trailing slash is dropped.
+        `/rollout/<rollout_id>/attempt/<attempt_id>` is inserted before a trailing `/v1` of the endpoint, or appended if
+        there is none. A trailing slash is dropped.
 
         Raises:
             ValueError: only one of the two ids was given.
@@ -80,8 +82,8 @@ class ResourcesUpdate(Frozen):
 
     resources_id: str
     create_time: float
-    """When the id was first published, in float seconds since the epoch; updates keep it."""
+    """When the id was first published, in float seconds since the epoch. Updates do not change this time."""
     update_time: float
     version: int
-    """1 for the first version, one more with every update of this id."""
+    """The number of the version: 1 for the first, and one more with every update of this id."""
     resources: NamedResources

@@ -13,13 +13,19 @@ class RolloutConfig(Frozen):
     """Limits of an attempt's duration and silence, and the conditions of a retry."""
 
     timeout_seconds: float | None = None
-    """The longest duration of an attempt, counted from its start; heartbeats do not extend it. None: no limit."""
+    """The maximum duration of an attempt from its start. Heartbeats do not extend it. None means no limit."""
     unresponsive_seconds: float | None = None
-    """The longest time without a heartbeat or span, counted from the start before the first. None: no limit."""
+    """The maximum time since an attempt's last heartbeat or span, or since its start if there was none.
+
+    None means no limit.
+    """
     max_attempts: int = Field(default=1, ge=1)
-    """The total number of attempts before a failure is final."""
+    """The maximum number of attempts. When it is reached, a failed attempt fails the rollout."""
     retry_condition: list[AttemptStatus] = Field(default_factory=list[AttemptStatus])
-    """Attempt statuses after which another attempt is queued; failed, timeout and unresponsive have an effect."""
+    """The statuses of an attempt after which the rollout is queued for another attempt.
+
+    Only `failed`, `timeout` and `unresponsive` have an effect here.
+    """
 
 
 class EnqueueRolloutRequest(Frozen):
@@ -40,7 +46,7 @@ class AttemptError(Frozen):
     message: str = ""
     """The message of the error; the first 500 characters are kept."""
     span_id: str | None = None
-    """The span in which it occurred, if known."""
+    """The span in which the error occurred, if known."""
 
 
 class Attempt(Frozen):
@@ -49,25 +55,28 @@ class Attempt(Frozen):
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """1, 2, 3 … within the rollout; only the greatest, the latest attempt, changes the status of the rollout."""
+    """The number of the attempt in its rollout: 1, 2, 3 … The attempt with the greatest number is the latest one.
+
+    Only the latest attempt changes the status of the rollout.
+    """
     start_time: float
     end_time: float | None = None
-    """When it was reported as failed or succeeded; None for the other statuses, and never cleared."""
+    """When the status became failed or succeeded. None if that never happened; a time that is set is not cleared."""
     status: AttemptStatus = "preparing"
     worker_id: str | None = None
     last_heartbeat_time: float | None = None
-    """The last heartbeat, span or report; None before the first."""
+    """The time of the last heartbeat, span or status report of the attempt; None before the first."""
     metadata: dict[str, Any] | None = None
 
 
 class Rollout(Frozen):
-    """One task, from the queue to its end."""
+    """One task for an agent. It waits in a queue, workers execute it in one or more attempts, and it ends."""
 
     rollout_id: str
     input: TaskInput
     start_time: float
     end_time: float | None = None
-    """When it last became succeeded, failed or cancelled; not cleared when it is reopened."""
+    """When the status last became succeeded, failed or cancelled. It is kept if the rollout starts again later."""
     mode: RolloutMode | None = None
     resources_id: str | None = None
     status: RolloutStatus = "queuing"
@@ -90,12 +99,12 @@ class AttemptedRollout(Rollout):
 
 
 class Worker(Frozen):
-    """A process that claims rollouts, in its last known state."""
+    """The last known state of a worker, a process that claims rollouts from the queue and executes them."""
 
     worker_id: str
     status: WorkerStatus = "unknown"
     heartbeat_stats: dict[str, Any] | None = None
-    """The statistics of the last heartbeat that had any."""
+    """The statistics in the last heartbeat that contained statistics."""
     last_heartbeat_time: float | None = None
     last_dequeue_time: float | None = None
     last_busy_time: float | None = None

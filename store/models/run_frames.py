@@ -1,4 +1,9 @@
-"""Frames of a run that is followed, and their application to the events of a view."""
+"""Frames: the messages to a reader that follows a run, and the function that applies them to the events of a view.
+
+A view is a selection of the run's events; `head`, the default, is the current state of the run. The head is the attempt
+whose view this is. A version is the number of an event in the run. A fork is the start of a new attempt that builds on
+an earlier attempt, the base, and hides some of the base's events. A mask is a rule that selects the events to hide.
+"""
 
 from __future__ import annotations
 
@@ -14,51 +19,62 @@ RunOutcome = Literal["succeeded", "failed", "cancelled"]
 
 
 class RunFrame(Frozen):
-    """One message about a run that is followed. Fields that a kind does not use are None.
+    """One message to a reader that follows a run. Fields that a kind does not use are None.
 
     `hello` comes first, and again after each new connection. `event` adds an event to the view. `fork` removes the
-    events that the fork hides, see `apply_frames`. `reset` empties the view; all of its events follow. `status` and
-    `terminal` give the status of the run; a run that has ended may continue by a fork or a retry. `heartbeat` only
-    means that nothing happened; a server sends it in its streams, `runs.follow` leaves it out.
+    events that the fork hides, see `apply_frames`. `reset` empties the view; the frames after `reset` contain all of
+    its events again. `status` gives the status of the run or of an attempt. `terminal` gives a final status, but the
+    run may still continue by a fork or a retry. `heartbeat` means that nothing happened. A server sends heartbeats in
+    its streams; `runs.follow` leaves them out.
     """
 
     kind: RunFrameKind
     seq: int
-    """The reader's position: the version up to which it has the events; pass it as `after` to continue."""
+    """The reader's position: the reader has the events up to this version. To continue later, pass it as `after`."""
     until: int | None = None
-    """If not None, the reader is receiving the view as of this version and has only a part of it: pass it along with
-    `seq` to continue."""
+    """If it is not None, the reader is receiving the view of this version and has only a part of the view.
+
+    To continue later, pass this version as `until`, together with `seq` as `after`.
+    """
     view: str | None = None
     """hello: the view that is followed."""
     last_seq: int | None = None
-    """hello: the version of the run's last event at that moment."""
+    """hello: the version of the run's last event when the frame was made."""
     head_attempt: int | None = None
-    """hello: the attempt that is the head; None before the first attempt."""
+    """hello: the number of the head attempt; None before the first attempt."""
     event: RunEventRow | None = None
     attempt: int | None = None
-    """fork: the new attempt; status and terminal: the attempt that they are about, if it is one."""
+    """fork: the number of the new attempt. status and terminal: the number of the attempt that the frame describes.
+
+    In status and terminal, None means that the frame describes only the run.
+    """
     base: int | None = None
-    """fork: the attempt that the new one builds on."""
+    """fork: the number of the attempt on which the new attempt builds."""
     base_seq: int | None = None
-    """fork: the version after which events of the base do not count."""
+    """fork: a version; the new attempt's view does not contain events of the base after this version."""
     masks: list[Mask] | None = None
-    """fork: the events of the base that it hides."""
+    """fork: the masks, which select the events of the base that the fork hides."""
     plan: Fork | None = None
     """fork: the whole plan."""
     attempt_status: AttemptStatus | None = None
-    """hello and status."""
+    """hello and status: the status of the attempt."""
     rollout_status: RolloutStatus | None = None
-    """hello and status."""
+    """hello and status: the status of the rollout, which is the task that the run executes."""
     outcome: RunOutcome | None = None
-    """terminal: the final status."""
+    """terminal: the final status of the attempt, or of the run if `attempt` is None."""
     error: str | None = None
     """terminal: the reason of a failure, if known."""
 
 
 def apply_frames(events: Iterable[RunEventRow], frames: Iterable[RunFrame]) -> list[RunEventRow]:
-    """Return the events of a view after some frames, from its events before them.
+    """Return the events of a view after some frames.
 
-    The result equals that of `runs.query_events` for the view at the last frame's `seq`, wherever the reader began.
+    The result equals that of `runs.query_events` for the view at the last frame's `seq`. This holds for a new reader
+    and for a reader that continues.
+
+    Args:
+        events: the events of the view before the frames; empty for a new reader.
+        frames: the next frames, in order.
     """
     held = list(events)
     for frame in frames:

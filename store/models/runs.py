@@ -1,7 +1,15 @@
-"""Events, checkpoints, artifacts and re-runs of a run. Times are float seconds.
+"""Events, checkpoints, artifacts and re-runs of a run. Times are float seconds since the epoch.
 
-A *version* is an event's number in its rollout, as in `history`: 1, 2, 3 … An attempt is identified by its
-`sequence_id`. A *scope* is the subject of an event (a ticker, the market, a portfolio), a *node* the step that made it.
+A *rollout* is a task, a *run* is its execution, in one or more attempts. A field that holds an attempt as an int holds
+the attempt's `sequence_id`: 1, 2, 3 … in the rollout. A *version* is the number of an event in its rollout: 1, 2, 3 …
+A *position* is the number of an event in the log of the whole store. A *scope* is the subject of an event, such as a
+ticker or a portfolio. A *node* is the step of the run that made an event. A *phase* is a group of nodes that run
+together for one scope, and a *phase graph* declares the phases of a run and their order.
+
+A *fork* starts a new attempt that builds on an earlier attempt, its *base*, instead of starting from nothing. The new
+attempt repeats a part of the base; *masks* select the events of the base that the repeated part replaces. The *view* of
+an attempt contains the attempt's own events and those events of the base's view that are not hidden in this way. The
+*head* is the attempt whose view is the current state of the run.
 """
 
 from __future__ import annotations
@@ -21,53 +29,53 @@ NodeChange = Literal["kept", "replaced", "added", "removed"]
 NodeStatus = Literal["running", "completed", "failed"]
 
 PHASE_KINDS: tuple[str, ...] = ("phase.started", "phase.completed", "phase.skipped")
-"""Kinds of run events about a phase as a whole: they have a phase and a scope, and no node."""
+"""Kinds of run events about a phase as a whole. Such events have a phase and a scope, but no node."""
 
 
 class RunEvent(Open):
-    """One event of a run, as it is sent; unknown keys are stored with its payload."""
+    """One event of a run, as a caller sends it to the store. Unknown keys are stored with the event's payload."""
 
     kind: str
-    """`thought`, `tool`, `tool_result`, `result`, `log`, `system`, a phase kind, or a word of your own."""
+    """`thought`, `tool`, `tool_result`, `result`, `log`, `system`, a kind in `PHASE_KINDS`, or a word of your own."""
     node_id: str | None = None
     scope: str | None = None
     parent_node_id: str | None = None
-    """The node under which it ran, for a tool."""
+    """If the node is a tool, the node that called the tool."""
     phase: str | None = None
     agent: str | None = None
     node_exec: str | None = None
-    """The name of one execution of the node, if it runs several times."""
+    """A name for this execution of the node, if the node is executed several times."""
     status: str | None = None
     """`running`, `success`, `error`, `graceful_skip`, or a word of your own."""
     service: str | None = None
     metrics: dict[str, Any] | None = None
-    """Numbers, and `model`: tokens_in, tokens_out, latency_ms, cost …"""
+    """Numbers by name, such as tokens_in, tokens_out, latency_ms and cost. Only the value of `model` may be a text."""
     message: str | None = None
     prompt: str | None = None
     response: str | None = None
     error: str | None = None
     cascade: bool | None = None
-    """For a phase kind: it runs because another scope ran again."""
+    """Only for kinds in `PHASE_KINDS`: whether the phase runs because a phase of another scope ran again."""
     reason: str | None = None
-    """For a phase kind: why it was skipped, or why it runs."""
+    """Only for kinds in `PHASE_KINDS`: why the phase was skipped, or why it runs."""
 
 
 class RunEventRow(Frozen):
-    """One event of a run, as it is read: a run event, a phase, or a span with a node."""
+    """One event of a run, as the store returns it: a run event, an event of a phase kind, or a span with a node."""
 
     rollout_id: str
     version: int
-    """Its number in the rollout, as `after` and `at` take it."""
+    """The number of the event in the rollout. The arguments `after` and `at` of reads take such a number."""
     position: int
-    """Its position in the whole log."""
+    """The position of the event in the log of the store."""
     at: float
-    """When the store recorded it."""
+    """When the store recorded the event."""
     attempt: int
     attempt_id: str
     rerun_seq: int
-    """0 for the first attempt and its retries, one more for each re-run."""
+    """The number of the re-run to which the attempt belongs: 0 for the first attempt and its retries."""
     source: Literal["event", "phase", "span"]
-    """The type of the stored event."""
+    """Whether the store recorded a run event, an event of a phase kind, or a span."""
     kind: str
     node_id: str | None = None
     scope: str | None = None
@@ -79,15 +87,15 @@ class RunEventRow(Frozen):
     service: str | None = None
     metrics: dict[str, Any] | None = None
     prompt_sha256: str | None = None
-    """SHA-256 of a prompt in hex; None for a prompt shorter than a kilobyte."""
+    """SHA-256 of the prompt in hex. None if there is no prompt, or if the prompt is shorter than 1 KiB."""
     response_sha256: str | None = None
     message: str | None = None
     prompt: str | None = None
-    """None also if the payload was not requested."""
+    """The prompt. None if there is none, or if the reader did not request payload."""
     response: str | None = None
     error: str | None = None
     extra: dict[str, Any] | None = None
-    """Further keys of the event; for a span, its own fields as in `query_spans`."""
+    """Further keys of the event. For a span, these are the fields of the span, as `query_spans` returns them."""
 
 
 class RunEventPage(Frozen):
@@ -95,15 +103,15 @@ class RunEventPage(Frozen):
 
     items: list[RunEventRow]
     next_after: int
-    """The `after` of the next page: a version, even if nothing was found."""
+    """The version to pass as `after` to read the next page. An empty page has one too."""
     has_more: bool
-    """Whether the view currently has more events after this page."""
+    """Whether the view had more events after this page at the time of the read."""
     head: int | None
-    """The attempt whose view this is; None before the first attempt, and for `raw`."""
+    """The attempt whose view was read. None before the first attempt, and for the view `raw` of all attempts."""
 
 
 class CheckpointRef(Frozen):
-    """A snapshot of a run, without its state."""
+    """A checkpoint of a run: a snapshot of the state that the run had for one scope. The state is not included here."""
 
     checkpoint_id: str
     rollout_id: str
@@ -114,24 +122,24 @@ class CheckpointRef(Frozen):
     scope: str
     name: str
     after_phase: str | None
-    """The phase at whose end it was saved."""
+    """The phase at whose end the checkpoint was saved."""
     parent_id: str | None = None
-    """The previous checkpoint of the same scope and name."""
+    """The id of the previous checkpoint of the same scope and name."""
     graph: str | None = None
-    """Digest of the phase graph under which it was saved."""
+    """Digest of the phase graph that the run had when the checkpoint was saved."""
     external: dict[str, Any] | None = None
-    """Pointer to the state if it is stored elsewhere: a checkpoint of LangGraph, an object in a bucket."""
+    """The location of the state if it is stored elsewhere, for example in a checkpoint of LangGraph or in a bucket."""
 
 
 class Snapshot(CheckpointRef):
-    """A snapshot of a run, with its state."""
+    """A checkpoint of a run, with its state."""
 
     state: dict[str, Any] | None
-    """None if the state is stored elsewhere; `external` points to it."""
+    """The state. None if it is stored elsewhere; `external` then contains its location."""
 
 
 class ArtifactRef(Frozen):
-    """A product of a run: a report, a decision, a file; without its content."""
+    """A product of a run, such as a report, a decision or a file. The content is not included here."""
 
     artifact_id: str
     rollout_id: str
@@ -145,14 +153,14 @@ class ArtifactRef(Frozen):
     phase: str | None
     media_type: str | None
     retracted: bool = False
-    """Whether it was withdrawn at the moment of the read."""
+    """Whether the artifact was withdrawn. For a read of the past, whether it was withdrawn at that moment."""
 
 
 class Artifact(ArtifactRef):
     """A product of a run, with its content."""
 
     content: Any
-    """Any JSON value; a string for text."""
+    """The content: any JSON value. Text is a JSON string."""
 
 
 class Degraded(Frozen):
@@ -160,40 +168,40 @@ class Degraded(Frozen):
 
     reason: Literal["checkpoint_missing"]
     phase: str
-    """The phase that the request named."""
+    """The phase at which the request asked to start."""
     checkpoint: str
     """The checkpoint that this phase requires."""
     scopes: list[str]
-    """The scopes without this checkpoint."""
+    """The scopes that have no such checkpoint."""
 
 
 class Fork(Frozen):
-    """A re-run: its base, the events that it replaces, and its start."""
+    """A re-run: the base on which it builds, the base's events that it replaces, and the phase at which it starts."""
 
     kind: ForkKind
     base: int
-    """The attempt it builds on."""
+    """The attempt on which the re-run builds."""
     base_version: int
-    """Events of the base after this version do not count."""
+    """The view of the re-run contains no events of the base after this version."""
     scopes: list[str]
     phase: str | None
-    """The phase at which it starts; None for a resume whose scopes continue at different phases."""
+    """The phase at which the re-run starts. None if it is a resume and its scopes continue at different phases."""
     entry: str | None
-    """The node at which it starts."""
+    """The node at which the re-run starts."""
     cascade: list[str]
-    """The phases of other scopes that run again afterwards."""
+    """The phases of other scopes that run again afterwards, because they depend on the repeated phases."""
     checkpoints: list[CheckpointRef]
-    """The checkpoints that its scopes start from; a scope without one starts from nothing."""
+    """The checkpoints from which the scopes start. A scope without a checkpoint starts from nothing."""
     masks: list[Mask]
-    """The masks of the events that it hides."""
+    """The masks, which select the events of the base that the re-run hides."""
     graph: str | None
-    """Digest of the phase graph of the plan."""
+    """Digest of the phase graph with which the re-run was planned."""
     degraded: Degraded | None = None
-    """Why it repeats more than the request named; None if it does not."""
+    """The reason why the re-run repeats more phases than requested. None if it repeats only the requested phases."""
     state_patch: dict[str, Any] | None = None
-    """Keys to set in the state that it starts from."""
+    """Keys, with their values, to set in the state from which the re-run starts."""
     reason: str | None = None
-    """The reason that the caller gave."""
+    """The reason for the re-run, as the caller gave it."""
 
 
 class ForkPlan(Fork):
@@ -201,22 +209,24 @@ class ForkPlan(Fork):
 
     rollout_id: str
     phases: list[str]
-    """The phases that run again in its scopes, in order."""
+    """The phases that run again in the scopes of the re-run, in order."""
     unsafe: list[str]
-    """Phases whose side effects must be confirmed."""
+    """The phases that run again and that the graph declares as unsafe. The caller must confirm their side effects."""
     graph_changed: list[str]
-    """Checkpoints that were saved under another graph."""
+    """The ids of those checkpoints in `checkpoints` that were saved when the run had another phase graph."""
     kept: int
-    """The number of events of the base that stay in the view."""
+    """The number of events of the base that the view of the re-run contains."""
     hidden: int
-    """The number of events of the base that it hides."""
+    """The number of events of the base that the re-run hides."""
     nodes: int
     """The number of nodes among the hidden events, which are expected to run again."""
     head: int | None
-    """The head when the plan was made. The plan is valid while this and `ground` do not change."""
+    """The head when the plan was made. The plan is valid only while neither the head nor `ground` changes."""
     ground: int
-    """The version of the last event that the plan depends on: a run event, checkpoint, artifact, fork or moved head; 0
-    if there is none."""
+    """The version of the last event on which the plan depends; 0 if there is none.
+
+    A plan depends on run events, checkpoints, artifacts, forks and moves of the head.
+    """
 
 
 class ForkResult(Frozen):
@@ -237,19 +247,19 @@ class AttemptNode(Frozen):
     rerun_seq: int
     kind: AttemptKind
     base: int | None
-    """The attempt that it builds on; None if it started from nothing."""
+    """The attempt on which this attempt builds; None if it started from nothing."""
     fork: Fork | None
-    """Its own fork, or that of the attempt it retries; None if it started from nothing."""
+    """The fork that started this attempt, or started the attempt that this attempt retries. None if there is none."""
     is_head: bool
     events: int
-    """The number of its own run events."""
+    """The number of run events that this attempt recorded itself."""
 
 
 class NodeRun(Frozen):
     """Summary of one execution of a node."""
 
     version: int
-    """The version of its last result, else of its last event."""
+    """The version of the execution's last result, or of its last event if it has no result."""
     attempt: int
     status: NodeStatus
     metrics: dict[str, Any] | None = None
@@ -262,31 +272,34 @@ class NodeDifference(Frozen):
     scope: str | None
     node_id: str
     parent_node_id: str | None
-    """The node under which it ran, for a tool."""
+    """If the node is a tool, the node that called the tool."""
     ordinal: int
-    """The number of this execution of the node in this scope: 1, 2 …"""
+    """The number of this execution among the executions of the node in this scope: 1, 2 …"""
     change: NodeChange
     before: NodeRun | None
     after: NodeRun | None
     failed: bool
-    """Whether it fails in `after` and not in `before`."""
+    """Whether the execution failed in `after`, but not in `before`."""
     same_response: bool | None
-    """None if one of the two has no response; True for kept executions."""
+    """Whether both executions have equal responses; always True if `change` is `kept`.
+
+    None if one of the executions has no response.
+    """
     deltas: dict[str, float]
-    """After minus before, for each number that both have."""
+    """For each metric that is a number in both executions, the value in `after` minus the value in `before`."""
 
 
 class AttemptDiff(Frozen):
-    """The changes from one attempt's view to another's."""
+    """The changes from the view of attempt `a` to the view of attempt `b`."""
 
     a: int
     b: int
     nodes: list[NodeDifference]
     counts: dict[NodeChange, int]
     totals: dict[str, float]
-    """The sum of each number over the whole view of `b`, minus that of `a`."""
+    """For each metric that is a number, its sum over the whole view of `b` minus its sum over the whole view of `a`."""
     state_patch: dict[str, Any] | None = None
-    """The changes to the state that `b` started from."""
+    """The changes that the fork of `b` made to the state from which `b` started."""
 
 
 class GraphNode(Frozen):
@@ -295,21 +308,21 @@ class GraphNode(Frozen):
     scope: str | None
     node_id: str
     phase: str | None
-    """The phase according to the phase graph, else according to the events."""
+    """The phase of the node according to the phase graph. If the graph names none, the phase in the node's events."""
     status: NodeStatus
     metrics: dict[str, Any] | None
-    """The metrics of its last result; later thoughts do not change them."""
+    """The metrics of the node's last result that has metrics. Events that are not results do not change them."""
     executions: int
-    """The number of its results."""
+    """The number of the node's results."""
     errors: int
     first_version: int
     last_version: int
     attempt: int
-    """The attempt of its last event."""
+    """The attempt that recorded the node's last event."""
 
 
 class GraphEdge(Frozen):
-    """A node below another one, such as a tool below the node that calls it."""
+    """A link from a parent node to a node below it, such as from a node to a tool that the node calls."""
 
     scope: str | None
     parent_node_id: str
@@ -321,7 +334,7 @@ class GraphColumn(Frozen):
 
     scope: str | None
     kind: str | None
-    """The kind of scope according to the phase graph."""
+    """The kind of the scope, such as `ticker`, if the phase graph declares it."""
     done: int
     """The number of completed nodes."""
     total: int
@@ -329,7 +342,7 @@ class GraphColumn(Frozen):
 
 
 class RunGraph(Frozen):
-    """A view of a run as nodes, ready to draw: one column for each scope, in the order of their first events."""
+    """A view of a run as nodes in columns, for a drawing. Each scope has one column, in the order of first events."""
 
     rollout_id: str
     head: int | None

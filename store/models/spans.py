@@ -1,7 +1,7 @@
 """Spans: the steps of an agent, in OpenTelemetry's terms. Times are float seconds since the epoch.
 
-A span comes from JSON, from a span of the OpenTelemetry SDK (`Span.from_opentelemetry`, which reads only the object's
-attributes and does not import the SDK) or from plain attributes (`Span.from_attributes`).
+A `Span` is made from JSON, from a span of the OpenTelemetry SDK (`Span.from_opentelemetry`) or from plain attributes
+(`Span.from_attributes`). `from_opentelemetry` only reads Python attributes of the object and does not import the SDK.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NANOSECONDS_FROM: Final = 1e12
 
 
 def _attributes(given: Any) -> dict[str, AttributeValue]:
-    """Return a copy with every value's kind preserved: `1`, `True`, `1.0` and `"1"` stay four different values.
+    """Return a copy in which every value keeps its type: `1`, `True`, `1.0` and `"1"` stay four different values.
 
-    It is written by hand because pydantic's union costs more than the rest of a span, and turns (1, 0) into
-    [True, False].
+    This validator is written by hand. pydantic's validator for a union would take longer than the validation of the
+    rest of a span, and would convert (1, 0) to [True, False].
     """
     if not isinstance(given, Mapping):
         raise PydanticCustomError("attributes_type", "attributes are an object of names and values")
     copy: dict[str, Any] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
-    # Nearly all attributes pass this test, which needs no Python step for each.
+    # Nearly all spans pass this test, which runs without a Python loop over the attributes.
     if _TEXT.issuperset(map(type, copy)) and _SCALARS.issuperset(map(type, copy.values())):
         return copy
     for name, value in copy.items():
@@ -49,7 +49,10 @@ def _attributes(given: Any) -> dict[str, AttributeValue]:
 Attributes = Annotated[
     dict[str, AttributeValue], PlainValidator(_attributes, json_schema_input_type=dict[str, AttributeValue])
 ]
-"""Names to values: str, bool, int, float, or a list of one of these; ints among floats become floats."""
+"""Values by name. A value is a str, bool, int or float, or a list of values of one of these types.
+
+In a list of ints and floats, the ints become floats.
+"""
 
 
 def _plain(name: str, value: Any) -> AttributeValue:
@@ -73,7 +76,7 @@ def _homogeneous(name: str, values: Sequence[Any]) -> AttributeValue:
 
 
 def _scalar(name: str, value: Any) -> str | bool | int | float:
-    """Return the value as a builtin: numpy's float64 and members of string enumerations are converted."""
+    """Return the value as a str, bool, int or float. Subclasses are converted, such as numpy's float64 or a StrEnum."""
     if type(value) in _SCALARS:
         return value
     for kind, builtin in _BUILTIN.items():
@@ -119,14 +122,14 @@ class Event(Open):
 
 
 class Link(Open):
-    """A link from a span to another, possibly in another trace."""
+    """A link from a span to another span, which may belong to another trace."""
 
     context: SpanContext
     attributes: Attributes | None = None
 
 
 class OtelResource(Open):
-    """The producer of a span: the process, its host, its service."""
+    """The producer of a span: its process, host and service."""
 
     attributes: Attributes
     schema_url: str
@@ -135,15 +138,15 @@ class OtelResource(Open):
 class Span(Open):
     """One step of an attempt. Its key is (rollout_id, attempt_id, span_id); unknown keys are stored and returned.
 
-    OpenTelemetry's further fields are such keys. A span has those that its producer set: `kind`, as "CLIENT";
-    `instrumentation_scope`, an object with `name` and `version`; `flags`; `dropped_attributes_count`,
-    `dropped_events_count` and `dropped_links_count`. The contexts of the SDK have `trace_flags`.
+    Further fields of OpenTelemetry are stored as such keys if the span's producer set them: `kind`, for example
+    "CLIENT"; `instrumentation_scope`, an object with `name` and `version`; `flags`; `dropped_attributes_count`,
+    `dropped_events_count` and `dropped_links_count`. Contexts from the SDK also have `trace_flags`.
     """
 
     rollout_id: str
     attempt_id: str
     sequence_id: int
-    """The number among the rollout's spans, drawn from the store; several spans may share one."""
+    """The number of the span in its rollout, usually assigned by the store. Several spans may have the same number."""
     trace_id: str
     """By convention 32 lowercase hex digits."""
     span_id: str
@@ -162,16 +165,16 @@ class Span(Open):
 
     @classmethod
     def from_opentelemetry(cls, readable_span: Any, rollout_id: str, attempt_id: str, sequence_id: int) -> Span:
-        """Return a finished span of the OpenTelemetry SDK as a span of the store, with all its fields.
+        """Convert a finished span of the OpenTelemetry SDK, with all its fields, to a span of the store.
 
         Args:
             readable_span: a `ReadableSpan`, or an object with its attributes. Its times are nanoseconds; a time that is
                 absent or zero becomes None. Attribute values that a span cannot hold (bytes, mappings, mixed lists)
                 are stored as text, so that no span is lost because of one attribute; None values are left out.
-                Public instance attributes that the SDK does not have are stored too if they are JSON.
+                Public attributes that other code has added to the object are stored too if JSON can represent them.
             rollout_id: the rollout of the span.
             attempt_id: the attempt of the span.
-            sequence_id: its number, as drawn from the store.
+            sequence_id: the number of the span, which the store assigned.
         """
         context, parent = readable_span.get_span_context(), readable_span.parent
         own = _context(context) if context else None
@@ -236,9 +239,10 @@ class Span(Open):
         resource: OtelResource | None = None,
         status: TraceStatus | None = None,
     ) -> Span:
-        """Return a span that no tracer recorded, such as a returned reward or a node that an adapter needs.
+        """Return a span that no tracer recorded, such as the reward that an agent returned.
 
-        Absent ids are empty and 0, the trace and span ids random; the name is `agentlightning.virtual`, the status OK.
+        Arguments that are missing get these values: empty texts for `rollout_id` and `attempt_id`, 0 for `sequence_id`,
+        random ids for `trace_id` and `span_id`, `agentlightning.virtual` for `name`, and OK for `status`.
         """
         trace = trace_id or fresh_trace_id()
         own = span_id or fresh_span_id()
@@ -265,7 +269,7 @@ class Span(Open):
 
 
 def in_seconds(time: float | None) -> float | None:
-    """Return a span time in seconds: None for 0 and None; a value above 10¹² counts as nanoseconds."""
+    """Return a time of a span in seconds, or None for 0 and None. A value above 10¹² is taken as nanoseconds."""
     if not time:
         return None
     return time / 1_000_000_000 if time > _NANOSECONDS_FROM else float(time)
@@ -278,7 +282,7 @@ def scope_fields(
     attributes: Mapping[str, AttributeValue],
     dropped_attributes_count: int = 0,
 ) -> dict[str, Any]:
-    """Return an instrumentation scope as JSON, with its name and version always; {} for one that is empty."""
+    """Return an instrumentation scope as JSON, always with a name and a version; {} if all arguments are empty."""
     further = {
         "schema_url": schema_url,
         "attributes": attributes,
@@ -321,7 +325,7 @@ def _further_fields(span: Any) -> dict[str, Any]:
 
 
 _DROPPED: Final = tuple((f"dropped_{part}_count", f"dropped_{part}") for part in ("attributes", "events", "links"))
-# Names of the SDK for what is converted above.
+# Attributes of the SDK's objects that `_context`, `_further_fields` and `_part_fields` convert.
 _KNOWN: Final = frozenset({"kind", "instrumentation_scope", "instrumentation_info", "trace_flags"}).union(
     counted for _, counted in _DROPPED
 )
@@ -331,7 +335,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 def _part_fields(part: Any, model: type[Open]) -> dict[str, Any]:
     """Return the fields of an event or a link of the SDK that the model does not declare."""
     found = _own_fields(part, model)
-    # The SDK counts them in the attributes, in every version.
+    # In every version of the SDK, the attributes object has this count.
     dropped = getattr(part.attributes, "dropped", 0)
     if dropped and isinstance(dropped, int):
         found["dropped_attributes_count"] = dropped
@@ -339,7 +343,7 @@ def _part_fields(part: Any, model: type[Open]) -> dict[str, Any]:
 
 
 def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
-    """Return the public instance attributes that the SDK and the model do not know, if they are JSON."""
+    """Return the public attributes of an object that neither the SDK nor the model defines, if they are JSON."""
     found: dict[str, Any] = {}
     for name, value in getattr(given, "__dict__", _NOTHING).items():
         if name[:1] != "_" and name not in model.model_fields and name not in _KNOWN:
@@ -349,7 +353,7 @@ def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
 
 
 def _span_attributes(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
-    """Return attributes of the SDK as attributes of a span; values that a span cannot hold become text."""
+    """Convert attributes of the SDK to attributes of a span; values that a span cannot hold become text."""
     converted: dict[str, AttributeValue] = {}
     for name, value in (attributes or {}).items():
         if type(value) in _SCALARS:

@@ -45,7 +45,7 @@ class Key:
     hash: bytes = field(repr=False)
     role: Role
     partition: str | None
-    """The partition that the key is valid for; None for all."""
+    """The partition, a separate store in the database, that the key is valid for; None for all partitions."""
     name: str | None
     created_at: int
     expires_at: int | None = None
@@ -82,7 +82,7 @@ def key_id_in(text: str) -> str | None:
 def _drawn() -> tuple[str, str]:
     """Return the id of a new key, and the key.
 
-    It has letters, digits and underscores, so that a double click selects it.
+    The key contains only letters, digits and underscores, so that a double click selects the whole key.
     """
     key_id = os.urandom(5).hex()
     return key_id, f"rbk_{key_id}_{b32encode(os.urandom(20)).decode().lower()}"
@@ -99,12 +99,12 @@ class Keys:
         """Return the keys of a database.
 
         Args:
-            url: the URL of any of its partitions.
+            url: the URL of any partition of the database.
             create: whether to create the default partition if it is missing.
 
         Raises:
             Invalid: the URL is not the URL of a database that other processes can open.
-            NotFound: there is no default partition, and so there are no keys.
+            NotFound: the default partition does not exist, so there are no keys.
             StoreError: the database cannot be opened; the errors are those of `open_store`.
         """
         if parse(url).scheme in {"memory", "http", "https"}:
@@ -144,7 +144,7 @@ class Keys:
         name: str | None = None,
         expires_seconds: float | None = None,
     ) -> tuple[Key, str]:
-        """Create a key; return its stored form, and the key itself, which cannot be shown again.
+        """Create a key; return its stored form, and the text of the key, which cannot be read again later.
 
         Raises:
             Invalid: the role, the partition, the name or the lifetime is invalid.
@@ -161,7 +161,7 @@ class Keys:
         return key, text
 
     async def revoke(self, key_id: str) -> Key:
-        """Revoke a key permanently, and return it; a key that was revoked before does not change.
+        """Revoke a key permanently, and return it. If the key was revoked before, nothing changes.
 
         Raises:
             NotFound: there is no key with that id.
@@ -177,13 +177,16 @@ class Keys:
         return key
 
     async def note_used(self, used: Mapping[str, int]) -> None:
-        """Store the times at which keys were last received, by their ids."""
+        """Store when keys were last received; `used` contains the time in microseconds by key id."""
         async with self._writing() as (session, _):
             await session.write(Changes(inserts={}, upserts={}, deletes={}, updates={_USED: list(used.items())}))
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[tuple[WriteSession, int]]:
-        """Yield a transaction under the partition's lock, and its time. It is committed at the end of the block."""
+        """Yield a session in a transaction that holds the partition's lock, and the transaction's time in microseconds.
+
+        The transaction is committed at the end of the block, or rolled back after an error.
+        """
         session = await self._dialect.writer()
         try:
             tail = await session.begin()

@@ -1,4 +1,8 @@
-"""Core that the parts of a SQL store share: the database, the writer, and functions to read, call and wait."""
+"""Core that the parts of a SQL store share: the database, the writer, and functions to read, call and wait.
+
+The writer is a task of this process that executes commands, which are requests to change the store, in transactions of
+many commands. To sweep means to end overdue attempts: attempts without a sign of life, or beyond their time limit.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,12 @@ _UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, Append
 
 
 class SQLCore:
-    """An open partition of a SQL database.
+    """An open partition of a SQL database. A partition is a separate store in the database.
 
     Args:
-        name: the name of the partition; the name of the thread contains it.
+        name: the name of the partition. The name of the event-loop thread contains this name.
         dialect: the database.
-        scan_debounce_seconds: the minimum time between two sweeps of the watchdog.
+        scan_debounce_seconds: the minimum time between two sweeps that calls start.
         read_only: whether to refuse all commands.
         thread: an event-loop thread to share with another store; None for a new thread.
     """
@@ -58,7 +62,7 @@ class SQLCore:
         self.opened = time.monotonic()
         self.thread = thread or LoopThread(f"rollbook {name}")
         self.on_undelivered: Callable[[Command, Any], None] | None = None
-        """Called in any loop with a command and a reply that did not reach its caller."""
+        """Function that is called in any loop with a command and its reply, if the reply did not reach the caller."""
         self.writer = Writer(dialect, self.thread.loop, self._on_undelivered)
         self.watchdog = Watchdog(
             dialect, read=self.read, call=self.call, debounce_seconds=scan_debounce_seconds, is_off=read_only
@@ -66,11 +70,11 @@ class SQLCore:
         self.store_id = ""
         self.closed = False
         self.releasing: set[asyncio.Task[Any]] = set()
-        """Tasks that release claims; the writer closes after them."""
+        """Tasks that release claims. The writer is closed only after these tasks."""
         self._waiting: WaitingCalls | None = None
 
     async def start(self, *, create: bool) -> None:
-        """Open the database. Called in the store's event loop."""
+        """Open the database. This must run in the store's event loop."""
         self.store_id = await self.dialect.open(create=create and not self.read_only)
         self._waiting = waiting = WaitingCalls(
             self.dialect.wakeups(),
@@ -93,7 +97,7 @@ class SQLCore:
         self.thread.leave()
 
     def flush_at_exit(self) -> None:
-        """Finish the calls in flight when the interpreter ends and the store is still open."""
+        """Finish the calls in flight if the store is still open when the interpreter ends."""
         # A forked child has no copy of the thread, and the database belongs to its parent.
         if not self.closed and process.number == self.pid:
             self.thread.submit(self._stop()).result(timeout=30)
@@ -103,12 +107,12 @@ class SQLCore:
         if self.releasing:
             await asyncio.wait(list(self.releasing), timeout=5)
         await self.writer.close()
-        # This comes last, because the last commits also wake waiting calls.
+        # The waiting calls leave only now, because the last commits of the writer still wake waiting calls.
         await self.waiting.leave()
         await self.dialect.close()
 
     def room_for(self, dialect: Dialect) -> LoopThread | None:
-        """Return the event-loop thread for another partition if the two can share connections; else None."""
+        """Return this store's event-loop thread if another partition can share this store's connections, else None."""
         return self.thread.shared() if dialect.share(self.dialect) else None
 
     @property
@@ -166,7 +170,20 @@ class SQLCore:
         sweeps: bool = True,
         snapshot: bool = False,
     ) -> Awaitable[T]:
-        """Return an awaitable read of the present, or of the state at a position of the log or at a rollout's event."""
+        """Return an awaitable read of the present, or of a past state if `as_at` or the number of an event is given.
+
+        Args:
+            live: reads the present state from a session.
+            past: reads from a session the state at a position of the log.
+            as_at: a moment of the log: the position of an event, or a time; None for the present.
+            own_number: a rollout id, and the number of an event of this rollout after which the state is read; the
+                number None for the present.
+            sweeps: whether a read of the present sweeps first, if a sweep is due.
+            snapshot: whether all statements of `live` see the same state.
+
+        Raises:
+            Invalid: both `as_at` and the number of an event are given.
+        """
         rollout_id, at = own_number
         if as_at is None and at is None:
             if sweeps and self.watchdog.is_due():
@@ -187,7 +204,7 @@ class SQLCore:
         return await self.read(work, snapshot=snapshot)
 
     async def look(self, work: Callable[[Dialect, ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
-        """Sweep, then return the result of a read of the tables, for callers that count and group rows.
+        """Sweep if a sweep is due, then return the result of a read, for callers that count and group rows of tables.
 
         Args:
             work: reads from a session that cannot write; the dialect compiles the statements.
@@ -221,7 +238,7 @@ class SQLCore:
     # -- the log -----------------------------------------------------------------------------------------------------
 
     async def end(self) -> str | None:
-        """Return the cursor of the log's end; None while the log is empty."""
+        """Return the cursor after the last event, from which `tail` continues; None while the log is empty."""
         return await self.read(lambda session: tails.end(self.dialect, session, self.store_id))
 
     async def position(self) -> int:
@@ -254,7 +271,8 @@ class SQLCore:
         with waiting.parked():
             news = waiting.follow()
             try:
-                # A commit after the last page may have been announced before this line, so the position is read again.
+                # A commit may have been announced after the caller read the log and before `follow` was called, so the
+                # position is read again.
                 seen = await self.read_here(partial(log_queries.last_commit, self.dialect), snapshot=False)
                 if seen is None or seen[3] <= position:
                     # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
@@ -267,7 +285,7 @@ class SQLCore:
             raise Closed("tail")
 
     async def streams_between(self, after: int, until: int, limit: int) -> list[str]:
-        """Return at most `limit` streams that have events after a position and up to another, in order."""
+        """Return, in order, at most `limit` streams with events after the position `after` and up to `until`."""
         return await self.read(partial(scan.streams, self.dialect, after=after, until=until, limit=limit))
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -284,18 +302,19 @@ class SQLCore:
         return await self.writer.call(command)
 
     async def swept_call(self, command: Command) -> Any:
-        """Sweep if a sweep is due, then call."""
+        """Sweep if a sweep is due, then execute a command as `call` does."""
         await self.watchdog.sweep_if_due()
         return await self.call(command)
 
     def submit(self, command: Command, waiter: Waiter) -> bool:
-        """Pass a command to the writer, which passes the result to `waiter` in the running loop.
+        """Pass a command to the writer, which passes the result to `waiter` in the running loop; return True.
 
-        This is the fast path of `call`. The result is that of the decision, or `Repeat`. If the store is read-only or a
-        sweep is due, this method does nothing and returns False, and the caller uses `swept_call` instead.
+        This is the fast path of `call`. The result is that of the command, or a `Repeat` if a call with the same
+        idempotency key was executed before. If the store is read-only or a sweep is due, this method does nothing and
+        returns False, and the caller must use `swept_call` instead.
 
         Raises:
-            Busy: too many calls wait; nothing was done.
+            Busy: too many calls are waiting for the writer; nothing was done.
             Closed: the store is closed.
         """
         self.check()

@@ -1,4 +1,9 @@
-"""Source of a followed run in a SQL store. It reads pages of events and waits for new events."""
+"""Source of events for a reader that follows a run in a SQL store. It reads pages of events and waits for new events.
+
+A turn is an event that changes the state of the run, such as the start of an attempt. A fact is a turn or an event that
+readers see. A version is the number of an event in the run, a position its number in the log of the store. A view is a
+selection of the run's events, such as those that belong to one attempt.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ _NOTHING: Final = 0
 
 
 class RunSource:
-    """A run in a SQL store for a single reader; see `store.planning.follow.Source`.
+    """The source of one run for one reader. It implements `store.planning.follow.Source`.
 
     Args:
         core: the core of the store.
@@ -39,7 +44,7 @@ class RunSource:
         self.bodies = bodies
 
     async def past(self) -> tuple[Sequence[Turn], RunPosition]:
-        """Return all turns of the run, and its last position; see `Source.past`."""
+        """Return all turns of the run, and the position of the run's last event; see `Source.past`."""
 
         async def read(session: ReadSession) -> tuple[Sequence[Turn], RunPosition]:
             stream = f"rollout/{check_text(self.rollout_id, 'rollout_id', LONGEST_ID)}"
@@ -63,7 +68,7 @@ class RunSource:
 
     async def page(self, after: int, since: int) -> RunFollowPage:
         """Return the next facts of the run; see `Source.page`."""
-        del since  # a read from the database is always new enough
+        del since  # a read of the database always includes the position `since`
 
         async def read(session: ReadSession) -> RunFollowPage:
             commit = await log_queries.last_commit(self.core.dialect, session)
@@ -83,7 +88,7 @@ class RunSource:
         return await self.core.read(read, snapshot=True)
 
     async def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
-        """Yield the events of a view at a position, after a version."""
+        """Yield the events after the version `after` that the view has at the position `until`."""
         seen = View(form, attempt, until.position)
         while True:
             events = await self.core.read(partial(self._events, view=seen, after=after, limit=_AT_ONCE), snapshot=True)
@@ -94,7 +99,7 @@ class RunSource:
             after = events[-1].version
 
     async def news(self, end: int) -> int:
-        """Wait until the log may have new events after a position.
+        """Wait until the log may have new events after the position `end`, and return `end`.
 
         Raises:
             Closed: the store was closed.

@@ -1,4 +1,11 @@
-"""Forks of runs. A fork is planned from one snapshot and decided under the write lock."""
+"""Forks of runs.
+
+A run is the execution of a rollout, in one or more attempts. A fork is the start of an attempt that builds on an
+earlier attempt, its base, and repeats a part of the base. The fork is planned from one snapshot of the database. The
+writer then starts the attempt under the write lock, if the events on which the plan depends have not changed. A phase
+graph declares the phases of a run. A view is a selection of a run's events; the head is the attempt whose view is the
+current state of the run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +31,7 @@ from store.sql.run_reads import read_view
 from store.validation import arguments
 
 _PLANS_AT_MOST: Final = 20
-"""The maximum number of plans of one call. A new plan is made if the run has changed since the last one."""
+"""The maximum number of plans that one call makes. A call makes a new plan if the run has changed since the last."""
 
 Planner = Callable[[PhaseGraph, PlanBasis], ForkPlan]
 
@@ -60,7 +67,7 @@ async def plan_part(
     *,
     rejects_active: bool = False,
 ) -> ForkPlan:
-    """Return a planner's plan for the current state of a run.
+    """Return the plan that a function makes for the current state of a run.
 
     Args:
         core: the core of the store.
@@ -84,8 +91,8 @@ async def plan_part(
             raise NotFound.attempts(rollout_id)
         active = await run_queries.active(core.dialect, session, rollout_id) if rejects_active else None
         if active is not None:
-            # The decision under the lock checks this again. The check here comes first, because its error is more
-            # useful than the errors that may follow.
+            # The writer checks this again under the write lock. This check comes before the plan, because its error is
+            # more useful than errors of the plan.
             raise AttemptActive(rollout_id, active)
         phases = graph or await run_reads.phase_graph_of(core.dialect, session, standing)
         if phases is None:
@@ -106,7 +113,7 @@ async def start(
     request_id: str | None,
     **details: Any,
 ) -> ForkResult:
-    """Start an attempt with a plan. If the run has changed since it was planned, make the plan again.
+    """Start an attempt with a plan. If the run has changed since the plan was made, make a new plan.
 
     Args:
         core: the core of the store.
@@ -114,13 +121,13 @@ async def start(
         base: see `plan_part`.
         graph: see `plan_part`.
         planner: see `plan_part`.
-        supersede: whether to end an active attempt.
+        supersede: whether to end active attempts first.
         request_id: the id of the request; a repeated request starts nothing and returns the first result.
         details: further arguments of the attempt: `reason`, `state_patch`, `confirmed`, `worker_id`.
 
     Raises:
         AttemptActive: an attempt is active, and `supersede` is False.
-        Conflict: the run changes faster than it can be planned, or the request id belongs to another call.
+        Conflict: the run changed after each of many plans, or the request id was used for another call.
     """
     for _ in range(_PLANS_AT_MOST):
         if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
@@ -128,7 +135,7 @@ async def start(
         try:
             plan = await plan_part(core, rollout_id, base, graph, planner, rejects_active=not supersede)
         except Conflict:
-            # The cause may be the attempt that an earlier try of this request has started.
+            # The conflict may be caused by the attempt that an earlier call with this request id has started.
             if request_id is not None and (known := await _known(core, rollout_id, request_id)) is not None:
                 return known
             raise
@@ -139,11 +146,11 @@ async def start(
 
 
 async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRollout | None:
-    """Start the attempt of a plan; return None if the run has changed since, so that a new plan is needed.
+    """Start the attempt of a plan. Return None if the run has changed since the plan, so that a new plan is needed.
 
     Raises:
         AttemptActive: an attempt is active, and `supersede` is False.
-        Conflict: the request id belongs to another call.
+        Conflict: the request id was used for another call.
     """
     answer = await core.swept_call(run_commands.fork(plan, **details))
     if isinstance(answer, GroundMoved):
@@ -154,7 +161,7 @@ async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRoll
 
 
 async def _known(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult | None:
-    """Return the attempt that an earlier try of a request has started."""
+    """Return the result of an earlier call with the same request id; None if that call started no attempt."""
     arguments.text(request_id, "request_id")
 
     async def read(session: ReadSession, _: View, __: Standing) -> int | None:

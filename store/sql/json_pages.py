@@ -1,6 +1,7 @@
-"""JSON of pages of rollouts and spans, written from the database's rows without models.
+"""JSON of pages of rollouts and spans, made from the database's rows without objects of the models in between.
 
-The database stores payload as JSON that was validated when it was recorded. It is inserted into the page unchanged.
+The database stores payload as JSON, which was validated when it was recorded. The stored JSON is inserted into the page
+unchanged.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from store.wire.encoding import dumps
 _SPAN_BODY: Final = b'{"attributes":'
 _ROLLOUT_BODY: Final = b'{"input":'
 
-# Nearly every span's body ends with its resource, its two contexts, and the fields that tracers add. A body with other
-# fields, or with a brace inside a text, does not match and goes through the model.
+# The body of a span is its stored payload. Nearly every body ends with the span's resource, its two contexts, and
+# fields that tracers add. A body with other fields, or with a brace inside a text, does not match, and `span_of_page`
+# converts it instead.
 _WORD: Final = rb'"[^"\\{}]*+"'
 _FLAT: Final = rb'\{(?:[^{}"]++|%b)*+\}' % _WORD
 _CONTEXT: Final = (
@@ -70,7 +72,7 @@ def _span(row: Row) -> Any:
         fields["context"] = None
     if known[2] is None:
         fields["parent"] = None
-    # The fragment also contains the fields after the attributes.
+    # This fragment is the rest of the body, so it contains the attributes and all fields after them.
     fields["attributes"] = orjson.Fragment(body[len(_SPAN_BODY) : -1])
     return fields
 
@@ -128,7 +130,7 @@ def _body(codec: int | None, stored: bytes | None) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _config(stored: str) -> orjson.Fragment:
-    """Return a config with all its fields. It is cached because many rollouts share few configs."""
+    """Return a config with all its fields. Results are cached, because many rollouts have equal configs."""
     return orjson.Fragment(dumps(RolloutConfig.model_validate_json(stored)))
 
 
@@ -159,8 +161,8 @@ class JSONPages:
         dialect = self.core.dialect
 
         async def write_past(session: ReadSession, until: int) -> int:
-            # Rows of the past are computed from the log in any order, so all are collected first; their number is
-            # limited.
+            # Rows of the past are computed from the log in any order, so all rows are collected before the first is
+            # written. The number of rows of the past is limited.
             page = await timeline.rollouts(
                 dialect, session, filter_query, until, lambda row: dumps(rollout_mapping.rollout_of_page(row))
             )
@@ -207,17 +209,17 @@ class JSONPages:
         )
 
     async def state(self) -> tuple[Hashable, Hashable] | None:
-        """Return the identity of the database and a mark of its state, which every commit of any process changes.
+        """Return the identity of the database and a mark of its state. Every commit of any process changes the mark.
 
         Return None if the database has no such mark. Two pages of one query are equal if they were read in the same
-        state. Sweeps, as the query does.
+        state. As the query does, this method first ends overdue attempts if a sweep for them is due.
         """
         self.core.check()
         await self.core.watchdog.sweep_if_due()
         return self.core.dialect.state()
 
     def _is_cut_up(self, filter_query: FilterQuery) -> bool:
-        """Return whether the page is read in several batches, so that it needs a transaction."""
+        """Return whether the page is read in several batches that need a transaction to see the same state."""
         return self.core.dialect.batches_need_snapshot and not 0 <= filter_query.limit <= _AT_ONCE
 
 

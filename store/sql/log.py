@@ -1,4 +1,4 @@
-"""The log of a SQL store: history, tail, verify, rebuild, seal."""
+"""The log of a SQL store, with the methods history, tail, verify, rebuild and seal."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ class SQLLog(StoreLog):
         self.core.check()
         if self.core.read_only:
             raise ReadOnly("rebuild")
-        # The rebuild runs in the store's thread, because its jobs for the writer must come from there.
+        # The rebuild runs in the store's thread, because the writer accepts jobs only from that thread.
         return await self.core.thread.run(
             rebuild(self.core.dialect, self.core.store_id, self.core.writer.run_job, self._calls_so_far)
         )

@@ -1,4 +1,8 @@
-"""Reads of a SQL store. Reads of the present sweep first; reads of the past use the log."""
+"""Methods of a SQL store that read rollouts, attempts, spans, resources and workers.
+
+Most reads of the present sweep first: they end overdue attempts, unless the last sweep was a short time ago. A read of
+the past computes its result from the log.
+"""
 
 import time
 from typing import TypeVar

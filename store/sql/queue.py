@@ -1,4 +1,8 @@
-"""Claims of rollouts in a SQL store, and calls that wait until rollouts can be claimed or have ended."""
+"""Claims of rollouts in a SQL store, and calls that wait until rollouts can be claimed or have ended.
+
+To claim a rollout means to take it from the queue for a worker, which starts an attempt. The writer is the task of this
+process that executes commands, which change the store. The watchdog ends attempts that show no sign of life.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +32,21 @@ _UNDONE_AT_MOST = 4096
 
 
 class SQLQueue:
-    """Queue that claims rollouts, waits for them, and releases claims that did not reach their caller."""
+    """Methods that claim rollouts, wait for rollouts, and release claims that did not reach their caller."""
 
     def __init__(self, core: SQLCore) -> None:
         self.core = core
-        # The commands that release the latest claims, by attempt.
+        # For each of the latest claims, the command that releases it, by the id of the claim's attempt.
         self._undo: OrderedDict[str, ReleaseClaim] = OrderedDict()
         self.empty_polls = 0
-        """The number of claims that found no rollout."""
+        """The number of calls that claimed no rollout, because the queue was empty."""
         core.on_undelivered = self._on_undelivered
 
     async def claim(self, limit: int, worker_id: str | None, wait_seconds: float) -> list[ClaimView] | Repeat:
-        """Claim rollouts; if the queue is empty, wait for rollouts for the given time."""
+        """Claim rollouts; if the queue is empty, wait at most the given time for rollouts.
+
+        Return the claims, or a `Repeat` if a call with the same idempotency key was executed before.
+        """
         arguments.wait_seconds(wait_seconds)
         claims: list[ClaimView] | Repeat = await self.core.swept_call(rollout_commands.claim(limit, worker_id))
         if not claims and wait_seconds:
@@ -51,30 +58,30 @@ class SQLQueue:
         return claims
 
     def hand_out(self, claims: Sequence[ClaimView]) -> list[AttemptedRollout]:
-        """Return the claimed rollouts for the caller, and remember how to release them."""
+        """Return the claimed rollouts for the caller, and keep the commands that can release the claims."""
         if not claims:
-            # An empty poll is only counted. Otherwise each poll of an idle worker would be an event.
+            # An empty poll is only counted. The log would grow with every poll of an idle worker if it were an event.
             self.empty_polls += 1
         for undo in map(_undoing, claims):
             self._undo[undo.attempt_id] = undo
         while len(self._undo) > _UNDONE_AT_MOST:
-            with contextlib.suppress(KeyError):  # another thread does the same
+            with contextlib.suppress(KeyError):  # another thread may remove items too
                 self._undo.popitem(last=False)
         return [rollout_mapping.attempted_of_view(claim.rollout) for claim in claims]
 
     async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
-        """Release claims that this store returned, if nothing has happened to them since.
+        """Release claims that this store object returned, unless their attempts have changed since.
 
-        Their rollouts return to their old places in the queue, and the attempts do not count. Code between the store
-        and its callers uses this method when a caller has disconnected. Old claims, and claims that a repeated call
-        returned, are not released; the watchdog ends them.
+        The rollouts return to their old places in the queue, and the attempts of the claims do not count. Code between
+        the store and its callers, such as a server, uses this method when a caller has disconnected. Old claims, and
+        claims that a repeated call returned, are not released; the watchdog ends their attempts later.
         """
         self.core.check()
         undoing = [undo for each in claimed if (undo := self._undo.pop(each.attempt.attempt_id, None)) is not None]
         await self.core.thread.run(self._release_all(undoing))
 
     async def wait_for_end(self, rollout_ids: set[str], seconds: float | None) -> None:
-        """Wait until all of these rollouts that exist have ended, or until the deadline."""
+        """Wait until those of these rollouts that exist have ended, at most the given number of seconds."""
         self.core.check()
         await self.core.thread.run(self._wait_for_end(rollout_ids, seconds))
 
@@ -97,10 +104,14 @@ class SQLQueue:
                     return claims or []
 
     async def _next_chance(self, waiter: ClaimWaiter, deadline: float) -> list[ClaimView] | None:
-        """Return claims from another call, an empty list at the deadline, or None if a new try may succeed."""
+        """Wait until there may be a rollout to claim, or until the deadline.
+
+        Return claims that another call made but could not deliver, an empty list at the deadline, or None if the caller
+        should try to claim a rollout.
+        """
         try:
             with self.core.waiting.in_line(waiter):
-                # A rollout may have been enqueued before this call began to wait.
+                # The queue is read after the registration, because a rollout may have been enqueued just before it.
                 if await self.core.queue_depth():
                     return None
                 left = deadline - time.monotonic()
@@ -122,16 +133,16 @@ class SQLQueue:
             self._give_back(claims, waiter.worker_id)
 
     def _on_undelivered(self, command: Command, reply: Any) -> None:
-        """Release claims whose caller has disconnected. Called in any loop."""
+        """Release claims whose caller has disconnected. The writer calls this method in any loop."""
         if isinstance(command, Claim) and reply:
             self.core.thread.loop.call_soon_threadsafe(self._give_back, reply, command.worker_id)
 
     def _give_back(self, claims: list[ClaimView] | Repeat, worker_id: str | None) -> None:
-        # The caller may have received these claims from the first call, so they are not released. If it did not, the
-        # watchdog ends the attempts.
+        # A `Repeat` contains the claims of an earlier call with the same idempotency key. The caller may have received
+        # them from that call, so they are not released. Otherwise the watchdog ends their attempts later.
         if not claims or isinstance(claims, Repeat):
             return
-        # Claims under an idempotency key may be returned only under that key, so no other call gets them.
+        # Only calls with the same idempotency key may get claims that were made with a key, so no other call gets them.
         if claims[0].idempotency is None and self.core.waiting.hand_over(claims, worker_id):
             return
         task = asyncio.ensure_future(self._release_all(list(map(_undoing, claims))))

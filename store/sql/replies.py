@@ -1,4 +1,8 @@
-"""Results of repeated calls, read from the log at the position at which the first call was decided."""
+"""Results of repeated calls: calls with an idempotency key with which an earlier call was executed.
+
+Each function takes the stored `Repeat` of the earlier call, and reads the result from the log at the position at which
+the earlier call was executed. So both calls get the same result.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,52 +17,52 @@ Answer = Callable[[SQLReads, Repeat], Awaitable[Any]]
 
 
 async def rollouts(store: SQLReads, repeat: Repeat) -> list[Rollout]:
-    """Return the rollouts that were created or found, without their attempts."""
+    """Return the rollouts that the earlier call returned, without their attempts."""
     return [_plain(rollout) for rollout in await _read(store, repeat)]
 
 
 async def rollout(store: SQLReads, repeat: Repeat) -> Rollout:
-    """Return the only rollout of the result, without its attempt."""
+    """Return the only rollout that the earlier call returned, without its attempt."""
     return (await rollouts(store, repeat))[0]
 
 
 async def claims(store: SQLReads, repeat: Repeat) -> list[AttemptedRollout]:
-    """Return rollouts with the attempts that the call started, which were the latest at that position."""
+    """Return rollouts with the attempts that the earlier call started, which were the latest at that position."""
     found = await _read(store, repeat)
     return [each for each in found if isinstance(each, AttemptedRollout)]
 
 
 async def attempted(store: SQLReads, repeat: Repeat) -> AttemptedRollout:
-    """Return the only rollout of the result, with the attempt that the call started."""
+    """Return the only rollout that the earlier call returned, with the attempt that the call started."""
     return (await claims(store, repeat))[0]
 
 
 async def attempt(store: SQLReads, repeat: Repeat) -> Attempt:
-    """Return the attempt that was updated."""
+    """Return the attempt that the earlier call updated."""
     wanted = repeat.reply["attempt"]
     page = await store.find_attempts(repeat.reply["rollout"], AttemptQuery.of(as_at=repeat.position))
     return next(each for each in page if each.attempt_id == wanted)
 
 
 async def resources(store: SQLReads, repeat: Repeat) -> ResourcesUpdate:
-    """Return the resources that were published."""
+    """Return the resources that the earlier call published."""
     found = await store.get_resources_by_id(repeat.reply["resources"], as_at=repeat.position)
     assert found is not None  # the event that published them is before the position
     return found
 
 
 async def recorded(_: SQLReads, repeat: Repeat) -> list[tuple[int, int]]:
-    """Return the indexes of the call's spans that were new, each with the number of the span."""
+    """Return a pair (index in the call, number of the span) for each span that the earlier call stored."""
     return [(index, number) for index, number in repeat.reply["recorded"]]
 
 
 async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:
-    """Return the numbers that the call took."""
+    """Return the span numbers that the earlier call reserved."""
     return repeat.reply["numbers"]
 
 
 def appended(repeat: Repeat) -> AppendedEvents:
-    """Return the versions of the events that the call appended to a run."""
+    """Return the versions (the numbers in the run) of the events that the earlier call appended to a run."""
     return AppendedEvents(repeat.reply["first"], repeat.reply["last"], repeat.reply["kind"], is_repeated=True)
 
 

@@ -1,6 +1,8 @@
-"""Reads for the methods about runs.
+"""Functions that read runs, used by the methods about runs.
 
-Each function reads one snapshot, finds the state of the run, and applies a view.
+A run is the execution of a rollout, in one or more attempts. A view is a selection of the run's events, checkpoints and
+artefacts, such as those that belong to one attempt. The head is the attempt whose view is the current state of the run.
+A `Standing` is the state of a run's rollout, such as its head, at the moment of a read.
 """
 
 from __future__ import annotations
@@ -32,7 +34,20 @@ Seeing = Callable[[ReadSession, View, Standing], Awaitable[T]]
 async def read_view(
     core: SQLCore, rollout_id: str, view: str, as_at: AsAt | None, at: int | None, read: Seeing[T]
 ) -> T:
-    """Read a view of a run at a position of the log, in one snapshot."""
+    """Read a view of a run, now or at a past moment, in one snapshot of the database.
+
+    Args:
+        core: the core of the store.
+        rollout_id: the id of the run.
+        view: the name of the view: `head`, `attempt:<n>`, `own:<n>` or `raw`.
+        as_at: a moment of the log; None for the present.
+        at: the number of an event of the run; None for the present.
+        read: reads from the session, for the parsed view and the state of the run.
+
+    Raises:
+        NotFound: the rollout or the attempt does not exist at that moment.
+        Invalid: an argument is invalid.
+    """
     arguments.text(rollout_id, "rollout_id")
     form, attempt = run_views.parse(arguments.text(view, "view"))
 
@@ -52,7 +67,7 @@ async def read_view(
 async def payloads_of(
     dialect: Dialect, session: ReadSession, rows: Sequence[Row]
 ) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
-    """Return the bodies by position and the long texts by hash for rows of `run_views.events`."""
+    """Return the payload of rows of `run_views.events`: the bodies by log position, and the long texts by hash."""
     payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
     hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
     return payloads, await run_queries.texts(dialect, session, hashes)
@@ -77,7 +92,11 @@ async def newest_checkpoint(
 async def checkpoint_in_group(
     dialect: Dialect, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
 ) -> Snapshot | None:
-    """Return the newest checkpoint in the head view of another run of the group whose input has the same date."""
+    """Return the newest checkpoint of a scope and name in other runs of a group; None if there is none.
+
+    Only runs whose input has the same `date` as the input of the given run count, and only checkpoints in the view of
+    such a run's head.
+    """
     date = _date_of(await run_queries.input_of(dialect, session, rollout_id))
     best: Snapshot | None = None
     for other, codec, body in await run_queries.companions(dialect, session, group_id, scope, name):
@@ -123,7 +142,7 @@ async def with_responses(
 
 
 async def phase_graph_of(dialect: Dialect, session: ReadSession, standing: Standing) -> PhaseGraph | None:
-    """Return the phase graph among the resources of a run, or None.
+    """Return the phase graph, the declaration of a run's phases, among the resources of a run; None if there is none.
 
     Raises:
         Invalid: the resources contain several phase graphs.

@@ -1,4 +1,10 @@
-"""Runs of a SQL store: events, checkpoints, artefacts, forks, names and readers."""
+"""Runs of a SQL store: their events, checkpoints, artefacts, forks and names, and readers that follow them.
+
+A run is the execution of a rollout, in one or more attempts. A version is the number of an event in the run. A fork
+starts an attempt that builds on an earlier attempt, its base. A view is a selection of a run's events, such as those of
+one attempt and of the attempts on which it builds. The head is the attempt whose view is the current state of the run.
+A phase graph declares the phases of a run. A flow is a group of runs under one name.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +82,7 @@ class SQLRuns(StoreRuns):
         arguments.part_of_history(query.after, query.limit)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunEventPage:
-            # The query reads one row more than the limit to find out whether there are more.
+            # The query reads one row more than the limit, to find out whether the view has more events.
             most = -1 if query.limit < 0 else query.limit + 1
             rows = await run_views.events(
                 self.core.dialect,
@@ -135,7 +141,7 @@ class SQLRuns(StoreRuns):
                 yield frame
 
     def source(self, rollout_id: str, *, bodies: bool) -> RunSource:
-        """Return the source of a run for a reader that follows it."""
+        """Return the source from which a reader that follows a run gets events."""
         return RunSource(self.core, rollout_id, bodies=bodies)
 
     def following(
@@ -149,7 +155,7 @@ class SQLRuns(StoreRuns):
         masks: bool = True,
         goes_on: bool = True,
     ) -> Following:
-        """Return a reader of a run; the arguments are those of `follow` and `Following`."""
+        """Return a reader that follows a run. `follow` and `Following` describe the arguments."""
         arguments.text(rollout_id, "rollout_id")
         arguments.whole(after, "after", "a version of the run: 0, 1, 2 …", 0)
         if until is not None:
@@ -314,11 +320,11 @@ class SQLRuns(StoreRuns):
         return ArtifactRef(**fields)
 
     async def _phase_graph(self, rollout_id: str, given: PhaseGraph | None) -> PhaseGraph | None:
-        """Return the given phase graph, or else the one among the run's resources; None if there is none.
+        """Return the given phase graph, or else the phase graph among the run's resources; None without either.
 
         Raises:
             NotFound: the rollout does not exist.
-            Invalid: the argument is not a phase graph, or the resources contain several.
+            Invalid: the argument is not a phase graph, or the resources contain several phase graphs.
         """
         if arguments.phase_graph(given) is not None:
             return given
@@ -454,7 +460,7 @@ class SQLRuns(StoreRuns):
             views = [
                 await run_views.events(self.core.dialect, session, rollout_id, View("seen", each)) for each in (a, b)
             ]
-            # Events that both views contain are equal, so their payload is not read.
+            # An event that both views contain is the same in both, so its payload is not compared and not read.
             common = {row[0] for row in views[0]} & {row[0] for row in views[1]}
             before, after = [await run_reads.with_responses(self.core.dialect, session, rows, common) for rows in views]
             fork = forks[b]
@@ -469,8 +475,8 @@ class SQLRuns(StoreRuns):
         """Return the id of the rollout with this name: a rollout id, the id of an imported run, or a flow id.
 
         Raises:
-            NotFound: no run has this name.
-            Conflict: the flow has several runs.
+            NotFound: no run and no flow has this name.
+            Conflict: the name is the id of a flow with several runs.
         """
 
         async def read(session: ReadSession) -> str:

@@ -1,4 +1,8 @@
-"""Store on a SQL database. Each method is one command for the writer or one query for the readers."""
+"""Store on a SQL database. Most methods execute one command, which the writer commits, or one read of the database.
+
+A method whose idempotency key was used before gets a `Repeat` instead of a result, and `store.sql.replies` reads the
+first result. A command returns a *view*, which contains copies of rows and payload; `rollout_mapping` makes models.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,7 @@ register("postgresql", Postgres)
 
 
 class SQLStore(SQLReads, Store):
-    """A partition of a SQL database. Open it with `await open_store(url)`."""
+    """A partition of a SQL database, which is a separate store in it. Open it with `await open_store(url)`."""
 
     def __init__(
         self,
@@ -97,11 +101,16 @@ class SQLStore(SQLReads, Store):
         read_only: bool = False,
         beside: SQLStore | None = None,
     ) -> Self:
-        """Open a store by its URL; see `store.open_store`.
+        """Open a store by its URL. `store.open_store` describes all arguments except `beside`.
 
         Args:
-            url: see `open_store`, also for the other arguments.
-            beside: another partition of the same database, whose connections are shared if possible.
+            url: see `open_store`.
+            clock: see `open_store`.
+            scan_debounce_seconds: see `open_store`.
+            create: see `open_store`.
+            read_only: see `open_store`.
+            beside: an open store of another partition of the same database. The new store shares the connections of
+                `beside` if the database allows it.
         """
         parsed = parse(url)
         dialect = dialect_for(parsed)(parsed, clock, read_only=read_only)
@@ -204,7 +213,7 @@ class SQLStore(SQLReads, Store):
     ) -> list[AttemptedRollout]:
         if arguments.whole(limit, "limit", "a number of rollouts") <= 0:
             return []
-        # One call claims at most this many rollouts; a caller that needs more calls again.
+        # One call claims at most `MAX_CALL_ITEMS` rollouts. A caller that needs more rollouts must call again.
         claims = await self.queue.claim(min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
         return await replies.claims(self, claims) if isinstance(claims, Repeat) else self.queue.hand_out(claims)
 
@@ -274,15 +283,16 @@ class SQLStore(SQLReads, Store):
         return span.model_copy(update={"sequence_id": recorded[0][1]}) if recorded else None
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Store spans as `add_many_spans` does; return (index in the call, sequence_id) of each new span.
+        """Store spans as `add_many_spans` does; return a pair (index in the call, sequence_id) for each new span.
 
         Args:
-            spans: the spans, of any attempts.
-            number: whether each span gets the next number of its rollout, in the same transaction, instead of its own
-                number.
+            spans: the spans. They may belong to several attempts.
+            number: whether to replace the sequence_id of each span by the next free number of its rollout, in the
+                transaction that stores the span.
 
         Raises:
-            NotFound: a rollout or an attempt does not exist; the groups of spans before it are stored.
+            NotFound: a rollout or an attempt does not exist. The spans are stored in groups, one for each attempt, and
+                the groups before the first group without a rollout or an attempt are stored.
         """
         return await self.record(span_commands.record_spans(spans, number=number))
 
@@ -357,7 +367,7 @@ async def _published(reads: SQLReads, answer: Any) -> ResourcesUpdate:
 
 
 def _reopen(url: str, how: dict[str, Any]) -> SQLStore:
-    """Open the URL of a pickled store in this process."""
+    """Open the URL of a pickled store again, in the process that unpickles the store."""
     opened: list[SQLStore] = []
     failed: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Threads of a SQL store, for LangGraph checkpointers."""
+"""Threads of a SQL store, for LangGraph checkpointers: conversations of an agent, stored as checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.sql.mapping import threads as thread_mapping
 from store.validation import arguments
 
 _AT_ONCE = 50
-"""The number of checkpoints that a list reads at a time. A checkpoint may be large."""
+"""The maximum number of checkpoints that one read of `iterate_checkpoints` returns, because they may be large."""
 
 
 class SQLThreads(StoreThreads):

@@ -1,4 +1,9 @@
-"""Waiting calls and their wakeups. All code here runs in the store's event loop and polls only while a call waits."""
+"""Waiting calls and their wakeups.
+
+A waiting call waits until a rollout can be claimed, until rollouts have ended, or until the log has new events. A
+wakeup makes it check again. All code here runs in the store's event loop, and polls only while a call waits. A sweep
+ends overdue attempts: attempts without a sign of life, or beyond their time limit.
+"""
 
 import asyncio
 import contextlib
@@ -15,7 +20,8 @@ from store.journal.writer import Committed
 
 # A wakeup may get lost, so a waiting call checks again after this time.
 FALLBACK_SECONDS = 5.0
-# Each commit may change the time of the next sweep. That time is read once for many commits.
+# Each commit may change the time at which the next sweep is due. After a commit, the code waits this long before it
+# reads that time, so that one read serves many commits.
 _GATHERING_SECONDS = 0.05
 
 
@@ -28,7 +34,10 @@ class ClaimWaiter:
     is_keyed: bool = False
     """Whether the call has an idempotency key. Such a call must not get another call's claims."""
     future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Its result is None if the call should try again, or the claims of another call."""
+    """The future of the wakeup. Its result is None if the call should try to claim a rollout.
+
+    Otherwise the result contains claims that another call made but could not deliver.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +45,20 @@ class FinishWaiter:
     """A call that waits for rollouts to end."""
 
     missing: set[str]
+    """The ids of the rollouts that have not ended."""
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class WaitingCalls:
-    """Waiting calls, their wakeups, and the sweeps that continue while calls wait."""
+    """Waiting calls, their wakeups, and the sweeps that continue while calls wait.
+
+    Args:
+        wakeups: notifications of commits, to and from other processes.
+        depth: returns the number of rollouts in the queue.
+        ended: returns those of the given rollouts that have ended.
+        next_check: returns the seconds until a sweep is due; None while no attempt is active.
+        sweep: ends overdue attempts.
+    """
 
     def __init__(
         self,
@@ -67,7 +85,7 @@ class WaitingCalls:
     # -- wakeups -----------------------------------------------------------------------------------------------------
 
     def committed(self, working_set: WorkingSet, committed: Committed | None) -> None:
-        """Wake the calls that a commit of this process concerns, and announce it to other processes."""
+        """Wake the calls that wait for the changes in a commit of this process; announce it to other processes."""
         joined = 0
         for rollout_id, before in working_set.queued_before.items():
             state = working_set.rollouts[rollout_id]
@@ -92,7 +110,7 @@ class WaitingCalls:
                 waiter.event.set()
 
     def _wake_claimers(self, available: int) -> None:
-        """Wake as many calls as can succeed, the calls that have waited longest first."""
+        """Wake as many calls as the available rollouts suffice for, starting with those that have waited longest."""
         while available > 0 and self._claimers:
             waiter = self._claimers.popleft()
             if not waiter.future.done():
@@ -100,7 +118,7 @@ class WaitingCalls:
                 available -= waiter.limit
 
     async def _look_again(self) -> None:
-        """Read the changes of other processes, once for all waiting calls."""
+        """Read from the database what other processes have changed, once for all waiting calls, and wake them."""
         if self._claimers:
             self._wake_claimers(await self._depth())
         if self._finishers:
@@ -128,7 +146,11 @@ class WaitingCalls:
 
     @contextlib.contextmanager
     def in_line(self, waiter: ClaimWaiter) -> Generator[None]:
-        """Register a waiting claim. Read the queue only after this, or rollouts enqueued in between are missed."""
+        """Register a call that waits to claim rollouts.
+
+        The caller must read the queue after the registration. Otherwise it misses a rollout that is enqueued between
+        the read and the registration.
+        """
         if self._closed:
             raise Closed("waiting")
         self._claimers.append(waiter)
@@ -141,11 +163,14 @@ class WaitingCalls:
                 self._claimers.remove(waiter)
 
     def pass_on(self) -> None:
-        """Wake the next waiting call, because the woken call could not use its wakeup."""
+        """Wake the next call that waits to claim rollouts, because another such call could not use its wakeup."""
         self._wake_claimers(1)
 
     def hand_over(self, claims: list[Any], worker_id: str | None) -> bool:
-        """Pass unread claims to a waiting call of the same worker; return whether there was such a call."""
+        """Pass claims that did not reach their caller to a waiting call of the same worker, if there is one.
+
+        Return whether there was such a call.
+        """
         for waiter in self._claimers:
             if waiter.is_keyed or waiter.future.done():
                 continue
@@ -156,7 +181,7 @@ class WaitingCalls:
         return False
 
     def expect(self, rollout_ids: Iterable[str]) -> FinishWaiter:
-        """Register a wait for the end of these rollouts. Read their statuses only after this."""
+        """Register a call that waits for the end of these rollouts. The caller must read their statuses afterwards."""
         if self._closed:
             raise Closed("waiting")
         waiter = FinishWaiter(set(rollout_ids))
@@ -165,7 +190,7 @@ class WaitingCalls:
         return waiter
 
     def forget(self, waiter: FinishWaiter, rollout_ids: Iterable[str]) -> None:
-        """Remove the wait for these rollouts."""
+        """Remove the registration of a call that waited for the end of these rollouts."""
         for rollout_id in rollout_ids:
             waiters = self._finishers.get(rollout_id)
             if waiters is not None:
@@ -204,7 +229,7 @@ class WaitingCalls:
         await asyncio.gather(*self._attending, return_exceptions=True)
 
     async def leave(self) -> None:
-        """Stop listening and announcing. Called after the last commit."""
+        """Stop listening to other processes and announcing commits. It must be called after the last commit."""
         await self._wakeups.close()
 
     # -- while calls wait ----------------------------------------------------------------------------------------------
@@ -228,7 +253,8 @@ class WaitingCalls:
             if seconds is not None and seconds <= 0:
                 with contextlib.suppress(StoreError):
                     await self._sweep()
-                # An attempt that turned out to be alive is due later, never at once.
+                # If the sweep finds that an attempt is alive, it sets the time of the attempt's next check to a later
+                # time. So the next iteration does not sweep again at once.
                 wait = 0.01
             # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
             with contextlib.suppress(TimeoutError):

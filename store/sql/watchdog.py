@@ -1,4 +1,8 @@
-"""The watchdog, which gives up overdue attempts."""
+"""The watchdog, which ends overdue attempts.
+
+An attempt is overdue if it has exceeded its time limit, or has shown no sign of life for too long. A sweep is one
+search of the database for overdue attempts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,15 @@ class Read(Protocol):
 
 
 class Watchdog:
-    """Scheduler of sweeps. It decides when to search for overdue attempts; the writer ends them."""
+    """Scheduler of sweeps. It decides when to sweep. The sweep itself is a command that the store's writer executes.
+
+    Args:
+        dialect: the database.
+        read: runs a read of the store.
+        call: passes a command to the writer and returns the result.
+        debounce_seconds: the minimum time between two sweeps by `sweep_if_due`.
+        is_off: whether `sweep_if_due` does nothing.
+    """
 
     def __init__(
         self,
@@ -53,7 +65,7 @@ class Watchdog:
         return time.monotonic() - self.swept_at >= self.debounce_seconds
 
     async def sweep(self) -> int:
-        """Give up the overdue attempts and return their number."""
+        """End the overdue attempts and return their number."""
         return await self._call(Sweep(actor="watchdog"))
 
     async def seconds_to_next_check(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Commands that annotate a rollout, made from arguments that are checked and encoded here."""
+"""Commands that annotate a rollout with labels and notes, made from arguments that are checked and encoded here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MAX_NOTE_BYTES: Final = 64 * 1024
 
 # Control characters, and characters that end a line or a paragraph.
 _UNPRINTABLE: Final = frozenset({"Cc", "Zl", "Zp"})
-# The maximum size of all labels in bytes, escaped as JSON, so that `data` stays within its limit.
+# The maximum size in bytes of all labels of a call, escaped as JSON. They are stored in the `data` of one event, whose
+# size is limited to 8 KiB.
 _MOST_BYTES: Final = 8000
 
 
@@ -69,7 +70,7 @@ def check_label(label: str, path: str) -> None:
     """Check a label.
 
     Raises:
-        Invalid: the label is empty, or has spaces at an end or control characters.
+        Invalid: the label is empty, has spaces at its beginning or end, or contains control characters.
         TooLarge: the label is longer than 64 bytes.
     """
     check_text(label, path, MAX_LABEL_BYTES)
@@ -80,7 +81,7 @@ def check_label(label: str, path: str) -> None:
 
 
 def _escaped(label: str) -> int:
-    # Quotes and backslashes take two bytes in JSON. Each label needs two quotes and a comma.
+    # Quotes and backslashes take two bytes in JSON. In the list, each label also needs two quotes and a comma.
     return len(label.encode()) + label.count('"') + label.count("\\") + 3
 
 

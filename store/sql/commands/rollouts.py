@@ -1,4 +1,7 @@
-"""Commands made from arguments, which are checked, encoded, compressed and hashed here, before the writer gets them."""
+"""Commands about rollouts, attempts, span numbers, resources and workers.
+
+The arguments are checked, encoded, compressed and hashed here, before the writer, which executes commands, gets them.
+"""
 
 import math
 import socket
@@ -54,7 +57,7 @@ _SHARED_EMPTY_LIST: list[str] = []
 
 
 def owner() -> Json:
-    """Return the identity of this process: host, pid and start time in µs, which distinguishes a reused pid."""
+    """Return the identity of this process: host, pid and start time in µs. The time differs if a pid is used again."""
     return _owner(process.number)
 
 
@@ -74,7 +77,7 @@ def _started_at(pid: int) -> int:
 
 
 def enqueue(requests: Sequence[EnqueueRolloutRequest]) -> Enqueue:
-    """Return the command that creates waiting rollouts."""
+    """Return the command that creates rollouts in the queue."""
     check_call(len(requests), 0, "rollouts")
     items: list[NewRollout] = []
     size = 0
@@ -93,7 +96,7 @@ def enqueue(requests: Sequence[EnqueueRolloutRequest]) -> Enqueue:
 def enqueue_one(
     input_: Any, mode: Any, resources_id: Any, config: RolloutConfig | None, metadata: dict[str, Any] | None
 ) -> Enqueue:
-    """Return the command that creates one waiting rollout."""
+    """Return the command that creates one rollout in the queue."""
     return Enqueue(items=[_new_rollout(input_, mode, resources_id, config, metadata, "")])
 
 
@@ -207,7 +210,7 @@ def claim(limit: int, worker_id: str | None) -> Claim:
 
 
 def start_attempt(rollout_id: str, worker_id: str | None) -> StartAttempt:
-    """Return the command that starts another attempt."""
+    """Return the command that starts another attempt of a rollout."""
     return StartAttempt(
         rollout_id=_id(rollout_id, "rollout_id"),
         attempt_id=ids.attempt_id(),
@@ -264,7 +267,7 @@ def _error(given: Any, status: Any) -> Json:
 
 
 def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
-    """Return the command that takes span numbers."""
+    """Return the command that reserves one span number for each of the given rollout ids."""
     checked = [_id(rollout_id, "rollout_id") for rollout_id in rollout_ids]
     check_call(len(checked), 0, "rollout_attempt_ids")
     return NumberSpans(rollout_ids=checked)
@@ -274,7 +277,7 @@ def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
 
 
 def publish(resources_id: str | None, resources: Any) -> PublishResources:
-    """Return the command that publishes resources, under a fresh id if none is given."""
+    """Return the command that publishes resources under the given id, or under a new id if the id is None."""
     checked = _checked(_NAMED_RESOURCES, resources, "resources")
     body = body_of({"resources": {name: value.model_dump() for name, value in checked.items()}}, "")
     return PublishResources(
@@ -287,7 +290,7 @@ def publish(resources_id: str | None, resources: Any) -> PublishResources:
 def beat(worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> BeatWorker:
     """Return the command that records a worker's heartbeat."""
     if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
-        raise TypeError("heartbeat_stats is None; leave it out to keep the last ones")
+        raise TypeError("heartbeat_stats is None; leave it out to keep the stored statistics")
     text = None
     if not isinstance(heartbeat_stats, Unset):
         if not isinstance(heartbeat_stats, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -305,9 +308,9 @@ def _config(given: Any, path: str) -> Json:
     config: RolloutConfig = RolloutConfig() if given is None else _checked(_CONFIG, given, f"{path}config")
     for name in ("timeout_seconds", "unresponsive_seconds"):
         value = getattr(config, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise Invalid(f"{path}config.{name}", f"{value} is not a duration of 0 or more; leave it out for no limit")
-    # The keys are sorted as they are stored, so that equal configs have equal texts.
+        if value is not None and not math.isfinite(value):
+            raise Invalid(f"{path}config.{name}", f"{value} is not a duration; leave it out for no limit")
+    # The keys have the order in which they are stored, so that equal configs have equal texts.
     return {
         "max_attempts": config.max_attempts,
         "retry_condition": list(config.retry_condition) or _SHARED_EMPTY_LIST,

@@ -1,4 +1,9 @@
-"""Commands about runs, made from arguments that are checked, encoded, compressed and hashed here."""
+"""Commands about runs, made from arguments that are checked, encoded, compressed and hashed here.
+
+A run is the execution of a rollout, in one or more attempts. A phase is a group of steps of the run. A fork starts an
+attempt that builds on an earlier one. An event in the log has `data`, a JSON object of at most 8 KiB, and a body, which
+contains its payload. A fact is the content of `data`. A blob is a text that is stored outside the body, under its hash.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +83,7 @@ def _run_event(event: RunEvent, attempt_id: str, path: str) -> NewRunFact:
             del payload[name]
             blobs.append(blob)
             setattr(fact, f"{name}_sha256", blob.sha256.hex())
-    # In an event that is not a phase, these fields have no meaning for the store, so they are payload.
+    # Only in events about a phase do these fields have a meaning for the store. In this event, they are payload.
     payload |= {name: value for name in ("cascade", "reason") if (value := fields[name]) is not None}
     if len(event.metrics or ()) > _FEW_METRICS:
         _check_data(fact, f"{path}metrics")
@@ -129,7 +134,7 @@ def checkpoint(
     external: Mapping[str, Any] | None,
     key: str | None,
 ) -> AppendToRun:
-    """Return the command that saves a checkpoint, or records the reason why it was rejected."""
+    """Return the command that saves a checkpoint, or that records why the checkpoint was rejected."""
     scope, after_phase = check_text(taken.scope, "scope"), _name(taken.after_phase, "after_phase")
     check_text(name, "name")
     if taken.rejection is not None:
@@ -199,7 +204,7 @@ def fork(
     supersede: bool,
     worker_id: str | None,
 ) -> Fork:
-    """Return the command that starts the attempt of a plan."""
+    """Return the command that starts the attempt of a fork, as planned."""
     fact = AttemptForked(
         attempt_id=ids.attempt_id(),
         kind=plan.kind,
@@ -232,7 +237,7 @@ def fork(
 
 
 def _metadata(plan: ForkPlan, told: Json) -> Body:
-    """Return the metadata of a plan's attempt, which contain a `store.models.Fork` under `fork`."""
+    """Return the metadata for the attempt of a fork. The key `fork` contains a `store.models.Fork` as JSON."""
     fork = plan.model_dump(include=set(ForkTold.model_fields)) | told
     raw = dumps_fields({"metadata": {"fork": fork}}, "")
     check_call(0, len(raw), "state_patch")
@@ -271,7 +276,7 @@ def _object(value: Mapping[str, Any] | None) -> Json | None:
 
 
 def _payload(value: dict[str, Any], path: str) -> Body | None:
-    """Return the body of a payload; None if it is empty."""
+    """Return the body that contains a payload; None if the payload is empty."""
     if not value:
         return None
     raw = dumps_fields(value, path)
@@ -280,10 +285,10 @@ def _payload(value: dict[str, Any], path: str) -> Body | None:
 
 
 def _check_data(fact: Any, path: str) -> None:
-    """Check that the data of a fact fit into the log. Payload is stored separately and not counted.
+    """Check that a fact fits into `data`. Payload is stored in the body and not counted.
 
     Raises:
-        TooLarge: the data have more than 8 KiB.
+        TooLarge: the fact has more than 8 KiB.
     """
     size = len(encode(fact).encode())
     if size > span_commands.MAX_DATA_BYTES:

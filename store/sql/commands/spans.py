@@ -1,6 +1,8 @@
 """Commands that record spans.
 
-The spans are checked, encoded, compressed and hashed here, before the writer gets them.
+The spans are checked, encoded, compressed and hashed here, before the writer gets them. The event of a span has `data`,
+a JSON object whose size is limited, and a body, which contains the rest of the span as payload. A fact is the content
+of `data`.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ MAX_SPAN_NAME_BYTES = 1024
 MAX_STATUS_MESSAGE = 200
 MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
-# With at most this many rewards, the limits of names and ids keep `data` within its limit.
+# With at most this many rewards, `data` cannot exceed its limit, because the lengths of names and ids are limited too.
 _FEW_REWARDS = 4
-# The values that come from a span's attributes are the last fields of its fact, in the same order.
+# The values that are read from a span's attributes are the last fields of its fact, in the same order.
 _SAID = semconv.SpanSummary._fields
 assert tuple(field.name for field in fields(SpanRecorded))[-len(_SAID) :] == _SAID
 _TEXTS_SAID = _SAID[3:]
@@ -46,7 +48,7 @@ def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
     items: list[NewSpan] = []
     size = 0
     for index, span in enumerate(spans):
-        # `isinstance` of a pydantic model takes longer than most other steps, so it comes second.
+        # `isinstance` takes long for a pydantic model, so it is called only for other types than `Span`.
         if type(span) is not Span and not isinstance(span, Span):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise Invalid(f"spans[{index}]", f"is {type(span).__name__}, not a Span")
         item = new_span(span, "span." if len(spans) == 1 else f"spans[{index}].")
@@ -57,7 +59,7 @@ def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
 
 
 def new_span(span: Span, path: str) -> NewSpan:
-    """Return the recorded form of a span. Error messages put `path` before the names of its fields."""
+    """Return the form of a span that is recorded. Error messages put `path` before the names of the span's fields."""
     sequence_id, name, status = span.sequence_id, span.name, span.status
     if not -MAX_SEQUENCE_ID <= sequence_id <= MAX_SEQUENCE_ID:
         raise TooLarge(f"{path}sequence_id", abs(sequence_id), MAX_SEQUENCE_ID, "in size")
@@ -95,7 +97,11 @@ def new_span(span: Span, path: str) -> NewSpan:
 
 
 def _check_texts(span: Span, said: semconv.SpanSummary, path: str) -> None:
-    """Check that the texts, except the rollout's id, can be stored; the error contains the first that cannot."""
+    """Check that the texts of a span can be stored, except its rollout's id.
+
+    Raises:
+        Invalid, TooLarge: a text cannot be stored; the error is about the first such text.
+    """
     for field in ("attempt_id", "trace_id", "span_id"):
         check_text(getattr(span, field), path + field)
     check_text(span.name, f"{path}name", MAX_SPAN_NAME_BYTES)
@@ -118,12 +124,12 @@ def _payload_of(span: Span) -> Json:
     }
     if resource.__pydantic_extra__:
         payload["resource"].update(resource.__pydantic_extra__)
-    # Most spans have no contexts. Contexts that are left out are read as null.
+    # Most spans have no contexts. A context that the payload does not contain is read as null later.
     if span.context is not None:
         payload["context"] = plain(span.context)
     if span.parent is not None:
         payload["parent"] = plain(span.parent)
-    # The event's data contain the code and the beginning of the message, which is usually all of it.
+    # `data` contains the status code and the beginning of the status message, which is usually the whole message.
     if status.__pydantic_extra__ or len(status.description or "") > MAX_STATUS_MESSAGE:
         payload["status"] = plain(status)
     if span.__pydantic_extra__:
@@ -158,7 +164,10 @@ def body_of(payload: Json, path: str) -> Body:
 
 
 def record_received(received: Sequence[Received], *, number: bool = False) -> RecordSpans:
-    """Return the command that records received spans. Result and errors equal those of `record_spans` for models."""
+    """Return the command that records spans received as OTLP.
+
+    The command and the errors are the same as those of `record_spans` for the same spans as models.
+    """
     check_call(len(received), 0, "spans")
     resources: dict[Origin, bytes | None] = {}
     items: list[NewSpan] = []
@@ -177,7 +186,7 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
 
 
 def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
-    """Return the recorded form of a span; None if it may be invalid, so that the model has to check it."""
+    """Return the form of a span that is recorded. None if the span may be invalid; `new_span` must then check it."""
     attributes, events, links = dumps_plain(span.attributes), _listed(span.events), _listed(span.links)
     state = dumps_plain(span.trace_state) if span.trace_state else b"{}"
     extras = dumps_plain(span.extras) if span.extras else b"{}"

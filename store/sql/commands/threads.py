@@ -1,4 +1,9 @@
-"""Commands about threads, made from arguments that are checked, encoded, compressed and hashed here."""
+"""Commands about threads, made from arguments that are checked, encoded, compressed and hashed here.
+
+A thread is a conversation of an agent, stored as checkpoints. A channel is a named part of the agent's state, and a
+write is a value that a task of the agent stored for a channel after a checkpoint. An event in the log has `data`, whose
+size is limited to 8 KiB, and a body, which contains its payload. A blob is stored outside the body, under its hash.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +25,9 @@ BLOB_FROM: Final = 1024
 """The minimum length, in bytes, of values that are stored as blobs. Equal values share a blob."""
 
 MAX_PATH_BYTES: Final = 1024
-"""The maximum length of a task's path."""
+"""The maximum length of a task's path in bytes."""
 
-# With at most this many blobs, `data` stays within its limit; the body contains the other values.
+# The maximum number of blobs of an event, so that their hashes fit into `data`. The body contains the other values.
 _BLOBS_AT_MOST: Final = 48
 _WRITES_AT_ONCE: Final = 100
 _CHANNEL_BYTES: Final = 1500
@@ -30,7 +35,7 @@ _CHANNEL_BYTES: Final = 1500
 
 @dataclass(slots=True)
 class _Values:
-    """Values of a body. The longest ones are stored as blobs, and the body contains their hashes."""
+    """Values of a body. The longest values are stored as blobs, and the body contains only their hashes."""
 
     blobs: dict[str, Body] = field(default_factory=dict[str, Body])
     size: int = 0
@@ -105,7 +110,7 @@ def writes(
 
 
 def _parts(given: Mapping[int, ThreadWrite]) -> Iterator[list[ThreadWrite]]:
-    """Yield groups of writes that are small enough for the channels of a group to fit into `data`."""
+    """Yield groups of writes, each so small that the names of its channels fit into the `data` of one event."""
     part: list[ThreadWrite] = []
     size = 0
     for write in given.values():
@@ -158,7 +163,7 @@ def _item(fact: ThreadCheckpointSaved | ThreadWritesSaved, body: Json, values: _
 
 def _id(value: str, path: str) -> str:
     if not arguments.text(value, path):
-        raise Invalid(path, "is empty; give it an id")
+        raise Invalid(path, "is empty; give an id")
     return check_text(value, path)
 
 

@@ -1,4 +1,8 @@
-"""Models of the API, made from rows and payload.
+"""Conversion of database rows and payload to the models of the API.
+
+Payload, such as the input of a rollout, is stored as the *body* of an event; a row has the position of that event in
+the log. A *view* is what a command returns: copies of rows, with payload. A *page* is what a query returns: rows with
+further columns for payload. *Signals* are repeated heartbeats and polls, which are stored in tables of their own.
 
 The database's contents were validated when they were recorded and are not validated again. Validation would take the
 larger part of the time for a trace of a hundred spans. A field that an older version did not store gets the default.
@@ -50,10 +54,10 @@ _set = object.__setattr__
 
 
 def _trusted(kind: type[Model]) -> Callable[[Json], Model]:
-    """Return a function that makes a model from valid values in the order of its fields; unknown keys become extras.
+    """Return a function that makes a model from valid values, a dict in the order of the model's fields.
 
-    It does what `model_construct` does in a quarter of the time, because the model uses the given dict without copying
-    it.
+    Unknown keys become extra fields. The function does what `model_construct` does, in a quarter of the time, because
+    the model uses the given dict itself and not a copy.
     """
     names = set(kind.model_fields)
     defaults = {
@@ -124,7 +128,7 @@ def rollout_columns(row: Row) -> Json:
     rollout_id, start_at, end_at, mode, resources_id, status, config = _of_rollout(row)
     return {
         "rollout_id": rollout_id,
-        # The order is that of the model's fields. The caller sets the input later.
+        # The keys must have the order of the model's fields, so the input has its place here. The caller sets it later.
         "input": None,
         "start_time": start_at / 1_000_000,
         "end_time": _seconds(end_at),
@@ -139,7 +143,7 @@ def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | Non
     fields = rollout_columns(row)
     config = fields["config"]
     fields["input"] = None if input_body is None else input_body.get("input")
-    # A view contains the config as an object; a row contains it as text.
+    # A row of a view contains the config as an object; a row of the database contains it as JSON text.
     fields["config"] = _config.validate_json(config) if isinstance(config, str) else _config.validate_python(config)
     fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
     return fields
@@ -150,8 +154,8 @@ def rollout_model(row: Row, input_body: Json | None, metadata_body: Json | None)
 
     Args:
         row: the row, in the order of `ROLLOUT_COLUMNS`, with the config as JSON text or as an object.
-        input_body: the payload at its input position; None if it was removed.
-        metadata_body: the payload at its metadata position, usually the same object.
+        input_body: the body of the event that stored the input; None if the body was removed.
+        metadata_body: the body of the event that stored the metadata, usually the same object as `input_body`.
     """
     return _rollout(_rollout_fields(row, input_body, metadata_body))
 
@@ -164,12 +168,15 @@ def attempted_rollout_model(
 
 
 def sign_of_life(row: Row, beat_time: float | None, stamped_at: int | None) -> float | None:
-    """Return an attempt's last heartbeat in seconds: the heartbeat of its signal or of its row, whichever is later.
+    """Return the time of an attempt's last heartbeat in seconds.
+
+    There may be a heartbeat in the attempt's row and another in the table `attempt_signals`. The one that was stored
+    later counts.
 
     Args:
         row: the row, in the order of `ATTEMPT_COLUMNS`.
         beat_time: the heartbeat in `attempt_signals`.
-        stamped_at: the time at which that heartbeat was stored, in µs; None if there is none.
+        stamped_at: when `beat_time` was stored, in µs; None if `attempt_signals` has no heartbeat.
     """
     known, known_at = _signs_of_life(row)
     return beat_time if stamped_at is not None and stamped_at > (known_at or 0) else known
@@ -181,7 +188,7 @@ def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Js
     Args:
         row: the row, in the order of `ATTEMPT_COLUMNS`.
         last_heartbeat_time: the last heartbeat, in seconds since the epoch.
-        metadata_body: the payload at its metadata position, if it has one.
+        metadata_body: the body of the event that stored the attempt's metadata; None if there is none.
     """
     rollout_id, attempt_id, sequence_id, start_at, end_at, status, worker_id = _of_attempt(row)
     return _attempt(
@@ -200,7 +207,7 @@ def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Js
 
 
 def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
-    """Return the model of a decision's result, with the attempt if the view has one."""
+    """Return the rollout in a view, with the attempt if the view has one."""
     input_body = payload_of(view.input)
     metadata_body = input_body if view.metadata is view.input else payload_of(view.metadata)
     if view.attempt is None:
@@ -209,14 +216,14 @@ def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:
 
 
 def attempted_of_view(view: RolloutView) -> AttemptedRollout:
-    """Return the model of the result of a call that started an attempt."""
+    """Return the rollout and its attempt from the view that a command returned after starting the attempt."""
     rollout = rollout_of_view(view)
-    assert isinstance(rollout, AttemptedRollout)  # such a result has the attempt
+    assert isinstance(rollout, AttemptedRollout)  # such a view has an attempt
     return rollout
 
 
 def attempt_of_view(view: AttemptView) -> Attempt:
-    """Return the model of a decision's result."""
+    """Return the attempt in a view."""
     return attempt_model(view.row, view.sign_of_life, payload_of(view.metadata))
 
 
@@ -228,9 +235,9 @@ def plain_rollout_of_page(row: Row) -> Rollout:
 def rollout_of_page(row: Row) -> Rollout | AttemptedRollout:
     """Return the rollout in a row of `pages.rollouts`, with its latest attempt if it has one.
 
-    The row contains the columns of the rollout and of the attempt (nulls if there is none), beat_time and stamped_at of
-    the attempt's signal, and the codec and the bytes of three bodies: the rollout's input, the rollout's metadata and
-    the attempt's metadata.
+    The row contains the columns of the rollout, the columns of the attempt (nulls if there is none), beat_time and
+    stamped_at of the attempt's signal, and the codec and the bytes of three bodies. These are the bodies with the
+    rollout's input, the rollout's metadata and the attempt's metadata.
     """
     attempt = attempt_beside(row)
     if attempt is None:
@@ -254,7 +261,11 @@ def _rollout_payloads(row: Row) -> tuple[Json | None, Json | None]:
 
 
 def attempt_of_page(row: Row) -> Attempt:
-    """Return the attempt in a row of `pages.attempts`: its columns, beat_time, stamped_at, codec and bytes."""
+    """Return the attempt in a row of `pages.attempts`.
+
+    The row contains the columns of the attempt, beat_time and stamped_at of its signal, and the codec and the bytes of
+    the body with its metadata.
+    """
     beat_time, stamped_at, codec, stored = row[_ATTEMPT_WIDTH:]
     return attempt_model(row, sign_of_life(row, beat_time, stamped_at), payload(codec, stored))
 
@@ -283,7 +294,7 @@ def resources_model(row: Row, body: Json | None) -> ResourcesUpdate:
 
     Args:
         row: the row, in the order of `RESOURCES_COLUMNS`.
-        body: the payload at its body position; None makes an empty set.
+        body: the body of the event that stored the resources; None makes an empty set.
     """
     resources_id, create_at, update_at, version = _of_resources(row)
     return ResourcesUpdate.model_construct(
@@ -291,18 +302,18 @@ def resources_model(row: Row, body: Json | None) -> ResourcesUpdate:
         create_time=create_at / 1_000_000,
         update_time=update_at / 1_000_000,
         version=version,
-        # The tag of a resource determines its class.
+        # This is validated, because the value of `resource_type` determines the class of each resource.
         resources=_named_resources.validate_python({} if body is None else body["resources"]),
     )
 
 
 def resources_of_view(view: ResourcesView) -> ResourcesUpdate:
-    """Return the model of a decision's result."""
+    """Return the set of resources in a view."""
     return resources_model(view.row, payload_of(view.body))
 
 
 def resources_of_page(row: Row) -> ResourcesUpdate:
-    """Return the resources in a row of `pages.resources`: the columns of the table, codec and bytes."""
+    """Return the resources in a row of `pages.resources`: the table's columns, and codec and bytes of the body."""
     return resources_model(row, payload(row[_RESOURCES_WIDTH], row[_RESOURCES_WIDTH + 1]))
 
 
@@ -311,7 +322,7 @@ def worker_model(row: Row, signals: Row | None) -> Worker:
 
     Args:
         row: the row, in the order of `WORKER_COLUMNS`.
-        signals: its signals, in the order of `SIGNALS_COLUMNS`; None or only nulls if it has sent none.
+        signals: the signals of the worker, in the order of `SIGNALS_COLUMNS`; None or only nulls if there are none.
     """
     worker_id, status, busy_at, idle_at, rollout_id, attempt_id = _of_worker(row)
     stats, heartbeat_at, dequeue_at, busy_again_at, idle_again_at = _of_signals(signals or _SILENT)
@@ -331,12 +342,12 @@ def worker_model(row: Row, signals: Row | None) -> Worker:
 
 
 def worker_of_view(view: WorkerView) -> Worker:
-    """Return the model of a decision's result."""
+    """Return the worker in a view."""
     return worker_model(view.row, view.signals)
 
 
 def worker_of_page(row: Row) -> Worker:
-    """Return the worker in a row of `pages.workers`: the columns of the table, then those of its signals."""
+    """Return the worker in a row of `pages.workers`: the columns of the table, then the columns of the signals."""
     return worker_model(row, row[_WORKER_WIDTH:])
 
 
@@ -351,7 +362,7 @@ def span_model(row: Row, body: Json | None) -> Span:
     Args:
         row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time,
             status_code, status_message, and further columns of the table.
-        body: the payload, a dict that this function changes and the model then uses; None makes a span without
+        body: the payload. This function changes this dict, and the model then uses it. None makes a span without
             attributes.
     """
     rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
@@ -381,7 +392,7 @@ def span_model(row: Row, body: Json | None) -> Span:
     }
     _set(span, "__dict__", fields)
     _set(span, "__pydantic_fields_set__", _SPAN_FIELDS)
-    # The remaining keys are unknown to the API.
+    # The keys that remain in the dict are extra fields, which the model does not declare.
     _set(span, "__pydantic_extra__", held)
     _set(span, "__pydantic_private__", None)
     return span
@@ -392,7 +403,7 @@ def _link_of(values: Json) -> Link:
 
 
 def span_of_page(row: Row) -> Span:
-    """Return the span in a row of `pages.spans`: the columns of the table, codec and bytes."""
+    """Return the span in a row of `pages.spans`: the table's columns, and codec and bytes of the body."""
     return span_model(row, payload(row[-2], row[-1]))
 
 

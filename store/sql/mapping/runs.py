@@ -1,4 +1,9 @@
-"""Models of runs, made from rows and payload."""
+"""Conversion of database rows and payload to the models of runs.
+
+A run is the execution of a rollout, in one or more attempts. A fork starts an attempt that builds on an earlier one.
+The head is the attempt that represents the current state of the run. A body is the stored payload of an event; texts
+that are long are stored outside the body, under their hashes.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +36,20 @@ def _json(text: str | None) -> Any:
 
 
 def view_event(row: Row) -> ViewEvent:
-    """Return an event without payload, from a row of `run_views.events`."""
+    """Convert a row of `run_views.events` to an event without payload."""
     version, _, kind, node_id, scope, parent, phase, _, node_exec, status, _, metrics, _, response, attempt = row[:15]
     return ViewEvent(version, attempt, kind, scope, node_id, parent, phase, node_exec, status, _json(metrics), response)
 
 
 def event(rollout_id: str, row: Row, body: Json | None, texts: Mapping[str, str]) -> RunEventRow:
-    """Return an event from a row of `run_views.events`, its body, and its long texts by their hashes."""
+    """Convert a row of `run_views.events` to an event with payload.
+
+    Args:
+        rollout_id: the id of the run.
+        row: the row.
+        body: the body of the event; None if there is none or if payload was not requested.
+        texts: long prompts and responses of this and other events, by their hashes.
+    """
     version, position, kind, node_id, scope, parent_node_id, phase, agent, node_exec, status, service, metrics = row[
         :12
     ]
@@ -93,18 +105,18 @@ def _checkpoint_fields(rollout_id: str, row: Row) -> Json:
 
 
 def checkpoint(rollout_id: str, row: Row) -> CheckpointRef:
-    """Return a checkpoint without its state, from a row of `run_views.checkpoints`."""
+    """Convert a row of `run_views.checkpoints` to a checkpoint without its state."""
     return CheckpointRef.model_construct(**_checkpoint_fields(rollout_id, row))
 
 
 def snapshot(rollout_id: str, row: Row, body: Json | None) -> Snapshot:
-    """Return a checkpoint with its state, from a row of `run_views.checkpoints` and its body."""
+    """Convert a row of `run_views.checkpoints`, and the body with the state, to a checkpoint with its state."""
     state = None if body is None else body.get("state")
     return Snapshot.model_construct(**_checkpoint_fields(rollout_id, row), state=state)
 
 
 def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None) -> Artifact:
-    """Return an artefact with its content, from a row of `run_views.artifacts` and its body."""
+    """Convert a row of `run_views.artifacts`, and the body with the content, to an artefact with its content."""
     version, position, artifact_id, scope, name, phase, media_type, _, attempt = row[:9]
     return Artifact.model_construct(
         artifact_id=artifact_id,
@@ -124,7 +136,7 @@ def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None)
 
 
 def made(row: Row, until: int) -> ArtifactRef:
-    """Return an artefact from a row of `queries.runs.made_for`, without retractions after the position `until`."""
+    """Convert a row of `queries.runs.made_for` to an artefact. A retraction after the position `until` is ignored."""
     artifact_id, rollout_id, group_id, version, position, at, attempt, scope, name, phase, media_type, retracted = row
     return ArtifactRef.model_construct(
         artifact_id=artifact_id,
@@ -143,7 +155,7 @@ def made(row: Row, until: int) -> ArtifactRef:
 
 
 def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) -> Fork:
-    """Return a fork, from a row of `queries.runs.forks`, its body, and the run's checkpoints by their ids."""
+    """Convert a row of `queries.runs.forks`, the body of its event, and the run's checkpoints by id to a fork."""
     data, body = orjson.loads(row[2]), body or {}
     return Fork(
         kind=data["kind"],
@@ -167,12 +179,13 @@ class RunAttempts:
     """The attempts of a run, with their forks and their numbers of events."""
 
     head: int | None
+    """The number (`sequence_id`) of the head; None before the first attempt."""
     attempts: Sequence[Row]
     """Rows of `queries.runs.attempts`."""
     forks: Mapping[int, Fork]
-    """The forks by version."""
+    """The forks, by the version (the number in the run) of the event that recorded the fork."""
     event_counts: Mapping[int, int]
-    """The number of run events by attempt."""
+    """The number of run events of each attempt, by the attempt's number."""
 
     def nodes(self) -> list[AttemptNode]:
         """Return one `AttemptNode` per attempt."""

@@ -1,4 +1,9 @@
-"""Conversion of rows and payload to the models of threads: conversations of an agent, stored as checkpoints."""
+"""Conversion of database rows and payload to the models of threads.
+
+A thread is a conversation of an agent, stored as checkpoints. A channel is a named part of the agent's state, and a
+write is a value that a task of the agent stored for a channel after a checkpoint. A body is the payload of an event of
+the log. A blob is a value that is stored outside the body, under its hash.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ _PLACE = ("thread_id", "ns", "checkpoint_id")
 
 
 async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> list[ThreadCheckpoint]:
-    """Return the checkpoints of these rows, with their payload and their writes."""
+    """Return the checkpoints in these rows, each with its payload and its writes, which are read from the session."""
     if not rows:
         return []
     threads, ids = {row[_CHECKPOINT["thread_id"]] for row in rows}, {row[_CHECKPOINT["checkpoint_id"]] for row in rows}
@@ -40,28 +45,28 @@ async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> 
 
 
 def summary(rollout_id: str, row: Row) -> ThreadSummary:
-    """Return a thread of a rollout, from a row of `queries.threads.threads_of`."""
+    """Convert a row of `queries.threads.threads_of` to the summary of a thread of a rollout."""
     thread_id, checkpoints, latest, step, at = row
     scope = thread_id.removeprefix(rollout_id).removeprefix(":") or None
     return ThreadSummary(thread_id, scope, checkpoints, latest, step, at / 1_000_000)
 
 
 class _Values:
-    """Values of threads, read from the bodies of events or from the blobs that they name."""
+    """Values of threads, from the bodies of events or from the blobs that the bodies name."""
 
     def __init__(self, payloads: Mapping[int, Json], blobs: Mapping[str, tuple[int, bytes]]) -> None:
         self._payloads = payloads
         self._blobs = blobs
 
     def payload(self, position: int) -> Json:
-        """Return the body of the event at a position."""
+        """Return the body of the event at a position of the log."""
         found = self._payloads.get(position)
         if found is None:
             raise Corrupt(f"event {position}", "no body", "the body of a checkpoint or a write of a thread")
         return found
 
     def typed(self, value: Json) -> Typed:
-        """Return a value as its serializer wrote it."""
+        """Return a value of a channel as LangGraph's serializer wrote it: the name of the format, and the bytes."""
         name = value.get("sha256")
         if name is None:
             return value["type"], base64.b64decode(value["base64"])

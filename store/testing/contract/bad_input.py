@@ -114,7 +114,7 @@ class BadInputContract:
 
     async def test_limits_that_are_no_numbers_are_refused(self, store: Store) -> None:
         for name in ("timeout_seconds", "unresponsive_seconds"):
-            for value in (float("nan"), float("inf"), -5.0):
+            for value in (float("nan"), float("inf")):
                 fields: dict[str, Any] = {name: value}
                 with pytest.raises(ValueError, match=name):
                     await store.enqueue_rollout(1, config=RolloutConfig(**fields))
