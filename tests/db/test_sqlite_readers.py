@@ -213,6 +213,57 @@ def test_a_program_that_ends_while_it_reads_interrupts_the_read(path: Path, way:
     asyncio.run(used_again())
 
 
+@pytest.mark.parametrize("cancels", [2, 5])
+def test_a_read_that_is_cancelled_again_while_it_ends_kills_no_thread(path: Path, cancels: int) -> None:
+    """anyio cancels a server's task again and again until the task ends, and the end of a loop cancels it once more."""
+    readers, threads, go_on = Readers(path), list[threading.Thread](), threading.Event()
+
+    async def read(begun: asyncio.Event) -> None:
+        async with readers.lease(snapshot=False) as session:
+            threads.append(await _thread_of(session))
+            begun.set()
+            # No interrupt ends this call of the connection's thread.
+            await session.do(lambda _: go_on.wait(60))
+
+    async def main() -> None:
+        begun = asyncio.Event()
+        reading = asyncio.create_task(read(begun))
+        await begun.wait()
+        for _ in range(cancels):
+            reading.cancel()
+            await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_later(0.1, go_on.set)
+
+    asyncio.run(main())
+    assert not threads[0].is_alive()
+    asyncio.run(_can_lend_all(readers))
+    asyncio.run(readers.close())
+
+
+def test_a_loop_that_ends_while_a_snapshot_ends_kills_no_thread(path: Path) -> None:
+    readers, threads, go_on = Readers(path), list[threading.Thread](), threading.Event()
+
+    async def slow(begun: asyncio.Event) -> None:
+        async with readers.lease(snapshot=True) as session:
+            threads.append(await _thread_of(session))
+            busy = asyncio.ensure_future(session.do(lambda _: go_on.wait(60)))
+            asyncio.get_running_loop().call_later(0.2, go_on.set)
+            begun.set()
+        await busy
+
+    async def main() -> None:
+        begun = asyncio.Event()
+        reading = asyncio.create_task(slow(begun))
+        await begun.wait()
+        await asyncio.sleep(0.01)
+        assert not reading.done()
+
+    asyncio.run(main())
+    assert not threads[0].is_alive()
+    asyncio.run(_can_lend_all(readers))
+    asyncio.run(readers.close())
+
+
 async def test_a_read_that_is_cancelled_and_goes_on_gives_no_busy_connection_back(readers: Readers) -> None:
     async with readers.lease(snapshot=False) as session:
         with pytest.raises(TimeoutError):

@@ -80,6 +80,25 @@ def _in_daemon_thread(function: Callable[[], Done]) -> Future[Done]:
     return answer
 
 
+async def _wait_until_closed(closed: Future[None]) -> None:
+    """Wait until a connection is closed, also if the caller is cancelled meanwhile.
+
+    A caller that left earlier could close its event loop before the connection's thread has passed a result to the
+    loop, and the thread would die. Cancel scopes of anyio and the end of `asyncio.run` cancel a task that waits already
+    because it was cancelled.
+    """
+    waiting = asyncio.wrap_future(closed)
+    cancelled: asyncio.CancelledError | None = None
+    while not waiting.done():
+        try:
+            # `wait` does not cancel the future that it waits for.
+            await asyncio.wait([waiting])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
 class SQLiteReader(ReadSession):
     """A read-only session on a connection of aiosqlite. The connection has its own thread.
 
@@ -116,7 +135,7 @@ class SQLiteReader(ReadSession):
             self.leave()
             raise
         except BaseException:
-            await asyncio.wrap_future(self.leave())
+            await _wait_until_closed(self.leave())
             raise
 
     def _connect(self) -> sqlite3.Connection:
@@ -237,9 +256,7 @@ class Readers:
             if connection.is_abandoned:
                 left = self._replace(connection)
                 if can_wait:
-                    # Otherwise the caller could close its event loop before the connection's thread has passed a result
-                    # to the loop.
-                    await asyncio.wrap_future(left)
+                    await _wait_until_closed(left)
             elif snapshot:
                 # The transaction also ends if the caller is cancelled, because `shield` keeps this task running.
                 ending = asyncio.ensure_future(self._end_snapshot(connection))
@@ -252,10 +269,16 @@ class Readers:
     async def _end_snapshot(self, connection: SQLiteReader) -> None:
         try:
             await connection.do(lambda database: database.rollback())
-        except sqlite3.Error:
+        except (sqlite3.Error, GeneratorExit) as error:
             # The transaction may still be open, so the next reader must not get this connection.
-            connection.is_abandoned = True
-        finally:
+            self._replace(connection)
+            if isinstance(error, GeneratorExit):
+                raise
+        except asyncio.CancelledError:
+            # The end of `asyncio.run` cancels this task too.
+            await _wait_until_closed(self._replace(connection))
+            raise
+        else:
             self.give(connection)
 
     async def take(self) -> SQLiteReader:
