@@ -204,6 +204,7 @@ async def test_a_postgres_that_stopped_answering_does_not_hold_its_callers_for_e
 ) -> None:
     monkeypatch.setattr(driver, "_ANSWER_SECONDS", 1)
     monkeypatch.setattr(writer, "_RETRY_SECONDS", 1)
+    monkeypatch.setattr(driver, "_CLOSE_SECONDS", 0.5)
     async with await open_store(with_partition(private_postgres.url)) as store:
         await store.enqueue_rollout("before")
         private_postgres.freeze()
@@ -217,6 +218,12 @@ async def test_a_postgres_that_stopped_answering_does_not_hold_its_callers_for_e
         await store.enqueue_rollout("after")
         assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["before", "after"]
         await assert_sound(store)
+        # A server that does not answer cannot make the end of the store fail either.
+        private_postgres.freeze()
+        try:
+            await store.close()
+        finally:
+            private_postgres.thaw()
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ _STATEMENT_SECONDS = 60
 _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
 # The writer closes its connection after this many seconds without a write.
 _IDLE_SECONDS = 300.0
+_CLOSE_SECONDS = 5.0
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
@@ -329,7 +330,7 @@ class PostgresWriter(WriteSession):
         if self._closing is not None:
             await asyncio.wait((self._closing,))
         if self._connection is not None and not self._connection.is_closed():
-            await self._connection.close(timeout=5)
+            await _close(self._connection)
 
     def _used(self) -> None:
         loop = asyncio.get_running_loop()
@@ -348,13 +349,19 @@ class PostgresWriter(WriteSession):
             return
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
-            self._closing = loop.create_task(connection.close(timeout=5))
+            self._closing = loop.create_task(_close(connection))
 
     @property
     def _live(self) -> Any:
         if self._connection is None:
             raise Unavailable("the connection to Postgres is gone")
         return self._connection
+
+
+async def _close(connection: Any) -> None:
+    """Close a connection. If Postgres does not answer in time, only this end is closed, which loses nothing."""
+    with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+        await connection.close(timeout=_CLOSE_SECONDS)
 
 
 class PostgresReader(ReadSession):
