@@ -5,6 +5,7 @@ The work of the commands is done by the other packages of `store`.
 
 from __future__ import annotations
 
+import gc
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -12,6 +13,8 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Run the command in `sys.argv`, and exit with one of the codes that `store.cli.errors` lists."""
+    # The imports create many objects that are never freed, so frequent collections would be in vain.
+    gc.set_threshold(100_000, 20, 50)
     from store.cli.app import app
 
     app(prog_name="rollbook")

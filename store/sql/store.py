@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from store.db.dialect import Dialect, dialect_for, register
-from store.db.drivers.postgres.dialect import Postgres
-from store.db.drivers.sqlite.dialect import SQLite
 from store.db.queries import pages
 from store.db.url import StoreURL, parse
 from store.domain.commands import RecordSpans
@@ -60,9 +58,9 @@ from store.validation.json_limits import MAX_CALL_ITEMS
 
 span_logger = logging.getLogger("store.spans")
 
-register("memory", SQLite)
-register("sqlite", SQLite)
-register("postgresql", Postgres)
+register("memory", "store.db.drivers.sqlite.dialect:SQLite")
+register("sqlite", "store.db.drivers.sqlite.dialect:SQLite")
+register("postgresql", "store.db.drivers.postgres.dialect:Postgres")
 
 
 class SQLStore(SQLReads, Store):

@@ -48,13 +48,8 @@ def _inside(scratch: Scratch) -> None:
     scratch.create("store/db/drivers/plain_sqlite.py", driver.replace("WriteSession, register\n", "WriteSession\n"))
     scratch.insert(
         "store/sql/store.py",
-        'register("postgresql", Postgres)\n',
-        'register("sqlite-plain", PlainSQLite)\n',
-    )
-    scratch.insert(
-        "store/sql/store.py",
-        "from store.db.drivers.postgres.dialect import Postgres\n",
-        "from store.db.drivers.plain_sqlite import PlainSQLite\n",
+        'register("postgresql", "store.db.drivers.postgres.dialect:Postgres")\n',
+        'register("sqlite-plain", "store.db.drivers.plain_sqlite:PlainSQLite")\n',
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from sqlalchemy import Sequence, Table
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import registry
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
@@ -48,7 +48,7 @@ def creation(database: str) -> tuple[str, ...]:
 
 def _creation(database: str) -> Iterator[str]:
     is_postgres = database == "postgresql"
-    compiler: Compiler = postgresql.dialect() if is_postgres else sqlite.dialect()
+    compiler: Compiler = registry.load("postgresql.asyncpg" if is_postgres else "sqlite")()
     for table in metadata.tables.values():
         if is_postgres:
             yield from (str(CreateSequence(sequence).compile(dialect=compiler)) for sequence in _sequences(table))
