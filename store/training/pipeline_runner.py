@@ -41,6 +41,8 @@ OrphanPolicy = Literal["resume", "fail"]
 
 _ANNOTATED: Final = "rollout.annotated"
 _PAUSE_SECONDS: Final = 0.5
+_LAST_HEARTBEAT_SECONDS: Final = 5.0
+"""A stopping runner waits at most this long until the store has taken its last heartbeat."""
 _RECENT: Final = 100
 """The number of recently failed runs that are checked for orphans."""
 _SILENT_BEATS: Final = 6
@@ -161,7 +163,7 @@ class PipelineRunner(Runner[Any]):
             await requests.close()
             # After this heartbeat, callers that request re-runs do not wait for this runner.
             with contextlib.suppress(StoreError, TimeoutError):
-                async with asyncio.timeout(_PAUSE_SECONDS):
+                async with asyncio.timeout(_LAST_HEARTBEAT_SECONDS):
                     await self.store.update_worker(self.label, this_process() | self._heartbeat_fields())
 
     def _heartbeat_fields(self) -> dict[str, Any]:
