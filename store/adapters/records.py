@@ -1,4 +1,4 @@
-"""Results of the adapters, which convert the spans of agents to triplets: triplets, dropped spans and lost rewards."""
+"""Results of an adapter, which converts spans to triplets: the triplets, dropped spans and lost rewards."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Dropped(NamedTuple):
 
     The reasons are:
 
-    - `same_response`, `same_tokens`: the span `detail` recorded the same call, and the data of both spans are merged.
-    - `inside_a_call`: the span has no response id, and is a descendant of the call of the span `detail`.
+    - `same_response`, `same_tokens`: another span, whose id is in `detail`, recorded the same call. The data of both
+      spans are merged.
+    - `inside_a_call`: the span has no response id, and is a descendant of the span of a call, whose id is in `detail`.
     - `in_a_reward`: the call was made while a reward was computed, by a model that acts as a judge.
     - `other_agent`: the adapter does not use the calls of the agent.
     - `failed`: the call failed without a response.
@@ -57,7 +58,7 @@ class Lost(NamedTuple):
 
     The reasons are:
 
-    - `no_call_before`: no call without a reward had ended before the reward.
+    - `no_call_before`: when the reward was recorded, no call had ended, or all calls that had ended had a reward.
     - `linked_call_missing`: the reward links to a call that is not among the calls.
     - `call_has_a_reward`: the call of the reward already has another reward.
     - `not_the_last_reward`: the adapter's policy uses only the last reward.

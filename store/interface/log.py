@@ -13,7 +13,7 @@ from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 
 class StoreLog:
-    """The log of a store. This class is the log of stores that have none: its methods raise `Unsupported`.
+    """The log of a store. This base class is used for stores without a log: its methods raise `Unsupported`.
 
     Args:
         backend: the name of the store's class, for error messages.
@@ -65,9 +65,9 @@ class StoreLog:
     async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
         """Check that the log is complete and unchanged and that every table agrees with it; return a report.
 
-        It checks, in one snapshot, the hash chain over all commits, the triggers that make the log append-only, and the
-        totals and span counters. It also computes every projected row from its events and compares the two. It changes
-        nothing.
+        In one snapshot, it checks the hash chain over all commits, the triggers that make the log append-only, the
+        stored totals, and the counters of span numbers. It also computes every projected row from its events, and
+        compares the result with the stored row. It changes nothing.
 
         Args:
             seal: a seal, or its path. If given, the log up to the seal is also compared with the seal.
@@ -80,7 +80,8 @@ class StoreLog:
     async def rebuild(self) -> RebuildReport:
         """Compute all projected rows from the log and write those that are wrong; readers and writers may continue.
 
-        A span counter that is missing or wrong rises above every number that the log records or reserves.
+        If a counter of span numbers is missing or wrong, it is set above every number that a recorded span has or that
+        the log reserves for later spans.
 
         Raises:
             Corrupt: the log itself is damaged and must be restored first.
@@ -91,7 +92,7 @@ class StoreLog:
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         """Write a seal, which describes the current end of the log, to a new JSON file, and return the seal.
 
-        Store the file apart from the database, so that a change of the log does not reach it.
+        Store the file where nobody who can change the log can also change the file.
 
         Raises:
             FileExistsError: the file exists; a seal is never overwritten.

@@ -24,7 +24,7 @@ class Content:
     described: SidecarFile
     value: Any = None
     form: str | None = None
-    """The format of the JSON text, or `base64`; None for other text, and if `raw` holds the JSON text."""
+    """How to write the value to get the file back: a style of JSON, or `base64`. None for text, and with `raw`."""
     raw: str | None = None
     """The JSON text, if no format reproduces it."""
     problem: str | None = None
@@ -46,7 +46,11 @@ def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
         return Content(described, problem=f"is no JSON, and left out: {error}", is_kept=False)
     assert text is not None  # the JSON parser accepted it
     if not _is_storable(value):
-        return _as_text(described, text, "holds what no store keeps (U+0000, more than 64 bits …); kept as text")
+        return _as_text(
+            described,
+            text,
+            "has values that a store refuses (U+0000, integers of more than 64 bits …); imported as text",
+        )
     if described.kind == "checkpoint" and not isinstance(value, dict) and described.external is None:
         return _as_text(described, text, "is no JSON object, so no checkpoint; kept as text")
     form = forms.form_of(value, text)
@@ -103,5 +107,5 @@ def _binary(value: Any) -> bytes | None:
         data = base64.b64decode(cast("dict[str, Any]", value)[_BASE64], validate=True)
     except (binascii.Error, TypeError, ValueError):
         return None
-    # Bytes that decode as text would be imported as text.
+    # As a `.bin` file, bytes that decode as text would be imported as text. So these are written as JSON.
     return None if _text(data) is not None else data

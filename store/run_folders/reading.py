@@ -23,7 +23,10 @@ _OWN_FILE: Final = re.compile(rf"(?:{'|'.join(names.OWN)})(?:\..+)?\.jsonl?")
 _DEPTH: Final = 4
 _ORDER: Final[dict[Layout, int]] = {"flow": 0, "legacy": 1, "flat": 2}
 _LARGEST_FILE: Final = MAX_CALL_BYTES // 4
-"""The limit in bytes. It is below that of a call, because a call may contain both a file's text and its values."""
+"""The maximum size of a file in bytes.
+
+It is a quarter of the maximum size of a call, because one call may contain a file both as text and as parsed values.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Folder:
     events: bytes | None
     extension: bytes | None
     files: dict[str, bytes]
-    """By path relative to the folder, oldest version first."""
+    """The contents of the files by path relative to the folder. The oldest version of an artifact comes first."""
     described: dict[str, SidecarFile]
     """The descriptions of files in its sidecar."""
     has_sidecar: bool
@@ -67,7 +70,9 @@ def find(root: Path) -> list[Place]:
         Invalid: the directory does not exist.
     """
     if not root.is_dir():
-        raise Invalid("DIR", f"{root} is no directory; give the reports directory or one run's folder")
+        raise Invalid(
+            "DIR", f"{root} is no directory; give the directory that contains the run folders, or one run folder"
+        )
     places = [place for folder in _below(root, 0) for place in places_of(folder)]
     return sorted(places, key=lambda place: (_ORDER[place.layout], str(place.folder), place.suffix is None))
 
@@ -153,7 +158,7 @@ def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str |
 
 
 def _flow(meta: dict[str, Any], place: Place) -> str | None:
-    """Return the flow of a run: its `flow_id`, else `short_rid`, else that of its params, else the folder's name."""
+    """Return the flow of a run: the first of `flow_id`, `short_rid`, `flow_id` of its params, and the folder's name."""
     path, params = place.own(names.META), meta.get("params")
     flow = _id(meta, "flow_id", path) or _id(meta, "short_rid", path)
     if flow is None and isinstance(params, dict):
@@ -208,12 +213,13 @@ def _problem(path: Path) -> str | None:
 
 
 def _files(place: Place) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a folder that are not a run's own files, by their relative paths."""
+    """Yield the relative path and the location of each file, except the files of the run's events and metadata."""
     for entry in sorted(place.folder.iterdir()):
         if entry.name.startswith(".") or _OWN_FILE.fullmatch(entry.name):
             continue
         if entry.is_dir() and not entry.is_symlink():
-            # In the flat layout, the folders of other runs are beside those of the scopes.
+            # In the flat layout, a run's folder contains the folders of other runs next to the folders of its own
+            # scopes (the subjects of the run, such as tickers). The folders of other runs are skipped.
             if place.layout != "flat" or (entry.name != "runs" and not places_of(entry)):
                 yield from _within(entry, entry.name)
         elif place.layout != "flat" or entry.name not in {names.DIGEST, names.LATEST}:

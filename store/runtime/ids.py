@@ -43,7 +43,8 @@ class Rising:
         lot = int.from_bytes(os.urandom(2))
         by_clock = (self._now() >> _TICK_BITS) << _LOT_BITS | lot & ((1 << _LOT_BITS) - 1)
         with self._lock:
-            # A burst of calls gets ahead of the clock; random steps make equal numbers in two processes unlikely.
+            # In a burst of calls, the numbers run ahead of the clock and would lose their random bits. So each step is
+            # random too, which makes equal numbers in two processes unlikely.
             self._last = max(self._last + 1 + (lot >> _LOT_BITS), by_clock)
             return self._last & ((1 << _BITS) - 1)
 

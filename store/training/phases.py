@@ -183,9 +183,9 @@ class Pipeline:
 
     Args:
         graph: the phase graph.
-        scopes: function that returns the scopes of a run from its rollout. A kind with an empty list does not run.
-            None: the rollout's input is a dict that contains the scopes. For example, scopes of the kind `ticker` are
-            under the key `ticker`, `tickers`, `ticker_id` or `ticker_ids`.
+        scopes: function that returns the scopes of a run, by kind of scope, from its rollout. If the list of a kind is
+            empty, the phases of that kind do not run. None: the rollout's input is a dict that contains the scopes. For
+            example, scopes of the kind `ticker` are under the key `ticker`, `tickers`, `ticker_id` or `ticker_ids`.
     """
 
     def __init__(self, graph: PhaseGraph, *, scopes: ScopesOf | None = None) -> None:
@@ -212,7 +212,7 @@ class Pipeline:
         """Call `run` with the scopes of a run, as `scopes_of` returns them.
 
         Raises:
-            Invalid: the run belongs to another phase graph, or some kind of scope has no scopes.
+            Invalid: the run belongs to another phase graph, or no scopes are named for one of the kinds of scope.
             CheckpointMissing, ExceptionGroup: as `run`.
         """
         own = await graph_of(store, rollout)
@@ -270,7 +270,8 @@ class Pipeline:
         Args:
             store: the store of the run.
             rollout: the run with the attempt to work on.
-            scopes: the scopes of each kind whose scope is not fixed. A kind with an empty list does not run.
+            scopes: the scopes by kind of scope. If the list of a kind is empty, the phases of that kind do not run. A
+                kind with a fixed scope may be omitted.
             state: the initial state of each scope.
 
         Raises:

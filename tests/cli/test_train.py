@@ -97,7 +97,7 @@ def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
         (("runner", "mine:trainer", "--store", "sqlite:///x.db"), "MODULE:AGENT: 'mine:trainer' is not a LitAgent"),
         (
             ("runner", "mine:echo", "--store", "sqlite:///x.db", "--fallback", "x"),
-            "--fallback: only runs of a pipeline",
+            "--fallback: it is only for runs of a pipeline",
         ),
         (
             ("train", "mine:trainer", "--agent", "mine:echo", "--train", "broken.jsonl"),

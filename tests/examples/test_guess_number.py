@@ -130,7 +130,10 @@ def test_what_counts_as_learned_is_a_gain_and_a_level() -> None:
     assert not Course(least=0.4, least_gain=0.31).is_learned(rising), "not gained enough"
     lacking = report.shortfall(rising, Course(least=0.6))
     assert lacking is not None
-    assert "found in 50 % of the last games after 20 % of the first; the requirement is more than 60 %" in lacking
+    assert (
+        "found in 20 % of the first games and in 50 % of the last games. Required in the last games: more than 60 %"
+        in (lacking)
+    )
 
 
 def test_an_exam_has_wilsons_interval_and_a_gain_has_newcombes() -> None:

@@ -228,7 +228,7 @@ def test_what_was_not_learned_is_said_and_is_a_failure(capsys: pytest.CaptureFix
     printed = capsys.readouterr()
     assert "14 rollouts (0 failed)" in printed.out
     assert "step 1 of 1: found in" in printed.err
-    assert "not learned: found in" in printed.err
+    assert "not learned: the number was found in" in printed.err
 
 
 @pytest.mark.slow

@@ -321,7 +321,7 @@ def test_a_vllm_that_cannot_be_reached_is_an_error(
 ) -> None:
     course = one_step(saved(models, tmp_path, tied=False), tmp_path / "checkpoints", "http://127.0.0.1:9")
     assert run("memory://", course, runners=0, quiet=True) == FAILED
-    assert "start it with VLLM_SERVER_DEV_MODE=1" in capsys.readouterr().err
+    assert "start vLLM with VLLM_SERVER_DEV_MODE=1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def runner(
         str | None,
         typer.Option(
             metavar="MODULE:PIPELINE",
-            help="Execute runs with this Pipeline; `trading` is the Pipeline of the example.",
+            help="Execute runs with this Pipeline, for example desk.flow:pipeline; `trading` is the trading example.",
         ),
     ] = None,
     orphans: Orphans = OrphanChoice.RESUME,
@@ -97,7 +97,7 @@ def runner(
     if (target is None) == (pipeline is None):
         raise Invalid("MODULE:AGENT", "give either an agent or --pipeline MODULE:PIPELINE")
     if fallback is not None and pipeline is None:
-        raise Invalid("--fallback", "only runs of a pipeline continue in folders; give --pipeline, or omit --fallback")
+        raise Invalid("--fallback", "it is only for runs of a pipeline; give --pipeline, or omit --fallback")
     if pipeline is not None:
         options = {
             "orphans": orphans.value,
@@ -152,9 +152,10 @@ def _only_agent(target: str) -> Any:
     module = imported("MODULE:TRAINER", target.partition(":")[0])
     defined: dict[str, Any] = module.__dict__
     agents: dict[str, Any] = {name: each for name, each in defined.items() if isinstance(each, LitAgent)}
-    if len(agents) != 1:
-        found = ", ".join(sorted(agents)) or "none"
-        raise Invalid("--agent", f"choose one: the agents of {module.__name__} are {found}")
+    if not agents:
+        raise Invalid("--agent", f"{module.__name__} defines no agent; name an agent as MODULE:AGENT")
+    if len(agents) > 1:
+        raise Invalid("--agent", f"choose one: the agents of {module.__name__} are {', '.join(sorted(agents))}")
     return next(iter(agents.values()))
 
 

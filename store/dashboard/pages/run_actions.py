@@ -42,7 +42,7 @@ _CURES: Final[dict[type[Conflict], str]] = {
     CheckpointMissing: "Start from an earlier phase, or run the whole scope again.",
     GraphChanged: "Start from an earlier phase, or tick the box that confirms that the saved state is still valid.",
     HeadMoved: "Another user changed the run meanwhile. Check the updated plan below.",
-    SideEffectsUnconfirmed: "Tick the box that confirms the side effects, or do not re-run the other scopes.",
+    SideEffectsUnconfirmed: 'Tick the box that confirms the side effects, or choose "Keep the other scopes".',
 }
 """Advice for users of the page. The advice in the messages of the store is for users of the Python API."""
 

@@ -53,7 +53,7 @@ class Lane:
     attempt_id: str
     sequence_id: int
     seconds: float
-    """The time from the attempt's start to its end or, while the attempt has not ended, to the displayed moment."""
+    """The time from the attempt's start to its end. If it has not ended: to the moment that the page shows."""
     bands: list[Band] = field(default_factory=list[Band])
     ticks: list[float] = field(default_factory=list[float])
     """The positions of the signs of life, in SVG units."""
@@ -74,7 +74,7 @@ def lanes_of(
 
     Args:
         attempts: the attempts in the order of their numbers.
-        turns: the events of the rollout that are status changes of attempts or spans, oldest first.
+        turns: those events of the rollout that record a span or change the status of an attempt, oldest first.
         until: the moment at which the page shows the rollout, in seconds since the epoch; None for now.
     """
     if not attempts:

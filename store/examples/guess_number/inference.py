@@ -129,8 +129,8 @@ class VllmInference:
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = f"{type(error).__name__}: {error}"
         raise NotLoaded(
-            f"vLLM did not answer POST {path} as expected ({problem}); start it with VLLM_SERVER_DEV_MODE=1, where the "
-            "directory of the checkpoints can be read"
+            f"vLLM did not answer POST {path} as expected ({problem}); start vLLM with VLLM_SERVER_DEV_MODE=1, on a "
+            "machine that can read the directory of the checkpoints"
         )
 
     async def __aenter__(self) -> Self:

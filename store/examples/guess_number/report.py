@@ -18,10 +18,11 @@ def sentence(algorithm: Grpo) -> str:
     """Return a summary of the result, with the success of two simple strategies for comparison."""
     steps, game = algorithm.steps, algorithm.course.game
     return (
-        f"In {len(steps)} steps of {steps[0].games} games each, a policy of {algorithm.size:,} weights "
-        f"learned from {algorithm.models.first_weights} to find a number from 1 to {game.numbers} in {game.guesses} "
-        f"guesses: in {percent(at_first(steps))} of its games at the beginning, in {percent(at_last(steps))} at the "
-        f"end. Ignoring the hints finds {percent(game.by_luck)}, halving the range {percent(game.by_halving)}."
+        f"A policy of {algorithm.size:,} weights, starting from {algorithm.models.first_weights}, was trained in "
+        f"{len(steps)} steps of {steps[0].games} games to find a number from 1 to {game.numbers} in {game.guesses} "
+        f"guesses. It found {percent(at_first(steps))} of the numbers at the beginning, and {percent(at_last(steps))} "
+        f"at the end. Ignoring the hints would find {percent(game.by_luck)}, and halving the range "
+        f"{percent(game.by_halving)}."
     )
 
 
@@ -45,7 +46,7 @@ def lines(algorithm: Grpo, verified: VerifyReport, seconds: float) -> Iterator[s
     steps, course = algorithm.steps, algorithm.course
     yield sentence(algorithm)
     yield from _exams(algorithm.exams)
-    yield "It is small on purpose: it shows the way from a game to new weights, not what can be learned on it."
+    yield "This example is small on purpose: it shows how games become new weights, not how well a policy can play."
     for step in (steps[0], steps[-1]):
         yield ""
         yield f"From step {step.number + 1}:"
@@ -78,9 +79,9 @@ def shortfall(steps: Sequence[StepResult], course: Course) -> str | None:
     if course.is_learned(steps):
         return None
     return (
-        f"not learned: found in {percent(at_last(steps))} of the last games after {percent(at_first(steps))} of the "
-        f"first; the requirement is more than {percent(course.least)}, and {percent(course.least_gain)} more than in "
-        "the first games"
+        f"not learned: the number was found in {percent(at_first(steps))} of the first games and in "
+        f"{percent(at_last(steps))} of the last games. Required in the last games: more than {percent(course.least)}, "
+        f"and at least {100 * course.least_gain:.0f} percentage points more than in the first games"
     )
 
 

@@ -1,9 +1,9 @@
 """Routes for web front ends that are older than Rollbook: they post runs, list runs, and run a node of a run again.
 
-A posted run is a rollout in the queue, which a runner of its pipeline claims. A re-run is only requested: the run keeps
-its head attempt until such a runner forks the run, and the response reports if no such runner is live. A run is
-identified by the id of its rollout, by the id under which it was imported, or by the id of a flow that has no other
-run.
+A posted run is a rollout in the queue, which a runner of its pipeline claims. A re-run is only requested: the results
+of the run stay those of its current attempt until a runner of the pipeline starts a new attempt. If no such runner is
+live, the response says so. A run is identified by the id of its rollout, by the id under which it was imported, or by
+the id of a flow that has no other run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = logging.getLogger("store.server")
 
 RUNS: Final = "/api/run/"
 RUN: Final = "/api/run/{run}"
-"""The path of a run; `run` is an id of an existing run, or the type of a posted run."""
+"""The path of a run. In a GET, `run` is an id of the run; in a POST, `run` is the type of the new run."""
 RERUN_NODE: Final = "/api/run/rerun-node"
 PORTFOLIO_STAGE: Final = "/api/run/portfolio-stage"
 
@@ -85,7 +85,7 @@ async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
     store = viewed_store(call)
     rollout_id = await store.runs.resolve(body.run_id)
     if not body.identifier.strip():
-        raise Invalid("identifier", "is empty; send the scope of the node")
+        raise Invalid("identifier", "is empty; send the scope of the node, for example its ticker")
     rollout = await store.get_rollout_by_id(rollout_id)
     if not isinstance(rollout, AttemptedRollout):
         raise Conflict(f"run {body.run_id} has not begun", "wait until a runner has taken it")
@@ -98,7 +98,8 @@ async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
         store,
         rollout_id,
         **part,
-        # These front ends cannot confirm side effects, so the request and the log state that the effects are confirmed.
+        # These front ends have no way to ask for a confirmation of side effects, so each of their requests counts as
+        # confirmed, and is logged as confirmed.
         confirm_side_effects=True,
         allow_graph_change=True,
         request_id=request_id(),
@@ -162,7 +163,8 @@ def _check_scope(name: str, value: str | None) -> None:
     if value is not None and (_SCOPE.fullmatch(value) is None or ".." in value):
         raise Invalid(
             name,
-            f"{value!r} is not a scope; use at most 64 letters, digits and ._^=:-, no dot first and no two in a row",
+            f"{value!r} is not a scope; use 1 to 64 letters, digits and the characters . _ ^ = : - and begin with a "
+            "letter, a digit, _ or ^; two dots in a row are not allowed",
         )
 
 
@@ -171,7 +173,7 @@ def _check_scope(name: str, value: str | None) -> None:
 async def list_runs(call: Call, query: Annotated[RunsQuery, Query()]) -> bytes:
     """Return the runs that belong to flows, newest first; without their events, unless `include=events`."""
     if query.include not in {None, "", "events"}:
-        raise Invalid("include", f"{query.include!r} is not events")
+        raise Invalid("include", f"{query.include!r} is unknown; the only value is 'events'")
     try:
         return dumps(await _listed(viewed_store(call), query))
     except Unavailable as error:
@@ -212,7 +214,7 @@ def _folders(call: Call, error: Unavailable) -> Path:
     """Return the directory whose run folders are read while the database is unavailable.
 
     Raises:
-        Unavailable: there is no such directory, or the request is for another partition than that of the server.
+        Unavailable: there is no such directory, or the request is for a partition other than the server's own.
     """
     root: Path | None = call.app.state.fallback
     if root is None or not root.is_dir() or call.scope["rollbook.partition"] != call.app.state.partitions.root_name:
@@ -239,7 +241,10 @@ async def _events(store: SQLStore, rollout_id: str) -> list[dict[str, Any]]:
 @runs.delete(PORTFOLIO_STAGE, response_model=PortfolioStage)
 @needs("algorithm")
 async def reset_portfolio_stage(call: Call, body: PortfolioStageBody) -> bytes:
-    """Retract a portfolio's decisions of a day, so that its stage runs again."""
+    """Retract the decisions that were made for a portfolio on one day.
+
+    This starts nothing: the stage of the portfolio runs again when the next run reaches it.
+    """
     store = viewed_store(call)
     made = [each for each in await store.runs.scope_history(body.portfolio_id, limit=-1) if each.name in _DECIDED]
     rollouts = await store.query_rollouts(rollout_id_in=sorted({each.rollout_id for each in made}))

@@ -123,7 +123,7 @@ class ProcessPart(Part):
 
 @contextlib.contextmanager
 def _sigint_blocked() -> Generator[None]:
-    """Block SIGINT during the block, and in processes started in it until they have installed their handler."""
+    """Hold back SIGINT while the body runs. A process started there holds it back until it has its own handler."""
     # Starting the resource tracker unblocks signals, so it is started first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
