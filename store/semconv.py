@@ -44,6 +44,11 @@ PHASE: Final = "agl.phase"
 NODE_EXEC: Final = "agl.node_exec"
 KIND: Final = "agl.kind"
 
+CHANGED: Final = "rollbook.changed"
+"""The attribute that lists the values that the store changed in a span received as OTLP, to be able to store them."""
+FULL_TEXT: Final = "rollbook.full."
+"""The prefix of attributes that contain the full text of a shortened value."""
+
 GROUP_KEY: Final = "rollbook.group"
 STEP_KEY: Final = "rollbook.step"
 PLAN_KEY: Final = "rollbook.key"
