@@ -82,6 +82,13 @@ _READ: Final = frozenset(name for names in FEEDS.values() for name in names)
 _READ_OF_GRAPH: Final = frozenset(
     name for field in ("node_id", "scope", "parent_node_id", "phase", "node_exec") for name in FEEDS[field]
 )
+INDEXED_TEXTS: Final = frozenset(
+    name
+    for field in ("model", "response_id", "node_id", "scope", "parent_node_id", "phase", "node_exec")
+    for name in FEEDS[field]
+) | {KIND}
+"""The attributes whose text the store copies into columns. Each text may have at most `MAX_INDEXED_BYTES` of UTF-8."""
+MAX_INDEXED_BYTES: Final = 512
 _LARGEST_COUNT: Final = 2**53
 
 

@@ -13,17 +13,10 @@ from typing import Any, Final, cast
 from store.models import AttributeValue
 from store.otel.spans import Attributes, Received
 from store.runtime.lenient_json import storable_text
-from store.semconv import CHANGED, FEEDS, FULL_TEXT, KIND, REWARD
+from store.semconv import CHANGED, FULL_TEXT, INDEXED_TEXTS, MAX_INDEXED_BYTES, REWARD
 
 MAX_NAME_BYTES: Final = 1024
 """The longest name of a span in bytes of UTF-8."""
-_MAX_TEXT_BYTES: Final = 512
-_INDEXED: Final = frozenset(
-    name
-    for field in ("model", "response_id", "node_id", "scope", "parent_node_id", "phase", "node_exec")
-    for name in FEEDS[field]
-) | {KIND}
-"""The attributes that the store copies into columns of limited length."""
 _MAX_CHANGES: Final = 16
 _SHOWN: Final = 100
 
@@ -76,9 +69,9 @@ class _Changes:
         for key, value in given.items():
             name = self.text(key, "the key of an attribute")
             repaired = self.value(value, name)
-            is_indexed = name in _INDEXED or (name.startswith(f"{REWARD}.") and name.endswith(".name"))
+            is_indexed = name in INDEXED_TEXTS or (name.startswith(f"{REWARD}.") and name.endswith(".name"))
             if is_indexed and isinstance(repaired, str):
-                repaired = self.shortened(repaired, name, _MAX_TEXT_BYTES, full)
+                repaired = self.shortened(repaired, name, MAX_INDEXED_BYTES, full)
             attributes[name] = repaired
         attributes.update(full)
 

@@ -6,6 +6,7 @@ such as the half of an emoji at the end of a shortened text, as an escape like `
 
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 def loads(body: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8. Its texts may contain surrogates, its numbers NaN and infinity.
+    """Return the value of a JSON text in UTF-8. NaN and infinity become text, and texts may contain surrogates.
 
     Raises:
         orjson.JSONDecodeError: the body is not JSON, or the body is not UTF-8.
@@ -24,7 +25,7 @@ def loads(body: bytes) -> Any:
         return orjson.loads(body)
     except orjson.JSONDecodeError as refused:
         try:
-            return json.loads(body.decode())
+            return json.loads(body.removeprefix(codecs.BOM_UTF8).decode(), parse_constant=str)
         except (ValueError, RecursionError):
             raise refused from None
 
