@@ -44,6 +44,11 @@ PHASE: Final = "agl.phase"
 NODE_EXEC: Final = "agl.node_exec"
 KIND: Final = "agl.kind"
 
+CHANGED: Final = "rollbook.changed"
+"""The attribute that lists the values that the store changed in a span received as OTLP, to be able to store them."""
+FULL_TEXT: Final = "rollbook.full."
+"""The prefix of attributes that contain the full text of a shortened value."""
+
 GROUP_KEY: Final = "rollbook.group"
 STEP_KEY: Final = "rollbook.step"
 PLAN_KEY: Final = "rollbook.key"
@@ -77,6 +82,13 @@ _READ: Final = frozenset(name for names in FEEDS.values() for name in names)
 _READ_OF_GRAPH: Final = frozenset(
     name for field in ("node_id", "scope", "parent_node_id", "phase", "node_exec") for name in FEEDS[field]
 )
+INDEXED_TEXTS: Final = frozenset(
+    name
+    for field in ("model", "response_id", "node_id", "scope", "parent_node_id", "phase", "node_exec")
+    for name in FEEDS[field]
+) | {KIND}
+"""The attributes whose text the store copies into columns. Each text may have at most `MAX_INDEXED_BYTES` of UTF-8."""
+MAX_INDEXED_BYTES: Final = 512
 _LARGEST_COUNT: Final = 2**53
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import orjson
 
 from store.adapters.nested import below, decoded, indexed
+from store.models import Span
 from store.semconv import OPERATION_INPUT, OPERATION_OUTPUT
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "metadata",
     "raw_content",
     "read",
+    "repeated_calls",
     "response_id",
 ]
 
@@ -105,6 +107,25 @@ def read(attributes: Mapping[str, Any]) -> CallAttributes:
 def response_id(attributes: Mapping[str, Any], names: Sequence[str] = RESPONSE_IDS) -> str | None:
     """Return the id of the response, or None. All spans that record one call contain the same id."""
     return next((value for name in names if isinstance(value := attributes.get(name), str) and value), None)
+
+
+def repeated_calls(spans: Iterable[Span]) -> dict[tuple[str, str], Span]:
+    """Return the spans that record a call that an earlier span of their attempt records already.
+
+    A proxy and the instrumentation of an agent may both record a call. Their spans contain the same response id.
+
+    Returns:
+        By attempt id and span id, the span that recorded the call first, in the order of sequence numbers.
+    """
+    first: dict[tuple[str, str], Span] = {}
+    repeated: dict[tuple[str, str], Span] = {}
+    for span in sorted(spans, key=lambda span: span.sequence_id):
+        answer = response_id(span.attributes)
+        if answer is not None:
+            recorded = first.setdefault((span.attempt_id, answer), span)
+            if recorded is not span:
+                repeated[span.attempt_id, span.span_id] = recorded
+    return repeated
 
 
 def raw_content(attributes: Mapping[str, Any], *prefixes: str) -> Any:

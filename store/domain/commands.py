@@ -304,7 +304,7 @@ class RecordSpans(Command):
 
     items: list[NewSpan]
     number: bool = False
-    """Whether to replace each span's own number by the next number of its rollout."""
+    """Whether to replace the own number of each new span by the next number of its rollout."""
 
     @property
     def size(self) -> int:

@@ -405,7 +405,8 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[i
     """Record spans group by group; return (index in the call, sequence id) of each new span.
 
     A group contains all spans of one attempt. Groups are in the order of their first spans. The counter of the rollout
-    is raised before the checks, so that a refused or repeated span raises it too. A group of an unknown rollout or
+    is raised before the checks, so that a refused or repeated span raises it too. But no number is drawn for a span
+    that exists, so that the numbers stay dense when an exporter repeats a request. A group of an unknown rollout or
     attempt is refused, and the groups before it stay recorded.
     """
     groups: dict[tuple[str, str], list[int]] = {}
@@ -414,9 +415,7 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[i
     recorded: list[tuple[int, int]] = []
     for (rollout_id, attempt_id), indexes in groups.items():
         if command.number:
-            # The facts belong to the command until they are recorded. If it is decided again, they get new numbers.
-            for index in indexes:
-                command.items[index].fact.sequence_id = working_set.next_number(rollout_id)
+            _number_new_spans([command.items[index] for index in indexes], working_set)
         else:
             for index in indexes:
                 working_set.raise_counter(rollout_id, command.items[index].fact.sequence_id)
@@ -431,6 +430,17 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[i
             if _record_span(item, state, attempt, working_set, command.actor, is_first=not recorded):
                 recorded.append((index, item.fact.sequence_id))
     return recorded
+
+
+def _number_new_spans(items: list[NewSpan], working_set: WorkingSet) -> None:
+    """Give each span of an attempt the next number of its rollout, unless the span exists or is repeated."""
+    drawn: set[str] = set()
+    for item in items:
+        fact = item.fact
+        if fact.span_id not in drawn and (item.rollout_id, fact.attempt_id, fact.span_id) not in working_set.spans:
+            # The facts belong to the command until they are recorded. If it is decided again, they get new numbers.
+            fact.sequence_id = working_set.next_number(item.rollout_id)
+            drawn.add(fact.span_id)
 
 
 def _record_span(

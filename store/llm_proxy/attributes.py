@@ -8,8 +8,10 @@ from typing import Any, Final
 from store.adapters.calls import MODEL_VERSION, PROXY_MARK
 from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
-from store.llm_proxy.readings import AnswerChoice, ParsedAnswer, as_json
+from store.llm_proxy.readings import TOO_DEEP, AnswerChoice, ParsedAnswer, as_json
 from store.models import AttributeValue
+from store.runtime.lenient_json import REPLACEMENT, storable_text
+from store.semconv import FULL_TEXT, INDEXED_TEXTS, MAX_INDEXED_BYTES
 
 CALL_SPAN: Final = "openai.chat.completion"
 """The name of the span of each call that generates text, for every endpoint. Adapters find calls by this name."""
@@ -24,6 +26,9 @@ TRIES: Final = "agl.call.tries"
 CACHED: Final = "agl.call.cached"
 TRUNCATED: Final = "agl.call.truncated"
 """The attribute that names the part of a call that is not recorded completely: `prompt`, `answer` or both."""
+RAW_REQUEST: Final = "agl.call.raw_request"
+RAW_ANSWER: Final = "agl.call.raw_answer"
+"""The attribute that contains the text of an answer that is not JSON."""
 ERROR: Final = "error.type"
 
 _OPERATIONS: Final = {
@@ -61,12 +66,14 @@ class Attributes:
         self._left = limit
         self.values: dict[str, AttributeValue] = {}
         self.is_truncated = False
+        self.changes: list[str] = []
+        """The changes of values that a store would refuse."""
 
     def put(self, name: str, value: Any) -> None:
         """Add a value. None and values that a span cannot contain are left out."""
         match value:
             case str():
-                self.values[name] = self.clean(value)
+                self._put_text(name, value)
             case bool():
                 self.values[name] = value
             case int() if as_count(value) is not None:
@@ -86,18 +93,29 @@ class Attributes:
         if value is None:
             return
         text = as_json(value)
-        self._left -= len(name) + (len(text) if text.isascii() else len(text.encode()))
+        self._left -= len(name) + (len(text) if text.isascii() else len(text.encode(errors="surrogatepass")))
         if self._left < 0:
             self.is_truncated = True
         else:
-            self.values[name] = self.clean(text)
+            self._put_text(name, text)
 
     def clean(self, text: str) -> str:
         """Return text with placeholders for keys and for characters that a store refuses."""
         for secret in self._secrets:
             text = text.replace(secret, _REDACTED)
-        # Postgres does not accept U+0000 in text.
-        return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return storable_text(text)
+
+    def _put_text(self, name: str, text: str) -> None:
+        cleaned = self.clean(text)
+        if cleaned.count(REPLACEMENT) > text.count(REPLACEMENT):
+            self.changes.append(f"{name}: U+0000 or a lone surrogate became U+FFFD")
+        if text == TOO_DEEP:
+            self.changes.append(f"{name}: nested too deeply to be recorded")
+        if name in INDEXED_TEXTS and len(raw := cleaned.encode()) > MAX_INDEXED_BYTES:
+            self.values[FULL_TEXT + name] = cleaned
+            self.changes.append(f"{name}: shortened; {FULL_TEXT}{name} contains the full text")
+            cleaned = raw[:MAX_INDEXED_BYTES].decode(errors="ignore")
+        self.values[name] = cleaned
 
 
 def put_request(into: Attributes, endpoint: Endpoint, request: Json) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 import orjson
 from starlette.datastructures import Headers
@@ -14,13 +16,16 @@ from store.llm_proxy.addresses import CallAddress, Endpoint
 from store.llm_proxy.attributes import Attributes
 from store.llm_proxy.backends import Backend
 from store.llm_proxy.headers import keys_of, secrets
-from store.llm_proxy.parts import Json, as_object, as_text
+from store.llm_proxy.parts import Json, as_object, as_text, parse
 from store.llm_proxy.readings import read
 from store.llm_proxy.recorder import Recording
+from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.streams import ASSEMBLIES, Assembly
 from store.models import TraceStatus
+from store.semconv import CHANGED
 
 _DESCRIPTION: Final = 200
+_MAX_CHANGES: Final = 16
 
 
 class Whole:
@@ -51,17 +56,19 @@ class Whole:
         else:
             self._chunks.append(chunk)
 
+    @cached_property
+    def value(self) -> tuple[Any, bool]:
+        """The parsed response, and whether all of its text could be read."""
+        return parse(self.body)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the response contains nothing, or is not JSON."""
+        return not self.is_truncated and self.value[0] in (None, {})
+
     def answer(self) -> Json:
         """Return the parsed response; empty if it is not a JSON object."""
-        return parsed(self.body)
-
-
-def parsed(body: bytes) -> Json:
-    """Return a body as an object; empty if it is not a JSON object."""
-    try:
-        return as_object(orjson.loads(body))
-    except orjson.JSONDecodeError:
-        return {}
+        return as_object(self.value[0])
 
 
 class ProxiedCall:
@@ -79,7 +86,9 @@ class ProxiedCall:
         self.path = address.path + (f"?{query.decode('latin-1')}" if query else "")
         self.headers = headers
         self.body = body
-        self.request = parsed(body)
+        value, self._is_exact = parse(body)
+        self._is_object = isinstance(value, dict)
+        self.request = as_object(value)
         self.model = as_text(self.request.get("model"))
         self.recording = recording
         self.backend: Backend | None = None
@@ -93,6 +102,20 @@ class ProxiedCall:
         self._start_time = time.time()
         self._started = time.perf_counter()
         self._first_byte: float | None = None
+
+    def check_request(self) -> None:
+        """Check that the request can be routed by its model.
+
+        Raises:
+            Refusal: 400 if the body is not a JSON object, or its model is not text.
+        """
+        if self.endpoint is Endpoint.MODELS:
+            return
+        if not self._is_exact or not self._is_object:
+            raise Refusal(400, "the body is not a JSON object in UTF-8; send one, with the field model", "invalid_body")
+        model = self.request.get("model")
+        if model is not None and not isinstance(model, str):
+            raise Refusal(400, "the field model is not text; send the name of a model", "invalid_model")
 
     def body_for(self, backend: Backend) -> bytes:
         """Return the body for a backend.
@@ -111,10 +134,17 @@ class ProxiedCall:
         if not extra or not self.request:
             return self.body
         if "model" in extra:
-            return orjson.dumps({**self.request, **extra})
+            return self._rewritten(extra)
         # The fields are inserted at the front, so that the client's bytes stay unchanged. If orjson wrote the body
         # again, it could shorten the client's numbers.
         return b"{" + orjson.dumps(extra)[1:-1] + b"," + self.body[self.body.index(b"{") + 1 :]
+
+    def _rewritten(self, extra: Json) -> bytes:
+        try:
+            return orjson.dumps({**orjson.loads(self.body), **extra})
+        except (orjson.JSONDecodeError, TypeError):
+            # The body contains NaN or surrogates. Python's parser and writer keep both.
+            return json.dumps({**json.loads(self.body), **extra}).encode()
 
     def begin_answer(self, status: int, content_type: str, content_encoding: str, limit: int) -> None:
         """Process the status and the headers of the response.
@@ -166,6 +196,10 @@ class ProxiedCall:
         answer = self.reader.answer() if self.reader is not None else {}
         if self.status is not None and self.status < 400:
             names.put_reading(recorded, read(self.endpoint, answer))
+        if not self._is_exact and self.endpoint is not Endpoint.MODELS:
+            recorded.put_long(names.RAW_REQUEST, self.body.decode(errors="replace"))
+        if isinstance(self.reader, Whole) and not self.reader.is_truncated and self.reader.value[0] is None:
+            recorded.put_long(names.RAW_ANSWER, self.reader.body.decode(errors="replace"))
         self._note_failure(answer)
         self._put_call_attributes(recorded, ended)
         await self.recording.write(
@@ -184,6 +218,8 @@ class ProxiedCall:
             error = answer.get("error")
             message = as_text(as_object(error).get("message")) or as_text(error) or as_text(answer.get("message"))
             self.failed(str(self.status), f"{self.status}: {message or 'the backend refused the call'}")
+        elif self.reader is not None and self.reader.is_empty:
+            self.failed("invalid_answer", f"{self.status}: the answer of the backend is empty or not JSON")
 
     def _put_call_attributes(self, recorded: Attributes, ended: float) -> None:
         if self.backend is not None:
@@ -195,11 +231,18 @@ class ProxiedCall:
         recorded.put(names.TRIES, self.tries)
         recorded.put(names.CACHED, self.is_cached)
         recorded.put(names.ERROR, self._error[0] if self._error else None)
-        cut = [("prompt", recorded.is_truncated), ("answer", self._is_cut())]
+        cut = [("prompt", recorded.is_truncated or not self._is_exact), ("answer", self._is_cut())]
         recorded.put(names.TRUNCATED, ", ".join(name for name, is_cut in cut if is_cut) or None)
+        if recorded.changes:
+            recorded.values[CHANGED] = recorded.changes[:_MAX_CHANGES]
 
     def _is_cut(self) -> bool:
-        return self._is_unreadable or (self.reader is not None and self.reader.is_truncated)
+        if self.reader is None:
+            return self._is_unreadable
+        if isinstance(self.reader, Whole) and not self.reader.is_truncated:
+            value, is_exact = self.reader.value
+            return not is_exact or not isinstance(value, dict)
+        return self.reader.is_truncated
 
     def _trace_status(self, recorded: Attributes) -> TraceStatus:
         if self._error is None:

@@ -19,7 +19,7 @@ from store.llm_proxy.backends import Backend
 from store.llm_proxy.cache import AnswerCache, CachedAnswer
 from store.llm_proxy.call import ProxiedCall, Whole
 from store.llm_proxy.disconnect import Client
-from store.llm_proxy.headers import keys_of, to_backend, to_client
+from store.llm_proxy.headers import SHOULD_RETRY, keys_of, to_backend, to_client
 from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import ActiveBackend, Routes
@@ -86,7 +86,7 @@ class Forwarder:
                 # If the response is incomplete, this closes the connection, so that the backend can stop generating.
                 response.release()
             reader = call.reader
-            if key is not None and response.status == 200 and isinstance(reader, Whole) and not reader.is_truncated:
+            if key is not None and response.status == 200 and isinstance(reader, Whole) and reader.answer():
                 self._cache.put(key, CachedAnswer(tuple(to_client(response.raw_headers)), reader.body))
         finally:
             self._routes.leave(active)
@@ -151,7 +151,9 @@ class Forwarder:
             response.release()
             return pause
         if is_last:
-            raise Refusal(502, failure, "backend_unreachable", 1.0)
+            # The proxy has retried the call. If the client retried too, the numbers of tries would multiply.
+            is_retried = call.tries > 1
+            raise Refusal(502, failure, "backend_unreachable", None if is_retried else 1.0)
         return _backoff(call.tries)
 
     def _pause_after(self, response: aiohttp.ClientResponse, tries: int) -> float | None:
@@ -186,10 +188,13 @@ class Forwarder:
             call.begin_answer(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
         call.status = response.status
         await self._await_number(call)
+        if response.headers.get("Content-Length") == "0":
+            # The head is the whole response.
+            await self.record(call)
         await send({
             "type": "http.response.start",
             "status": response.status,
-            "headers": to_client(response.raw_headers),
+            "headers": _headers(call, response),
         })  # fmt: skip
         is_stream = response.content_type == "text/event-stream"
         held = b""
@@ -221,6 +226,14 @@ class Forwarder:
         if call.recording is not None:
             with suppress(StoreError):  # reported when the span is written
                 await call.recording.number()
+
+
+def _headers(call: ProxiedCall, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    """Return the headers for the client. After retries of the proxy, they ask the client not to retry an error."""
+    headers = to_client(response.raw_headers)
+    if call.tries == 1 or response.status < 400:
+        return headers
+    return [*((name, value) for name, value in headers if name != SHOULD_RETRY), (SHOULD_RETRY, b"false")]
 
 
 async def _chunks(call: ProxiedCall, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -91,6 +91,7 @@ class ProxyHandler:
             recording = await self._recorder.open(address.rollout_id, address.attempt_id)
         call = ProxiedCall(address, scope["query_string"], headers, body, recording)
         try:
+            call.check_request()
             async with while_connected(receive) as client:
                 await self._forwarder.forward(call, client, send)
         except Refusal as refusal:

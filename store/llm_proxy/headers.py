@@ -21,6 +21,8 @@ _KEYS: Final = frozenset({"authorization", "x-api-key", "api-key"})
 # proxy must be able to read the response.
 _NOT_SENT: Final = _HOP_BY_HOP | OWN_HEADERS | {"host", "content-length", "expect", "cookie", "accept-encoding"}
 _SHORTEST_SECRET: Final = 8
+SHOULD_RETRY: Final = b"x-should-retry"
+"""The header that tells the clients of OpenAI and Anthropic whether to retry a failed call."""
 
 
 def to_backend(headers: Headers, backend: Backend, endpoint: Endpoint, *, passes_keys: bool) -> list[tuple[str, str]]:

@@ -7,7 +7,26 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import orjson
+
+from store.runtime import lenient_json
+
 Json = dict[str, Any]
+
+
+def parse(body: bytes) -> tuple[Any, bool]:
+    """Return a body as a JSON value, and whether all of its text could be read.
+
+    Common JSON libraries accept more than the standard allows, so the proxy does too. Bytes that are not UTF-8 become
+    U+FFFD, and then the second value is False. For a body that is not JSON, the value is None and the second value is
+    False.
+    """
+    for text, is_exact in ((body, True), (body.decode(errors="replace").encode(), False)):
+        try:
+            return lenient_json.loads(text), is_exact
+        except orjson.JSONDecodeError:
+            continue
+    return None, False
 
 
 def as_object(value: Any) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 import orjson
@@ -9,7 +10,7 @@ import orjson
 from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.parts import Json, as_count, as_ids, as_list, as_object, as_objects, as_text
 
-_TOO_DEEP = "[nested too deeply]"
+TOO_DEEP = "[nested too deeply]"
 _TOKEN_ID = "token_id:"  # noqa: S105 - the prefix of tokens in vLLM's answers with `return_tokens_as_token_ids`
 
 
@@ -185,6 +186,12 @@ def as_json(value: object) -> str:
         return value
     try:
         return orjson.dumps(value).decode()
-    except TypeError:
-        # orjson reads four times as many nested levels as it writes, so it may fail to write a value that it has read.
-        return _TOO_DEEP
+    except TypeError as refused:
+        # orjson reads four times as many nested levels as it writes.
+        if "ecursion" in str(refused):
+            return TOO_DEEP
+    try:
+        # Unlike orjson, Python writes surrogates and integers of more than 64 bits.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return TOO_DEEP

@@ -1,7 +1,8 @@
 """Assembly of the events of a streamed response into the form that the response has without streaming.
 
 An assembly ignores malformed events. After `limit` bytes of events, an assembly adds no more text, token ids or log
-probabilities, and `is_truncated` is True. It still adds the data at the end of the response, such as the usage.
+probabilities. In both cases `is_truncated` is True. An assembly still adds the data at the end of the response, such as
+the usage.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from store.llm_proxy.addresses import Endpoint
-from store.llm_proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text
+from store.llm_proxy.parts import Json, as_count, as_list, as_object, as_objects, as_text, parse
 from store.llm_proxy.sse import EventReader
 
 _DONE: Final = b"[DONE]"
@@ -30,6 +31,9 @@ class Assembly(abc.ABC):
         self._left = limit
         self.is_truncated = False
         self.is_complete = False
+        self.is_empty = True
+        """Whether no event so far contains anything."""
+        self._is_unreadable = False
         self.error: Json | None = None
         """The error that the backend sent after the beginning of its response."""
 
@@ -40,14 +44,14 @@ class Assembly(abc.ABC):
                 self.is_complete = True
                 continue
             self._left -= len(data) if self._GROWS else 0
-            try:
-                event = as_object(orjson.loads(data))
-            except orjson.JSONDecodeError:
-                continue
+            value, is_exact = parse(data)
+            self._is_unreadable = self._is_unreadable or not is_exact
+            event = as_object(value)
+            self.is_empty = self.is_empty and not event
             if error := event.get("error"):
                 self.error = as_object(error) or {"message": str(error)}
             self.take(event, keeps=self._left >= 0)
-        self.is_truncated = self._left < 0 or self._events.skipped > 0
+        self.is_truncated = self._left < 0 or self._events.skipped > 0 or self._is_unreadable
 
     @abc.abstractmethod
     def take(self, event: Json, *, keeps: bool) -> None:

@@ -6,6 +6,7 @@ with underscores, and integers as JSON numbers.
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
@@ -16,6 +17,7 @@ from store.models import AttributeValue
 from store.models.spans import in_seconds, scope_fields
 from store.otel import spans as otlp_spans
 from store.otel.spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
+from store.runtime import lenient_json
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -45,7 +47,7 @@ def decode(body: bytes) -> Traces:
         Undecodable: the body is not JSON, or a part of the request that contains spans is malformed.
     """
     try:
-        request = orjson.loads(body)
+        request = lenient_json.loads(body)
         traces = Traces()
         for group in _objects(_object(request, "the request"), "resourceSpans", "resource_spans"):
             resource = _object(group.get("resource") or {}, "resource")
@@ -177,11 +179,18 @@ def _int64(value: Any, name: str) -> int:
 
 def _double(value: Any, name: str) -> float:
     if type(value) in {int, float}:
-        return float(value)
+        return _float(value)
     try:
         return float(_string(value, name))
     except ValueError:
         raise _not(value, name, "a number") from None
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _bytes(value: Any, name: str) -> str:

@@ -19,6 +19,8 @@ from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 Attributes = dict[str, AttributeValue]
 Json = dict[str, Any]
 
+MAX_SEQUENCE_ID: Final = 2**53
+"""The greatest sequence number of a span."""
 _MOST_REASONS: Final = 8
 _LONGEST_REASON: Final = 300
 
@@ -142,6 +144,8 @@ class Traces:
     unnumbered: list[int] = field(default_factory=list[int])
     """The indexes in `received` of the spans that still need a sequence number."""
     refused: Refusals = field(default_factory=Refusals)
+    changed: Refusals = field(default_factory=Refusals)
+    """Counts of spans that were changed to be storable, by the changes."""
 
     @property
     def spans(self) -> list[Span]:
@@ -212,14 +216,14 @@ class Traces:
 def sequence_number(value: AttributeValue | None) -> int | None:
     """Return the sequence number that a span or its resource states; None if the store has to assign one.
 
-    The number is an integer of at least 0, or its decimal text. Any other value is treated as absent.
+    The number is an integer from 0 to 2⁵³, or its decimal text. Any other value is treated as absent.
     """
     if isinstance(value, str):
         try:
             value = int(value)
         except ValueError:
             return None
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MAX_SEQUENCE_ID else None
 
 
 def carried(value: Any) -> AttributeValue:

@@ -1,14 +1,14 @@
 """OTLP over HTTP: exporters post traces, and a success means that all spans are committed, except the refused ones.
 
 Spans of one attempt are recorded together. An error of one attempt or of one span is reported in a partial success, and
-all other spans are stored. If the store cannot write at the moment, the whole request is refused, so that the exporter
-sends it again. Spans that are already stored are then recognised and skipped.
+all other spans are stored. A value that no store accepts is changed and marked, so that its span is stored. If the
+store cannot write at the moment, the whole request is refused, so that the exporter sends it again. Spans that are
+already stored are then recognised and skipped; no number is drawn for them.
 """
 
 import asyncio
 import gzip
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
@@ -21,7 +21,8 @@ from starlette.types import Receive, Scope, Send
 from store.domain.commands import RecordSpans
 from store.errors import Invalid, NotFound, StoreError, TooLarge
 from store.interface.store import Store
-from store.otel.decode import PROTOBUF, Encoding, Refusals, Traces, Undecodable, encoding_of
+from store.otel.decode import PROTOBUF, Encoding, Traces, Undecodable, encoding_of
+from store.otel.repair import repair
 from store.otel.spans import Received
 from store.runtime import context
 from store.server.api_schema import Json, reference, refusals
@@ -210,6 +211,9 @@ class TraceExport:
             context.idempotency_key.reset(key)
         if traces.refused.reasons:
             logger.warning("refused %d spans; the response to the exporter contains the reasons", traces.refused.total)
+        if traces.changed.reasons:
+            changed = traces.changed
+            logger.warning("changed values of %d spans that cannot be stored: %s", changed.total, changed.message)
         return encoding.answer(traces.refused)
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
@@ -275,25 +279,22 @@ class RecordsCommands(Protocol):
 
 async def _store(store: Store, traces: Traces) -> None:
     """Record spans attempt by attempt. Spans that the store refuses are counted, and all others are stored."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, span in enumerate(traces.received):
-        groups.setdefault((span.rollout_id, span.attempt_id), []).append(index)
     record, record_numbering = _how(store)
-    numbering = _numbered_as_recorded(groups, traces.unnumbered) if record_numbering is not None else set[_Key]()
-    drawn_now = {index for key in numbering for index in groups[key]}
-    await _number(store, traces, [index for index in traces.unnumbered if index not in drawn_now])
-    await _all(
-        _add(
-            record_numbering if record_numbering is not None and key in numbering else record,
-            [traces.received[index] for index in piece],
-            traces.refused,
-        )
-        for key, group in groups.items()
-        for piece in _pieces(group)
-    )
+    if record_numbering is None:
+        await _number(store, traces)
+    else:
+        # These numbers precede the numbers that other spans state, because those may raise a counter.
+        await _record(traces, traces.unnumbered, record_numbering)
+    unnumbered = set[int]() if record_numbering is None else set(traces.unnumbered)
+    await _record(traces, [index for index in range(len(traces.received)) if index not in unnumbered], record)
 
 
-_Key = tuple[str, str]
+async def _record(traces: Traces, indexes: Iterable[int], record: Record) -> None:
+    groups: dict[tuple[str, str], list[Received]] = {}
+    for index in indexes:
+        span = traces.received[index]
+        groups.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+    await _all(_add(record, piece, traces) for group in groups.values() for piece in _pieces(group))
 
 
 def _how(store: Store) -> tuple[Record, Record | None]:
@@ -314,24 +315,10 @@ def _records_commands(kind: type[Store]) -> bool:
     return issubclass(kind, RecordsCommands)
 
 
-def _numbered_as_recorded(groups: Mapping[_Key, list[int]], unnumbered: list[int]) -> set[_Key]:
-    """Return the attempts whose spans can be numbered and recorded in one write.
-
-    All spans of the rollout in the request need a number and belong to one attempt, so they are numbered in the order
-    of the request.
-    """
-    attempts = Counter(rollout_id for rollout_id, _ in groups)
-    wanting = set(unnumbered)
-    return {key for key, group in groups.items() if attempts[key[0]] == 1 and wanting.issuperset(group)}
-
-
-async def _number(store: Store, traces: Traces, unnumbered: Iterable[int]) -> None:
-    """Number the spans that have no number.
-
-    This precedes the recording of other spans, whose numbers may raise a counter.
-    """
+async def _number(store: Store, traces: Traces) -> None:
+    """Number the spans that have no number."""
     wanted: dict[str, list[int]] = {}
-    for index in unnumbered:
+    for index in traces.unnumbered:
         wanted.setdefault(traces.received[index].rollout_id, []).append(index)
 
     async def draw(indexes: list[int]) -> None:
@@ -346,21 +333,26 @@ async def _number(store: Store, traces: Traces, unnumbered: Iterable[int]) -> No
     await _all(draw(piece) for indexes in wanted.values() for piece in _pieces(indexes))
 
 
-async def _add(record: Record, spans: list[Received], refused: Refusals) -> None:
+async def _add(record: Record, spans: list[Received], traces: Traces, *, is_repaired: bool = False) -> None:
     """Record spans of one attempt. Spans that the store refuses are counted, and the others are stored."""
     try:
         await record(spans)
     except NotFound as error:
-        refused.add(str(error), len(spans))
+        traces.refused.add(str(error), len(spans))
     except Invalid as error:
+        if not is_repaired:
+            for changes in filter(None, map(repair, spans)):
+                traces.changed.add("; ".join(changes))
+            await _add(record, spans, traces, is_repaired=True)
+            return
         if len(spans) == 1:
-            refused.add(str(error))
+            traces.refused.add(str(error))
             return
         # The store recorded none of the spans. The two halves are recorded separately, to find the spans that it
         # refuses.
         middle = len(spans) // 2
-        await _add(record, spans[:middle], refused)
-        await _add(record, spans[middle:], refused)
+        await _add(record, spans[:middle], traces, is_repaired=True)
+        await _add(record, spans[middle:], traces, is_repaired=True)
 
 
 def _pieces(items: list[T]) -> list[list[T]]:

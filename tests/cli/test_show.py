@@ -254,3 +254,18 @@ def test_the_threads_of_graphs_that_belong_to_a_rollout_are_named(rollbook: Roll
     assert (thread["thread_id"], thread["scope"], thread["step"]) == (thread_id, "RIG", 3)
     # Of the past they are not told.
     assert thread_id not in rollbook("show", filled.retried, "--at", "2").out
+
+
+async def _recorded_twice(url: str) -> str:
+    async with await open_store(url) as store:
+        rollout = await store.start_rollout({})
+        for number in (1, 2):
+            span = make_span(rollout.attempt, number, name=f"llm{number}", attributes={"gen_ai.response.id": "resp"})
+            await store.add_span(span)
+        return rollout.rollout_id
+
+
+def test_a_call_that_agent_and_proxy_recorded_is_marked(rollbook: Rollbook, filled: Filled) -> None:
+    rollout_id = asyncio.run(_recorded_twice(filled.url))
+    lines = [line for line in rollbook("show", rollout_id).out.splitlines() if " llm" in line]
+    assert [line.endswith("the same call as 1") for line in lines] == [False, True]

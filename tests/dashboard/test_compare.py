@@ -9,6 +9,7 @@ from store.dashboard.diff.transcripts import MOST_ROWS, MessageRow, SideMessage,
 from store.dashboard.pages.compare import MOST_PATHS, MOST_READ
 from store.db.reports.span_rows import SpanRow
 from store.interface.store import Store
+from store.testing.samples import make_span
 from tests.dashboard.given import HOSTILE, Read
 from tests.dashboard.traces import a_span, answered, member
 from tests.server.api import Api
@@ -61,6 +62,15 @@ async def test_two_attempts_of_one_rollout_are_told_apart_by_their_numbers(api: 
     assert (same["said_differing"], same["paths"]) == (0, [])
     whole = await compared(api, f"{first.rollout_id}:2", f"{first.rollout_id}:2", "&all=1")
     assert [path["name"] for path in whole["paths"]] == ["agent", "tool", "chat"]
+
+
+async def test_a_call_that_agent_and_proxy_recorded_counts_once(api: Api, store: Store) -> None:
+    rollout = await store.start_rollout({})
+    for number, tokens in ((1, 30), (2, 30), (3, 5)):
+        attributes = {"gen_ai.response.id": f"r{number // 3}", "gen_ai.usage.input_tokens": tokens}
+        await store.add_span(make_span(rollout.attempt, number, attributes=attributes))
+    facts = (await compared(api, rollout.rollout_id, rollout.rollout_id))["facts"]
+    assert [(fact["a"], fact["b"]) for fact in facts if fact["name"] == "Tokens in"] == [(35, 35)]
 
 
 async def test_what_cannot_be_compared_is_named(api: Api, store: Store) -> None:

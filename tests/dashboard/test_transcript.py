@@ -53,6 +53,14 @@ def test_a_second_span_of_the_same_answer_is_one_line() -> None:
     assert [entry.kind for entry in entries] == ["message", "message", "same"]
 
 
+def test_a_call_has_the_messages_and_tokens_of_all_spans_that_recorded_it() -> None:
+    bare = _span(1, "chat", gen_ai__response__id="resp")
+    entries = transcript([bare, _call(2, ["one"], "two", "resp", gen_ai__usage__input_tokens=3)])
+    assert [(entry.kind, entry.sequence_id) for entry in entries] == [("message", 1), ("message", 1), ("same", 2)]
+    assert _texts(entries)[:2] == [("user", "one"), ("assistant", "two")]
+    assert entries[1].tokens_in == 3
+
+
 def test_entries_go_by_the_time_they_began() -> None:
     entries = transcript([_span(1, "late", start=9.0), _span(2, "early", start=3.0)])
     assert [entry.title for entry in entries] == ["early", "late"]

@@ -230,6 +230,12 @@ class TestSpanNumbers:
         assert isinstance(fact, SpanRecorded)
         assert fact.sequence_id == 2
 
+    def test_a_repeated_span_without_a_number_draws_none(self, story: Story) -> None:
+        story.tell(start())
+        again = [span(0, span_id=each) for each in ("x", "x", "y")]
+        assert story.tell(record(*again, number=True)) == [(0, 1), (2, 2)]
+        assert story.tell(record(*again, span(0, span_id="z"), number=True)) == [(3, 3)]
+
     def test_a_number_drawn_for_a_refused_span_is_spent(self, story: Story) -> None:
         with pytest.raises(NotFound):
             story.tell(record(span(0), number=True))

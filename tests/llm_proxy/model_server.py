@@ -148,6 +148,15 @@ def says(value: Any, status: int = 200, **headers: str) -> Answer:
     return answer
 
 
+def sends(body: bytes, content_type: str = "application/json") -> Answer:
+    """Answer with these bytes."""
+
+    async def answer(_: Asked) -> Response:
+        return Response(body, media_type=content_type)
+
+    return answer
+
+
 def chats(**details: Any) -> Answer:
     """Answer as a chat model."""
     return says(completion(**details))

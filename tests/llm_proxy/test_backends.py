@@ -239,6 +239,7 @@ async def test_a_backend_that_is_not_there_is_a_502_that_names_it_and_is_recorde
                 await agent.chat()
             span = await agent.span()
     assert failed.value.response.status_code == 502
+    assert failed.value.response.headers["x-should-retry"] == "false"
     assert span.attributes.items() >= {"error.type": "backend_unreachable", "agl.call.tries": 2}.items()
 
 

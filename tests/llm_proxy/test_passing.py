@@ -105,7 +105,9 @@ async def test_a_prompt_nested_too_deeply_is_recorded_as_such(
     deep = b'{"messages":[{"role":"user","content":' + b"[" * 400 + b"]" * 400 + b"}]}"
     async with http.post(f"{agent.url}/chat/completions", data=deep) as response:
         await response.read()
-    assert (await agent.span()).attributes["gen_ai.prompt.0.content"] == "[nested too deeply]"
+    attributes = (await agent.span()).attributes
+    assert attributes["gen_ai.prompt.0.content"] == "[nested too deeply]"
+    assert attributes["rollbook.changed"] == ["gen_ai.prompt.0.content: nested too deeply to be recorded"]
 
 
 async def test_a_page_in_a_browser_needs_the_key(

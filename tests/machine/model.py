@@ -395,8 +395,11 @@ class Model:
         new: list[Json] = []
         for (rollout_id, attempt_id), group in groups.items():
             if number:
+                known = {key[2] for key in self.spans if key[:2] == (rollout_id, attempt_id)}
                 for span in group:
-                    span["sequence_id"] = self._number(rollout_id)
+                    if span["span_id"] not in known:
+                        known.add(span["span_id"])
+                        span["sequence_id"] = self._number(rollout_id)
             highest = max(span["sequence_id"] for span in group)
             self.counters[rollout_id] = max(highest, self.counters.get(rollout_id, 0))
             if rollout_id not in self.rollouts:

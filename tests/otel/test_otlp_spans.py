@@ -372,7 +372,6 @@ def test_an_attribute_nested_without_end_is_refused_alone() -> None:
         b'{"resourceSpans": [{"scopeSpans": 5}]}',
         b'{"resourceSpans": [{"resource": [1]}]}',
         b'{"resourceSpans": [{"schemaUrl": 1}]}',
-        b'{"a": NaN}',
         b'{"a": "\xff"}',
         b"[" * 100_000,
         b'{"a":' * 100_000,

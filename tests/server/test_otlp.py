@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.journal import writer
 from store.models import Attempt
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
-from tests.otel.otlp_given import NANOS, as_json, group, ids_of, request, span
+from tests.otel.otlp_given import NANOS, as_json, group, ids_of, pairs, request, span
 from tests.server.otlp_given import JSON, PROTOBUF, Exporter, exporting, message_of, numbers, stored
 
 
@@ -176,28 +176,85 @@ async def test_what_has_no_place_is_refused_and_nothing_beside_it_is_lost(
     assert set(await numbers(store, other)) == {"other"}
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"attributes": {"score": math.nan}},
-        {"attributes": {"score": [1.0, math.inf]}},
-        {"attributes": {"text": "a\x00b"}},
-        {"attributes": {SPAN_SEQUENCE_ID: 2**60}},
-        {"name": "n" * 2000},
-    ],
-    ids=lambda fault: next(iter(fault)),
-)
-@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
-async def test_a_span_no_store_can_hold_is_refused_alone(
-    store: Store, exporter: Exporter, attempt: Attempt, fault: dict[str, Any], content_type: str
+async def test_a_value_no_store_accepts_is_changed_and_marked(
+    store: Store, exporter: Exporter, attempt: Attempt, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spans = [span(name=str(number)) for number in range(10)]
-    spans[3], spans[8] = span(**fault), span(**fault)
-    refused, why = await exporter.export(group(*spans, resource=ids_of(attempt)), content_type=content_type)
-    assert refused == 2
-    assert why
-    assert set(await numbers(store, attempt)) >= {str(number) for number in range(10) if number not in {3, 8}}
-    assert len(await stored(store, attempt)) == 8
+    bad = span(
+        {"score": math.nan, "list": [1.0, -math.inf], "te\x00xt": "a\x00b", "gen_ai.response.id": "é" * 300, "ok": 1.5},
+        name="n" * 2000,
+        status=Status(code=Status.STATUS_CODE_ERROR, message="bo\x00om"),
+        events=[OtlpSpan.Event(name="e\x00", attributes=pairs({"wait": math.inf}))],
+    )
+    owner = {**ids_of(attempt), "process.owner": "\x00"}
+    for content_type in (PROTOBUF, JSON):
+        for _ in range(2):
+            sent = group(span(name="before"), bad, span(name="after"), resource=owner)
+            assert await exporter.export(sent, content_type=content_type) == (0, "")
+    found = {each.name: each for each in await stored(store, attempt)}
+    changed = found.pop("n" * 1024)
+    assert set(found) == {"before", "after"}
+    marks = changed.attributes.pop("rollbook.changed")
+    assert changed.attributes == {
+        "score": "NaN",
+        "list": '[1.0, "-Infinity"]',
+        "te\ufffdxt": "a\ufffdb",
+        "gen_ai.response.id": "é" * 256,
+        "rollbook.full.gen_ai.response.id": "é" * 300,
+        "ok": 1.5,
+        "rollbook.full.name": "n" * 2000,
+    }
+    assert isinstance(marks, list)
+    assert [str(mark).partition(":")[0] for mark in marks] == [
+        "score",
+        "list",
+        "the key of an attribute",
+        "te\ufffdxt",
+        "gen_ai.response.id",
+        "name",
+        "status.message",
+        "events[0].name",
+        "events[0].attributes.wait",
+    ]
+    assert changed.status.description == "bo\ufffdom"
+    assert [(each.name, each.attributes) for each in changed.events] == [("e\ufffd", {"wait": "Infinity"})]
+    for each in found.values():
+        assert "rollbook.changed" not in each.attributes
+        assert each.resource.attributes["process.owner"] == "\ufffd"
+        assert "process.owner: U+0000" in str(each.resource.attributes["rollbook.changed"])
+    assert "score: the number NaN became text" in caplog.text
+
+
+async def test_json_with_lone_surrogates_and_nan_is_accepted(
+    store: Store, exporter: Exporter, attempt: Attempt
+) -> None:
+    body = as_json(request(group(span({"text": "HALF", "score": 0.125}, name="HALF"), resource=ids_of(attempt))))
+    body = body.replace(b"HALF", rb"cut \ud83d").replace(b"0.125", b"NaN")
+    assert (await exporter.post(body, JSON))[:2] == (200, b"{}")
+    (found,) = await stored(store, attempt)
+    assert (found.name, found.attributes["text"], found.attributes["score"]) == ("cut \ufffd", "cut \ufffd", "NaN")
+
+
+async def test_a_number_beyond_the_limit_counts_as_absent(store: Store, exporter: Exporter, attempt: Attempt) -> None:
+    spans = [span({SPAN_SEQUENCE_ID: 2**60}, name="a"), span(name="b")]
+    assert await exporter.export(group(*spans, resource=ids_of(attempt))) == (0, "")
+    assert await numbers(store, attempt) == {"a": 1, "b": 2}
+
+
+async def test_numbers_stay_dense_when_a_batch_is_repeated(store: Store, exporter: Exporter, attempt: Attempt) -> None:
+    second = (await store.start_attempt(attempt.rollout_id)).attempt
+    plain = group(span(name="a"), span(name="b"), resource=ids_of(attempt))
+    mixed = group(
+        span(ids_of(attempt), name="c"),
+        span(ids_of(second), name="d"),
+        span({**ids_of(attempt), SPAN_SEQUENCE_ID: 5}, name="given"),
+        span(ids_of(second), name="e"),
+    )
+    for batch in (plain, mixed, plain):
+        for _ in range(3):
+            await exporter.export(batch)
+    assert await numbers(store, attempt) == {"a": 1, "b": 2, "c": 3, "given": 5}
+    assert await numbers(store, second) == {"d": 4, "e": 5}
+    assert await store.get_next_span_sequence_id(attempt.rollout_id, attempt.attempt_id) == 6
 
 
 @pytest.mark.parametrize("bad", ["a\x00b", "r" * 600], ids=["zero", "long"])

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import orjson
 import typer
 
+from store.adapters.calls import repeated_calls
 from store.cli import lookup
 from store.cli.commands import annotate
 from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
@@ -240,13 +241,14 @@ def _print_spans(whole: _Whole, *, cuts: bool) -> None:
         by_attempt[span.attempt_id].append(span)
     numbers = {attempt.attempt_id: attempt.sequence_id for attempt in whole.attempts}
     left = _SPAN_LINES if cuts else len(whole.spans)
+    repeated = repeated_calls(whole.spans)
     for attempt_id, spans in sorted(by_attempt.items(), key=lambda item: numbers.get(item[0], 0)):
         line(f"  attempt {numbers.get(attempt_id, '?')}  {attempt_id}", style="dim")
         for lead, span in tree(*_family(spans)):
             if left == 0:
                 break
             left -= 1
-            line(f"    {lead}{_span_line(span)}")
+            line(f"    {lead}{_span_line(span, repeated.get((attempt_id, span.span_id)))}")
     if cuts and len(whole.spans) > _SPAN_LINES:
         note(f"  … {len(whole.spans) - _SPAN_LINES:,} more spans: --full, or rollbook ls spans")
 
@@ -282,13 +284,15 @@ def _family(spans: Sequence[Span]) -> tuple[list[Span], Callable[[Span], list[Sp
         waiting.append(circular)
 
 
-def _span_line(span: Span) -> str:
+def _span_line(span: Span, same_call: Span | None) -> str:
     parts = [f"{span.sequence_id} {span.name}"]
     if span.start_time is not None and span.end_time is not None:
         parts.append(duration(span.end_time - span.start_time))
     if span.status.status_code == "ERROR":
         parts.append(f"ERROR {span.status.description or ''}".rstrip())
     parts.extend(reward_text(name, value) for name, value in rewards_of(span))
+    if same_call is not None:
+        parts.append(f"the same call as {same_call.sequence_id}")
     return printable("  ".join(parts))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -185,6 +185,15 @@ _FACTS: Final = (
 """The compared fields and their formats."""
 
 
+def _tokens(counted: Iterable[tuple[SpanRow, int | None]]) -> int:
+    """Return the sum of the tokens of calls. A call that several spans record counts once."""
+    calls: dict[str | int, int] = {}
+    for row, tokens in counted:
+        call = row.response_id or row.position
+        calls[call] = max(calls.get(call, 0), tokens or 0)
+    return sum(calls.values())
+
+
 def _facts_of(side: Side) -> dict[str, Any]:
     rollout, attempt, rows = side.rollout, side.attempt, side.rows
     metadata = dict(rollout.metadata or {})
@@ -197,8 +206,8 @@ def _facts_of(side: Side) -> dict[str, Any]:
         "Attempt": None if attempt is None else attempt.sequence_id,
         "Attempt's status": None if attempt is None else attempt.status,
         "Reward": rewards[-1] if rewards else None,
-        "Tokens in": sum(row.tokens_in or 0 for row in rows),
-        "Tokens out": sum(row.tokens_out or 0 for row in rows),
+        "Tokens in": _tokens((row, row.tokens_in) for row in rows),
+        "Tokens out": _tokens((row, row.tokens_out) for row in rows),
         "Spans": side.total,
         "Failed spans": sum(row.status == "ERROR" for row in rows),
         "Took": None if end is None else end - start,

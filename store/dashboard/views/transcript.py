@@ -101,8 +101,8 @@ class _Memory:
 
     conversations: list[list[tuple[Any, ...]]] = field(default_factory=list[list[tuple[Any, ...]]])
     """Each conversation as the keys of its messages, the newest conversation last."""
-    calls: dict[str, str] = field(default_factory=dict[str, str])
-    """The id of the first span that recorded a response, by the id of the response."""
+    calls: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
+    """The spans that recorded a response, by the id of the response, in the order of time."""
 
     def known(self, keys: Sequence[tuple[Any, ...]]) -> int:
         """Return the maximum number of leading messages that the given conversation shares with an earlier one."""
@@ -116,7 +116,7 @@ def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entr
     """Return the entries for the spans of one attempt, in the order of time.
 
     Messages that a call repeats from an earlier call are not shown again. If the agent and the proxy both record the
-    same response, the second of these spans is one line.
+    same response, the first of these spans contains the messages of both, and the second one is one line.
 
     Args:
         spans: the spans of the attempt.
@@ -124,7 +124,11 @@ def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entr
     """
     budget, memory = _Budget(frozenset(whole)), _Memory()
     entries: list[Entry] = []
-    for span in sorted(spans, key=_place):
+    ordered = sorted(spans, key=_place)
+    for span in ordered:
+        if (answer := response_id(span.attributes)) is not None:
+            memory.calls.setdefault(answer, []).append(span)
+    for span in ordered:
         entries.extend(_entries(span, budget, memory))
     return entries
 
@@ -146,15 +150,29 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
         rewards=summary.rewards,
         is_error=span.status.status_code == "ERROR",
     )
-    exchange = exchange_of(span.attributes)
+    recorded = memory.calls.get(response_id(span.attributes) or "", [span])
+    if recorded[0] is not span:
+        return [replace(plain, kind="same")]
+    exchange = _exchange(recorded)
     if exchange is not None:
-        answer = response_id(span.attributes)
-        first = None if answer is None else memory.calls.setdefault(answer, span.span_id)
-        if first not in {None, span.span_id}:
-            return [replace(plain, kind="same")]
-        called = replace(plain, model=summary.model, tokens_in=summary.tokens_in, tokens_out=summary.tokens_out)
+        facts = [summary, *(summarise(each.name, each.attributes) for each in recorded[1:])]
+        called = replace(
+            plain,
+            model=next((each.model for each in facts if each.model is not None), None),
+            tokens_in=next((each.tokens_in for each in facts if each.tokens_in is not None), None),
+            tokens_out=next((each.tokens_out for each in facts if each.tokens_out is not None), None),
+        )
         return [*_conversation(called, exchange, budget, memory), *_failure(plain, span, budget)]
     return [_other(plain, span, budget), *_failure(plain, span, budget)]
+
+
+def _exchange(recorded: Sequence[Span]) -> ModelExchange | None:
+    """Return the messages of a call from the spans that recorded the call. One span may lack what another contains."""
+    found = [exchange for span in recorded if (exchange := exchange_of(span.attributes)) is not None]
+    if not found:
+        return None
+    prompt = next((each.prompt for each in found if each.prompt), ())
+    return ModelExchange(prompt, next((each.answer for each in found if each.answer), ()))
 
 
 def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:

@@ -51,6 +51,8 @@ class SpanRow:
     tokens_in: int | None
     tokens_out: int | None
     model: str | None
+    response_id: str | None = None
+    """The id of the model's response. The spans of one attempt with the same id record the same call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def _row(row: Row) -> SpanRow:
         fact.tokens_in,
         fact.tokens_out,
         fact.model,
+        fact.response_id,
     )
 
 

@@ -19,7 +19,8 @@ from store.domain.commands import NewSpan, RecordSpans
 from store.domain.events import Body, Json, SpanRecorded, encode
 from store.errors import Invalid, TooLarge
 from store.models import Span
-from store.otel.spans import Origin, Received
+from store.otel.repair import MAX_NAME_BYTES
+from store.otel.spans import MAX_SEQUENCE_ID, Origin, Received
 from store.validation.json_limits import (
     MAX_CALL_BYTES,
     are_plain,
@@ -30,9 +31,8 @@ from store.validation.json_limits import (
     encode_body,
 )
 
-MAX_SPAN_NAME_BYTES = 1024
+MAX_SPAN_NAME_BYTES = MAX_NAME_BYTES
 MAX_STATUS_MESSAGE = 200
-MAX_SEQUENCE_ID = 2**53
 MAX_DATA_BYTES = 8 * 1024
 # With at most this many rewards, `data` cannot exceed its limit, because the lengths of names and ids are limited too.
 _FEW_REWARDS = 4

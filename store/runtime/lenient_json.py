@@ -1,0 +1,43 @@
+r"""Parser of JSON that other programs wrote. It accepts what common JSON libraries write beyond the standard.
+
+Python writes NaN and infinite numbers as `NaN` and `Infinity`. JavaScript and Python write half of a surrogate pair,
+such as the half of an emoji at the end of a shortened text, as an escape like `\ud83d`. `orjson` refuses all of these.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from typing import Any, Final
+
+import orjson
+
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+
+
+def loads(body: bytes) -> Any:
+    """Return the value of a JSON text in UTF-8. NaN and infinity become text, and texts may contain surrogates.
+
+    Raises:
+        orjson.JSONDecodeError: the body is not JSON, or the body is not UTF-8.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as refused:
+        try:
+            return json.loads(body.removeprefix(codecs.BOM_UTF8).decode(), parse_constant=str)
+        except (ValueError, RecursionError):
+            raise refused from None
+
+
+def storable_text(text: str) -> str:
+    """Return text without U+0000 and surrogates, which databases refuse.
+
+    A pair of surrogates becomes its character. U+0000 and a surrogate without its other half become U+FFFD.
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text.replace("\0", REPLACEMENT)
