@@ -1,4 +1,4 @@
-"""Client of the runs of a server: their events, checkpoints, artefacts and forks.
+"""Client of the runs of a server: their events, checkpoints, artifacts and forks.
 
 A run is the execution of a rollout, in one or more attempts. A fork starts an attempt that builds on an earlier one.
 Each method sends one request, except `follow`, which connects again whenever its stream ends.
@@ -125,7 +125,7 @@ class HTTPRuns(StoreRuns):
             await self.core.transport.pause("follow_run", pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    # -- checkpoints and artefacts -----------------------------------------------------------------------------------
+    # -- checkpoints and artifacts -----------------------------------------------------------------------------------
 
     async def save_checkpoint(
         self,

@@ -63,7 +63,7 @@ class LoadRequest:
     blobs: set[str] = field(default_factory=set[str])
     """Hashes of blobs that may exist already."""
     artifacts: set[str] = field(default_factory=set[str])
-    """Ids of the artefacts that are loaded; `artifacts_of` contains their rollouts."""
+    """Ids of the artifacts that are loaded; `artifacts_of` contains their rollouts."""
     artifacts_of: set[str] = field(default_factory=set[str])
     forked: set[str] = field(default_factory=set[str])
     """Rollouts whose attempts are all needed."""

@@ -1,4 +1,7 @@
-"""Decide which events are recorded for the events of a run, for forks, and for moves of the head."""
+"""Decide which events are recorded for the events of a run, for forks, and for moves of the head.
+
+A fork is an attempt that runs a part of the run again. The head is the attempt whose results are those of the run.
+"""
 
 from dataclasses import dataclass
 
@@ -82,7 +85,7 @@ def come_to_life(
 
 
 def retract_artifact(command: RetractArtifact, working_set: WorkingSet) -> int:
-    """Retract an artefact and return the version at which it was saved; a second call changes nothing."""
+    """Retract an artifact and return the version at which it was saved; a second call changes nothing."""
     known = _known(working_set, command.rollout_id, command.key, ArtifactRetracted.type)
     state = _rollout(working_set, command.rollout_id)
     artifact = working_set.artifacts.get((command.rollout_id, command.artifact_id))

@@ -1,4 +1,4 @@
-"""Facts of the log. Names and meanings never change; a changed form is a new `shape` with an upcaster.
+"""Facts: the contents of events. Names and meanings never change; a changed form is a new `shape` with an upcaster.
 
 Each class is the `data` of one event type: ids, enums, numbers and hashes, never user payload. A field that is None is
 left out of the stored text and is read as None.

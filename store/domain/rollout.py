@@ -67,7 +67,7 @@ class AttemptState:
     tries: int
     """The number of attempts with the same rerun_seq up to this one."""
     fork_version: int | None = None
-    """The version of the fork whose masks apply to the view. A retry uses the fork of the attempt that it retries."""
+    """The version of the fork whose masks hide events from this attempt. A retry has the fork of its predecessor."""
     base: int | None = None
     base_version: int | None = None
     head_before: int | None = None

@@ -55,7 +55,7 @@ class AppendToRun(Command):
 
 @dataclass(slots=True, kw_only=True)
 class RetractArtifact(Command):
-    """Retract an artefact."""
+    """Retract an artifact."""
 
     rollout_id: str
     artifact_id: str

@@ -1,4 +1,9 @@
-"""Events of runs: nodes and phases, checkpoints, artefacts, forks, and the head."""
+"""Events of runs: nodes and phases, checkpoints, artifacts, forks, and the head.
+
+A node is a step of a phase, such as one agent. A scope is the subject for which a phase runs, such as a ticker. A fork
+is an attempt that runs a part of the run again. The view of an attempt contains its events and those of the attempts on
+which it builds, except the events that masks hide.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -118,7 +123,7 @@ class ArtifactSaved:
 
 @dataclass(slots=True)
 class ArtifactRetracted:
-    """An artefact was retracted."""
+    """An artifact was retracted."""
 
     type: ClassVar = "artifact.retracted"
     shape: ClassVar = 1

@@ -108,7 +108,7 @@ class WorkingSet:
     artifacts: dict[tuple[str, str], tuple[int, int | None]] = field(
         default_factory=dict[tuple[str, str], tuple[int, int | None]]
     )
-    """By rollout and id: the versions at which the artefact was saved and retracted."""
+    """By rollout and id: the versions at which the artifact was saved and retracted."""
     threads: dict[str, ThreadState] = field(default_factory=dict[str, ThreadState])
     body_hashes: dict[int, bytes] = field(default_factory=dict[int, bytes])
     """The hashes of the bodies of thread checkpoints, by position."""

@@ -1,8 +1,9 @@
 """Requests for re-runs, which wait for a runner of the run's pipeline.
 
-A request is an annotation of the run: a label, and a note with the arguments. The run keeps its head, its status and
-its view until a runner forks it. The runner then removes the label and adds a note with the attempt, or with the reason
-why there is none.
+A request is an annotation of the run: a label, and a note with the arguments. The request changes neither the status
+nor the results of the run. A runner starts a new attempt for it, removes the label, and adds a note with the attempt.
+If the runner refuses the request, the note contains the reason. The head is the attempt whose results are those of the
+run.
 """
 
 from __future__ import annotations

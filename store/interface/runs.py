@@ -1,7 +1,8 @@
-"""Runs of a store: events, checkpoints, artefacts, and re-runs of a part.
+"""Runs of a store: events, checkpoints, artifacts, and re-runs of a part.
 
 A run is a rollout; a re-run is another attempt of it. Events are never edited or deleted: a re-run hides the events
-that it replaces in its own view, and earlier views do not change.
+that it replaces in its own view, and earlier views do not change. A phase is a part of a run that runs for a scope (a
+subject such as a ticker). A node is a step of a phase, such as one agent. A fork starts a re-run.
 """
 # ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
@@ -43,7 +44,7 @@ class StoreRuns:
 
     **Views.** `view="head"` is the current state of the run: the events of the head attempt and of the attempts on
     which it builds, except hidden events. `attempt:3` is the same for attempt 3, whether or not it is the head. `own:3`
-    contains only the events of attempt 3. `raw` contains all events. Checkpoints and artefacts follow the same rules.
+    contains only the events of attempt 3. `raw` contains all events. Checkpoints and artifacts follow the same rules.
     The head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, only events up to
     that moment count, also for the head and for the view.
 
@@ -169,7 +170,7 @@ class StoreRuns:
         """
         raise Unsupported("runs.follow", self.backend)
 
-    # -- checkpoints and artefacts -----------------------------------------------------------------------------------
+    # -- checkpoints and artifacts -----------------------------------------------------------------------------------
 
     async def save_checkpoint(
         self,
@@ -271,7 +272,7 @@ class StoreRuns:
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
-        """Retract an artefact: queries no longer return it, but the log keeps it. A repeated call has no effect."""
+        """Retract an artifact: queries no longer return it, but the log keeps it. A repeated call has no effect."""
         raise Unsupported("runs.retract_artifact", self.backend)
 
     async def query_artifacts(
@@ -285,9 +286,9 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> list[Artifact]:
-        """Return the artefacts of a view that were not retracted, in the order in which they were saved.
+        """Return the artifacts of a view that were not retracted, in the order in which they were saved.
 
-        Only the latest `limit` artefacts are returned; -1 means all artefacts.
+        Only the latest `limit` artifacts are returned; -1 means all artifacts.
         """
         query = ArtifactQuery.of(
             scope=scope,
@@ -306,7 +307,7 @@ class StoreRuns:
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
     ) -> list[ArtifactRef]:
-        """Return the artefacts of all runs for a scope, newest first, including retracted and replaced ones."""
+        """Return the artifacts of all runs for a scope, newest first, including retracted and replaced ones."""
         raise Unsupported("runs.scope_history", self.backend)
 
     # -- forks -------------------------------------------------------------------------------------------------------

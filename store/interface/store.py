@@ -94,7 +94,7 @@ class Store(abc.ABC):
 
     @property
     def runs(self) -> StoreRuns:
-        """Runs with phases: their events, checkpoints, artefacts and re-runs."""
+        """Runs with phases: their events, checkpoints, artifacts and re-runs."""
         return StoreRuns(type(self).__name__)
 
     @property
@@ -608,7 +608,7 @@ class SyncStore(Blocking[Store]):
 
     @property
     def runs(self) -> SyncRuns:
-        """Runs with phases: their events, checkpoints, artefacts and re-runs."""
+        """Runs with phases: their events, checkpoints, artifacts and re-runs."""
         return SyncRuns(self.target.runs, self.thread)
 
     @property

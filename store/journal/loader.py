@@ -1,4 +1,8 @@
-"""Loader of the working set of a batch: rows become states, cached states are reused, taken ids are replaced."""
+"""Loader of the working set of a batch: rows become states, cached states are reused, taken ids are replaced.
+
+A batch is a group of commands that are committed together. Its working set contains the states that the commands need.
+A draw assigns the next span number of a rollout.
+"""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +95,8 @@ class Loader:
             # A sweep also checks rollouts that earlier commands of the batch have changed, so it needs their workers.
             request.worked |= request.rollouts
         if tail.queue_epoch != self._epoch:
-            # A rollout was returned to an earlier place in the queue, so the head may be before the watermark.
+            # A rollout was returned to an earlier place in the queue, so waiting rollouts may be before the remembered
+            # position.
             self._watermark, self._epoch = 0, tail.queue_epoch
         working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
         if not tail.is_ours:
@@ -115,7 +120,7 @@ class Loader:
             again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
         self.cache.fill_in(again, working_set)
         await self._round(session, again, working_set, 0)
-        # Rows of signals are not part of the log, so the rollout of such a row may be missing.
+        # Rows of signals (heartbeats) are not part of the log, so the rollout of such a row may be missing.
         working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
 
     async def _load_for_draws(self, session: WriteSession, draws: Mapping[str, int], working_set: WorkingSet) -> None:

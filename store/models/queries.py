@@ -52,7 +52,7 @@ Moment = Annotated[
 
 
 class PastQuery(Frozen):
-    """Base of queries that can read a past moment of the log. Beyond Agent-lightning 0.3."""
+    """Base of queries that can read a past moment of the log. Not part of Agent-lightning 0.3."""
 
     as_at: Moment = None
 
@@ -69,7 +69,7 @@ class PastQuery(Frozen):
 
 
 class RolloutPastQuery(PastQuery):
-    """Base of queries that can read a past moment of the log or of a rollout's history. Beyond Agent-lightning 0.3."""
+    """Base of queries that can read a past moment of the log or of a rollout's history. Not in Agent-lightning 0.3."""
 
     at: int | None = None
 

@@ -1,4 +1,7 @@
-"""Comparison of two views of a run, execution by execution of each node."""
+"""Comparison of two views of a run, execution by execution of each node.
+
+A view contains the events of an attempt and of the attempts on which it builds. A node is a step, such as one agent.
+"""
 
 from __future__ import annotations
 

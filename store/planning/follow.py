@@ -1,5 +1,9 @@
 """Following a run: the frames that a reader gets. A reader that continues ends with the same view as a new reader.
 
+The view of an attempt contains its events and those of the attempts on which it builds. The head is the attempt whose
+view is that of the run. A fork is an attempt that runs a part again; its masks select the events that its view hides. A
+turn is an event that changes the state of the run, and a fact is any event.
+
 The position of a reader is a version of the run. The reader has the events of its view at that version and gets the
 changes since then: new events, and the masks of a fork. If the view changes in another way, by a retry, a branch or a
 moved head, the reader gets the whole view again. Past and new events come from the same log by the same code, so no

@@ -1,4 +1,8 @@
-"""Graph of a view of a run: nodes in columns, one column for each scope."""
+"""Graph of a view of a run: nodes in columns, one column for each scope.
+
+A view contains the events of an attempt and of the attempts on which it builds. A scope is the subject for which phases
+run, such as a ticker. A node is a step, such as one agent.
+"""
 
 from __future__ import annotations
 

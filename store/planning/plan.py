@@ -1,4 +1,8 @@
-"""Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and the phases to run."""
+"""Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and the phases to run.
+
+The base is the attempt on which a re-run builds. Its view contains its events and those of the attempts on which it
+builds. A scope is the subject for which a phase runs, such as a ticker. A mask selects the events that a re-run hides.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class RunState:
     _rollout: RolloutState | None = None
 
     def take(self, turn: Turn) -> Move | None:
-        """Apply the next turn; return `fork` if the head moved to its own fork, `elsewhere` if it moved otherwise.
+        """Apply the next turn; return `fork` if it moved the head to a new fork, `elsewhere` for any other move.
 
         Raises:
             Corrupt: the turn contradicts the turns before it, so the log was changed from outside.

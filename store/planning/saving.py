@@ -15,7 +15,7 @@ class Taken:
     """A checkpoint to save, or the reason not to save it."""
 
     scope: str
-    """In the spelling of the log."""
+    """The scope (the subject of the phase, such as a ticker), spelled as in the log."""
     after_phase: str | None
     state: dict[str, Any] | None
     graph: str | None

@@ -8,7 +8,7 @@ from store.domain.commands import Idempotency
 actor: Final[ContextVar[str | None]] = ContextVar("rollbook_actor", default=None)
 """The actor for the log: `key:<id>`, `dashboard` …; None if there is none.
 
-The actor of a command takes precedence over this one.
+If a command has its own actor, that actor is recorded instead.
 """
 
 idempotency_key: Final[ContextVar[Idempotency | None]] = ContextVar("rollbook_idempotency", default=None)

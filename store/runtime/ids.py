@@ -24,7 +24,7 @@ __all__ = [
     "trace_id",
 ]
 
-# 36 bits count ticks of 2²⁴ ns, which wrap after 36 years; 12 bits are random.
+# Of the 48 bits, 36 count ticks of 2²⁴ ns, which wrap after 36 years, and 12 are random.
 _TICK_BITS = 24
 _LOT_BITS = 12
 _BITS = 48
@@ -73,7 +73,7 @@ def checkpoint_id() -> str:
 
 
 def artifact_id() -> str:
-    """Return `ar-` and 12 hex digits, enough for the artefacts of one rollout."""
+    """Return `ar-` and 12 hex digits, enough for the artifacts of one rollout."""
     return "ar-" + os.urandom(6).hex()
 
 

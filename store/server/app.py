@@ -119,7 +119,7 @@ def build_app(
 
     Args:
         partitions: the stores to serve; the caller closes them.
-        cors_origins: origins whose pages may call the server; `*` for all. Blank ones are dropped.
+        cors_origins: origins whose pages may call the server; `*` for all. Blank entries are ignored.
         max_body_bytes: the largest request body; a larger one is refused with 413.
         max_otlp_bytes: the largest body of traces, as sent and decompressed.
         ring: the keys of the clients; the caller closes it. None if no keys are required.
@@ -129,7 +129,7 @@ def build_app(
         has_fast_path: whether hot calls are answered without the application's layers. The responses are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
         run_defaults: the defaults of posted runs; None for `RunDefaults()`.
-        fallback: the directory whose run folders web front ends are shown while the database is unavailable.
+        fallback: a directory of run folders. Web front ends get these runs while the database is unavailable.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions

@@ -33,7 +33,7 @@ def may(role: Role, needed: Role) -> bool:
 class AuthLayer:
     """An ASGI layer that passes on permitted requests and refuses all others before their body is read.
 
-    A route that is not in the index does not exist for clients with a key.
+    A request that matches none of `routes` gets the response 404 or 405, even with a valid key.
 
     Args:
         app: the next layer.

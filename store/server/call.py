@@ -59,8 +59,8 @@ class Call(HTTPConnection):
             body = b"".join(parts)
         if message["type"] == "http.disconnect":
             raise ClientLeft
-        # This is necessary without a key as well, because a request may begin in the context of the previous request on
-        # its connection.
+        # The value is set even if there is no key, because a request may begin in the context of the previous request
+        # on its connection.
         context.idempotency_key.set(self.idempotency(body))
         return body
 
@@ -165,10 +165,10 @@ class ClientLeft(Exception):
 
 
 def checked(query: Q) -> Q:
-    """Return a page's query if its paging and order are possible.
+    """Return a page's query if its paging and order are valid.
 
     Raises:
-        Refused: the paging or the order is impossible. The text is the same as in Agent-lightning 0.3.
+        Refused: the paging or the order is invalid. The text is the same as in Agent-lightning 0.3.
     """
     if query.limit == 0 or query.limit < -1:
         raise Refused("limit", "Limit must be greater than 0 or -1 for no limit")

@@ -73,7 +73,7 @@ class MalformedRequest(Exception):
 
 
 def _short(given: Any) -> Any:
-    """Return the refused value if it is small; a payload is neither sent back nor logged."""
+    """Return the refused value if it is small. A large value is neither sent back nor logged."""
     if isinstance(given, str):
         return given if len(given) <= _MAX_INPUT else None
     return given if isinstance(given, bool | int | float) else None

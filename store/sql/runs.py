@@ -1,4 +1,4 @@
-"""Runs of a SQL store: their events, checkpoints, artefacts, forks and names, and readers that follow them.
+"""Runs of a SQL store: their events, checkpoints, artifacts, forks and names, and readers that follow them.
 
 A run is the execution of a rollout, in one or more attempts. A version is the number of an event in the run. A fork
 starts an attempt that builds on an earlier attempt, its base. A view is a selection of a run's events, such as those of
@@ -163,7 +163,7 @@ class SQLRuns(StoreRuns):
         form, attempt = run_views.parse(arguments.text(view, "view"))
         return Following(source, rollout_id, form, attempt, after, until, masks=masks, goes_on=goes_on)
 
-    # -- checkpoints and artefacts -----------------------------------------------------------------------------------
+    # -- checkpoints and artifacts -----------------------------------------------------------------------------------
 
     async def save_checkpoint(
         self,

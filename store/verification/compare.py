@@ -1,7 +1,8 @@
 """Comparison of the streams of the log with all tables, in one snapshot and in limited memory.
 
-Events are read stream by stream. For each page of events, the table rows in the page's range of ids are read too. A
-rollout with very many spans is compared in pieces, and its spans are looked up by their keys.
+A stream contains the events of one rollout, worker, thread or set of resources. Its fold is the rows that follow from
+these events. Events are read stream by stream. For each page of events, the table rows in the page's range of ids are
+read too. A rollout with very many spans is compared in pieces, and its spans are looked up by their keys.
 """
 
 import asyncio

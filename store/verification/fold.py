@@ -1,6 +1,7 @@
 """Fold of the log: the rows of each stream, computed from its events by the functions that the writer uses.
 
-This module is pure and does not depend on the source of the events. `compare` compares its rows with the tables.
+A stream contains the events of one rollout, worker, thread or set of resources. This module is pure and does not
+depend on the source of the events. `compare` compares its rows with the tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -103,7 +103,7 @@ def job_of(text: bytes) -> ProofJob[Any]:
 
 
 class Order(Frozen):
-    """The first message to a process."""
+    """The first message to a process: which database it has to read."""
 
     dialect: str
     url: str

@@ -1,5 +1,7 @@
 """Rebuild: repair of the projections while the store is in use. Only rows that differ are written, a few at a time.
 
+A projection is a table that is computed from the log. To fold events means to compute the rows that follow from them.
+
 The log is folded and compared outside of the lock. Rows that differ are compared again under the lock, together with
 the events recorded since, and written in the same transaction. If the process is killed at any moment, each row is
 either unchanged or correct. Tables, names and indexes never change, and readers see a row change at most once.

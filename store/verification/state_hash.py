@@ -1,8 +1,8 @@
 """One hash over all projected rows. It is equal for the same commands at the same timestamps on every database.
 
 Positions, commit ids and some versions depend on the place of an event and not on its content, so they are left out. Of
-the queue and of a rollout's rewards, only the order counts. A released claim left only events behind, so its row is
-left out.
+the queue and of a rollout's rewards, only the order counts. The row of an attempt whose claim was
+released is left out, because this attempt does not exist for readers.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _PLACES = frozenset(
         "retracted",
     }
 )
-# In these tables a version is an event number of the rollout. In others it counts replacements.
+# In these tables, `version` is the number of an event of the rollout. In other tables it counts replacements.
 _PLACES_OF_RUNS = _PLACES | {"version"}
 
 

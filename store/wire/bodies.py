@@ -56,7 +56,7 @@ class DequeueBody(Frozen):
     limit: int = 1
     worker_id: str | None = None
     wait_seconds: float = 0.0
-    """The longest time to wait for a rollout, in seconds. Beyond Agent-lightning 0.3."""
+    """The longest time to wait for a rollout, in seconds. Not part of Agent-lightning 0.3."""
 
 
 class StartAttemptBody(Frozen):
@@ -84,7 +84,7 @@ class UpdateAttemptBody(Frozen):
     last_heartbeat_time: float | None = None
     metadata: dict[str, Any] | None = None
     error: AttemptError | None = None
-    """The error that caused the status. Beyond Agent-lightning 0.3."""
+    """The error that caused the status. Not part of Agent-lightning 0.3."""
 
 
 class UpdateWorkerBody(Frozen):
@@ -101,13 +101,13 @@ class NextSpanBody(Frozen):
 
 
 class NextSpansBody(Frozen):
-    """POST /spans/next/batch. Beyond Agent-lightning 0.3."""
+    """POST /spans/next/batch. Not part of Agent-lightning 0.3."""
 
     rollout_attempt_ids: list[tuple[str, str]]
 
 
 class SpansBatchBody(Frozen):
-    """POST /spans/batch. Beyond Agent-lightning 0.3."""
+    """POST /spans/batch. Not part of Agent-lightning 0.3."""
 
     spans: list[Span]
     number: bool = False
@@ -123,7 +123,7 @@ class WaitBody(Frozen):
 
 
 class VerifyBody(Frozen):
-    """POST /verify; the body is optional. Beyond Agent-lightning 0.3."""
+    """POST /verify; the body is optional. Not part of Agent-lightning 0.3."""
 
     seal: Seal | None = None
 
@@ -132,7 +132,7 @@ class VerifyBody(Frozen):
 
 
 class HistoryQuery(PastQuery):
-    """GET /rollouts/{rollout_id}/history. Beyond Agent-lightning 0.3."""
+    """GET /rollouts/{rollout_id}/history. Not part of Agent-lightning 0.3."""
 
     after: int = Field(default=0, ge=0)
     """The number of the last event that the caller has processed."""
@@ -141,7 +141,7 @@ class HistoryQuery(PastQuery):
 
 
 class LogQuery(Frozen):
-    """GET /log. Beyond Agent-lightning 0.3."""
+    """GET /log. Not part of Agent-lightning 0.3."""
 
     after: str | None = None
     """The cursor of the last event that the caller has processed."""

@@ -148,7 +148,7 @@ def with_defaults(row: RunEventRow) -> RunEventRow:
 
 
 async def left(store: Store, rollout_id: str, view: str = "head") -> list[tuple[Any, ...]]:
-    """Return the checkpoints and artefacts of a view, by what they are and hold."""
+    """Return the checkpoints and artifacts of a view, by what they are and hold."""
     artifacts = [
         (each.scope, each.name, each.phase, each.media_type, each.content)
         for each in await store.runs.query_artifacts(rollout_id, view=view)

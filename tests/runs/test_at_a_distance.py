@@ -119,7 +119,7 @@ CHANGES: list[tuple[str, str, Change, int]] = [
         1,
     ),
     (
-        "artefact",
+        "artifact",
         "/artifacts",
         lambda store, run, _: store.runs.save_artifact(
             run.rollout_id, run.attempt.attempt_id, scope="RIG", name="report", content=None

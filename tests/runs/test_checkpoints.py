@@ -208,10 +208,10 @@ async def test_the_group_lends_a_checkpoint_of_the_same_date(store: Store) -> No
     assert own.rollout_id == run.rollout_id
 
 
-# Artefacts
+# Artifacts
 
 
-async def test_artefacts_follow_the_view_and_a_retracted_one_is_gone(store: Store) -> None:
+async def test_artifacts_follow_the_view_and_a_retracted_one_is_gone(store: Store) -> None:
     run = await auto_run(store)
     attempt_id = run.attempt.attempt_id
     plan = await store.runs.save_artifact(

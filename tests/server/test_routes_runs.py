@@ -108,7 +108,7 @@ async def test_a_checkpoint_is_saved_listed_and_loaded(api: Api, store: Store) -
     assert loaded == {**first, "state": {"trader_investment_plan": "buy"}}
 
 
-async def test_an_artefact_is_saved_found_and_taken_back(api: Api, store: Store) -> None:
+async def test_an_artifact_is_saved_found_and_taken_back(api: Api, store: Store) -> None:
     run = await begin(store)
     body = {"attempt_id": run.attempt.attempt_id, "scope": "RIG", "name": "report"}
     made = [(await api.post(at(run, "/artifacts"), {**body, "content": each})).ok(201) for each in (None, {"a": [1]})]

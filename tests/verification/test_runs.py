@@ -139,7 +139,7 @@ async def test_a_long_run_is_compared_and_mended_piece_by_piece(
 
 
 async def blobs_of(filled: Filled) -> dict[str, str]:
-    """Return the hashes of a prompt, a checkpoint's state and an artefact's content."""
+    """Return the hashes of a prompt, a checkpoint's state and an artifact's content."""
     url, found = filled.url, dict[str, str]()
     ((found["prompt"],),) = await ask(
         url, "SELECT min(prompt_sha256) FROM run_events WHERE prompt_sha256 IS NOT NULL AND node_id = 'Bull'"
@@ -154,7 +154,7 @@ async def blobs_of(filled: Filled) -> dict[str, str]:
 
 async def test_what_recurs_is_stored_once(played: Filled) -> None:
     ((count,),) = await ask(played.url, "SELECT count(*) FROM blobs")
-    # A prompt of each of four nodes, the second of one of them being equal; a state; the content of two artefacts.
+    # A prompt of each of four nodes, the second of one of them being equal; a state; the content of two artifacts.
     assert count == "6"
 
 

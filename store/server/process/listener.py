@@ -80,7 +80,7 @@ def _close_in_forks(listener: socket.socket) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether only this machine can reach an address."""
     _, address = _resolved(host, 0)
     return ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
 

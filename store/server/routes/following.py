@@ -1,4 +1,7 @@
-"""The route that returns the current frames of a run, for readers without a stream."""
+"""The route that returns the current frames of a run, for clients that cannot read a stream.
+
+A frame is one message of the stream of a run: an event, or a change of the run's state.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class RunFrames(Frozen):
     """The frames of a run that are available now."""
 
     frames: list[RunFrame]
-    """The frames. The next request begins at `seq` and `until` of the last frame."""
+    """The frames. For the next frames, send `seq` of the last frame as `after`, and its `until`."""
 
 
 @following.get(paths.RUN_STREAM, response_model=RunFrames, responses={200: STREAMED})

@@ -85,14 +85,14 @@ def _version() -> str:
 @log.get(paths.HISTORY, response_model=list[HistoryEvent], responses={200: STREAMED})
 @needs("reader")
 async def history(call: Call, rollout_id: Id, query: Annotated[HistoryQuery, Query()]) -> bytes:
-    """Return events of a rollout, its attempts and spans, oldest first, after a number."""
+    """Return the events of a rollout, its attempts and its spans, oldest first, that follow the event `after`."""
     return dumps(await call.store.log.history(rollout_id, **vars(query)))
 
 
 @log.get(paths.LOG, response_model=LogPage, responses={200: STREAMED})
 @needs("reader")
 async def read_log(call: Call, query: Annotated[LogQuery, Query()]) -> bytes:
-    """Return events of the log in the order they were committed, after a cursor."""
+    """Return the events of the log that follow a cursor, in the order in which they were committed."""
     following = call.store.log.tail(query.after, types=query.type, rollout_id=query.rollout)
     events: list[LoggedEvent] = []
     async with aclosing(cast("Any", following)):

@@ -1,4 +1,9 @@
-"""Routes of runs: their events, checkpoints and artifacts, their views, and forks."""
+"""Routes of runs: their events, checkpoints and artifacts, their views, and forks.
+
+A run is a rollout whose attempts execute phases. A fork is an attempt that runs some phases again. The view of an
+attempt contains its events and those of the attempts on which it builds. The head is the attempt whose view is the
+current state of the run. A scope is the subject for which a phase runs, such as a ticker.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +56,7 @@ _BATCH: Final = 200
 """The number of events that are encoded before other requests may run."""
 
 events = APIRouter(route_class=OwnStatusRoute, tags=["Run events"])
-outputs = APIRouter(route_class=OwnStatusRoute, tags=["Checkpoints and artefacts"])
+outputs = APIRouter(route_class=OwnStatusRoute, tags=["Checkpoints and artifacts"])
 forks = APIRouter(route_class=OwnStatusRoute, tags=["Forks"])
 
 
@@ -187,7 +192,7 @@ async def plan_fork(call: Call, rollout_id: Id, body: PlanForkBody) -> bytes:
 @forks.post(paths.FORKS, response_model=ForkResult, status_code=201, responses={201: LOCATED})
 @needs("algorithm")
 async def fork_attempt(call: Call, rollout_id: Id, body: ForkBody) -> Created:
-    """Start an attempt that runs a phase of some scopes again; the caller runs it."""
+    """Start an attempt that runs a phase of some scopes again; the caller executes the attempt."""
     arguments: dict[str, Any] = {**vars(body), "request_id": request_id(body.request_id)}
     return _started(call, await call.store.runs.fork(rollout_id, **arguments))
 

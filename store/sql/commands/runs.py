@@ -170,7 +170,7 @@ def artifact(
     media_type: str | None,
     key: str | None,
 ) -> AppendToRun:
-    """Return the command that saves an artefact."""
+    """Return the command that saves an artifact."""
     fact = ArtifactSaved(
         attempt_id=attempt_id,
         artifact_id=ids.artifact_id(),
@@ -185,7 +185,7 @@ def artifact(
 
 
 def retract(rollout_id: str, artifact_id: str, reason: str | None, key: str | None) -> RetractArtifact:
-    """Return the command that retracts an artefact."""
+    """Return the command that retracts an artifact."""
     return RetractArtifact(
         rollout_id=check_text(rollout_id, "rollout_id"),
         artifact_id=check_text(artifact_id, "artifact_id"),

@@ -116,7 +116,7 @@ def snapshot(rollout_id: str, row: Row, body: Json | None) -> Snapshot:
 
 
 def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None) -> Artifact:
-    """Convert a row of `run_views.artifacts`, and the body with the content, to an artefact with its content."""
+    """Convert a row of `run_views.artifacts`, and the body with the content, to an artifact with its content."""
     version, position, artifact_id, scope, name, phase, media_type, _, attempt = row[:9]
     return Artifact.model_construct(
         artifact_id=artifact_id,
@@ -136,7 +136,7 @@ def artifact(rollout_id: str, group_id: str | None, row: Row, body: Json | None)
 
 
 def made(row: Row, until: int) -> ArtifactRef:
-    """Convert a row of `queries.runs.made_for` to an artefact. A retraction after the position `until` is ignored."""
+    """Convert a row of `queries.runs.made_for` to an artifact. A retraction after the position `until` is ignored."""
     artifact_id, rollout_id, group_id, version, position, at, attempt, scope, name, phase, media_type, retracted = row
     return ArtifactRef.model_construct(
         artifact_id=artifact_id,
