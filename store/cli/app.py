@@ -24,7 +24,7 @@ _ORDER: Final = (
     *("show", "history", "annotate", "tail", "stats", "ui"),
     *("runs", "rerun", "lineage", "compare", "undo"),
     *("verify", "seal", "rebuild"),
-    *("demo", "migrate"),
+    *("demo", "migrate", "enqueue", "cancel", "retry"),
     *("store", "serve"),
     *("train", "runner", "proxy", "guess-number", "trading"),
     *("import-runs", "export-run", "mirror", "ls", "partitions", "keys"),
@@ -97,7 +97,6 @@ app = typer.Typer(
     help="The rollout store of a training run: inspect its contents and history, and verify them.",
     epilog="Exit codes: 0 ok, 1 error, 2 usage, 3 the database does not match its log, 4 unavailable, 5 not found.",
     no_args_is_help=True,
-    add_completion=False,
     # If a bug raises an exception, Python prints the traceback. Typer's own traceback would also contain the values of
     # all variables.
     pretty_exceptions_enable=False,

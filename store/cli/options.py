@@ -55,9 +55,10 @@ Db = Annotated[
     typer.Option(
         envvar="ROLLBOOK_DB",
         metavar="URL",
-        help="The store: sqlite:///run.db or postgresql://host/database?partition=name.",
+        help="The store: sqlite:///run.db, postgresql://host/database?partition=name, or the URL of a server.",
     ),
 ]
+StoreAlias = Annotated[str | None, typer.Option("--store", metavar="URL", hidden=True, help="An older name of --db.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 # Typer does not accept a union as the type of an option. With a parser, Typer accepts any type.
 AsAt = Annotated[

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from store import open_store
 from store.db.dialect import Dialect, dialect_for
@@ -13,6 +14,9 @@ from store.errors import Invalid
 from store.interface.store import Store
 
 T = TypeVar("T")
+
+_PATIENCE: Final = 2.0
+"""Seconds after which a server that does not answer is reported."""
 
 
 def run_reading(db: str, work: Callable[[Store], Awaitable[T]]) -> T:
@@ -59,6 +63,13 @@ async def _run(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: boo
 
 
 async def _open(db: str, *, read_only: bool) -> Store:
+    if urlsplit(db).scheme in {"http", "https"}:
+        # The client imports aiohttp, which a command on a database does not need.
+        from store.client import HTTPStore
+
+        # A user waits for the command. The first request is therefore not retried as long as the client would do it.
+        async with await HTTPStore.open(db, read_only=True, retry_seconds=_PATIENCE, connect_seconds=_PATIENCE):
+            pass
     return await open_store(_shared(db), create=False, read_only=read_only)
 
 

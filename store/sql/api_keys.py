@@ -169,7 +169,7 @@ class Keys:
         async with self._writing() as (session, now):
             rows = await session.fetch(self._dialect.sql(select(keys).where(keys.c.key_id == key_id)), {})
             if not rows:
-                raise NotFound("key", key_id, f"there is no key {key_id!r}; `rollbook keys list` shows them")
+                raise NotFound("key", key_id, f"there is no key {key_id!r}; `rollbook keys ls` shows them")
             key = _of_row(rows[0])
             if key.revoked_at is None:
                 key = replace(key, revoked_at=now)

@@ -23,6 +23,9 @@ from tests.cli.conftest import COMMAND, Filled, Rollbook, environment
 WORKING = {
     "demo": ("demo", "--help"),
     "migrate": ("migrate",),
+    "enqueue": ("enqueue", "1"),
+    "cancel": ("cancel", "{id}"),
+    "retry": ("retry", "{id}"),
     "verify": ("verify",),
     "rebuild": ("rebuild",),
     "seal": ("seal", "{file}"),
@@ -40,7 +43,7 @@ WORKING = {
     "ui": ("ui", "--help"),
     "store": ("store", "--help"),
     "keys create": ("keys", "create", "--help"),
-    "keys list": ("keys", "list"),
+    "keys ls": ("keys", "ls"),
     "keys revoke": ("keys", "revoke", "--help"),
     "train": ("train", "--help"),
     "runner": ("runner", "--help"),

@@ -56,15 +56,15 @@ def test_what_is_known_of_keys_is_listed_and_never_a_secret(rollbook: Rollbook) 
     made = rollbook("keys", "create", "--role", "reader", "--partition", "one", "--name", "night é", "--json").json
     other = rollbook("keys", "create", "--role", "admin", "--expires", "12h", "--json").json
     for terminal in (False, True):
-        listed = rollbook("keys", "list", terminal=terminal).out
+        listed = rollbook("keys", "ls", terminal=terminal).out
         assert all(each["id"] in listed and each["key"][15:] not in listed for each in (made, other))
-    rows = rollbook("keys", "list").table
+    rows = rollbook("keys", "ls").table
     assert [(row["id"], row["role"], row["partition"], row["state"], row["name"]) for row in rows] == [
         (made["id"], "reader", "one", "active", "night é"),
         (other["id"], "admin", "all", "active", ""),
     ]
     assert rows[1]["expires"] > rows[1]["created"] > ""
-    as_json = rollbook("keys", "list", "--json").json
+    as_json = rollbook("keys", "ls", "--json").json
     assert as_json == [{name: value for name, value in each.items() if name != "key"} for each in (made, other)]
     assert as_json[1]["expires_at"] - as_json[1]["created_at"] == pytest.approx(12 * 3600)
 
@@ -75,8 +75,8 @@ def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) 
         printed = rollbook("keys", "revoke", given)
         assert printed.out == f"{key['id']} revoked\n"
         assert ("No key is left" in printed.err) == (key is keys[2])
-    assert rollbook("keys", "list").table == []
-    assert [row["state"] for row in rollbook("keys", "list", "--all").table] == ["revoked"] * 3
+    assert rollbook("keys", "ls").table == []
+    assert [row["state"] for row in rollbook("keys", "ls", "--all").table] == ["revoked"] * 3
     assert rollbook("keys", "revoke", keys[0]["id"], "--json").json["state"] == "revoked"
 
 
@@ -85,10 +85,10 @@ def test_what_names_no_key_or_more_than_one_is_told(rollbook: Rollbook) -> None:
     rollbook("keys", "create", "--role", "admin")
     rollbook("keys", "create", "--role", "admin")
     missing = rollbook("keys", "revoke", "zz")
-    assert (missing.code, "keys list" in missing.err) == (5, True)
+    assert (missing.code, "keys ls" in missing.err) == (5, True)
     for _ in range(16):
         rollbook("keys", "create", "--role", "reader")
-    firsts = [row["id"][0] for row in rollbook("keys", "list").table]
+    firsts = [row["id"][0] for row in rollbook("keys", "ls").table]
     twice = next(each for each in firsts if firsts.count(each) > 1)
     ambiguous = rollbook("keys", "revoke", twice)
     assert (ambiguous.code, "add more characters" in ambiguous.err) == (2, True)
@@ -117,16 +117,16 @@ def test_what_is_mistyped_is_usage(bare: Rollbook, arguments: tuple[str, ...]) -
 
 
 def test_keys_of_a_store_that_is_not_there_are_not_found(bare: Rollbook) -> None:
-    assert bare("keys", "list").code == bare("keys", "revoke", "0").code == 5
+    assert bare("keys", "ls").code == bare("keys", "revoke", "0").code == 5
 
 
 def test_a_database_without_the_partition_that_holds_keys_has_none(rollbook: Rollbook, url: str) -> None:
     one, two = with_partition(url, "one"), with_partition(url, "two")
     rollbook("partitions", "create", "one")
-    assert rollbook("keys", "list", db=one).table == []
-    assert rollbook("keys", "list", db=two).code == 5
+    assert rollbook("keys", "ls", db=one).table == []
+    assert rollbook("keys", "ls", db=two).code == 5
     made = rollbook("keys", "create", "--role", "admin", "--json", db=one).json
-    assert [row["id"] for row in rollbook("keys", "list", db=one).table] == [made["id"]]
+    assert [row["id"] for row in rollbook("keys", "ls", db=one).table] == [made["id"]]
     assert rollbook("partitions", "ls").out.split() == ["default", "one"]
 
 

@@ -70,7 +70,7 @@ async def test_what_is_revoked_stays_so_and_stays_listed(keys: Keys) -> None:
     assert await keys.revoke(made.key_id) == revoked
     assert await keys.unrevoked() == [kept]
     assert [key.revoked_at for key in await keys.all()] == [revoked.revoked_at, None]
-    with pytest.raises(NotFound, match="rollbook keys list"):
+    with pytest.raises(NotFound, match="rollbook keys ls"):
         await keys.revoke("0000000000")
 
 

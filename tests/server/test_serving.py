@@ -69,6 +69,8 @@ async def _enqueue(url: str, value: Any) -> str:
 @pytest.mark.parametrize("name", ["serve", "store"])
 async def test_what_was_answered_is_there_after_the_end(durable_url: str, name: str) -> None:
     with serving(name, "--db", durable_url, "--port", "0") as (process, url):
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"the dashboard is at {url}/ui/\n"
         rollout_id = await _enqueue(url, {"a": 1})
         process.send_signal(signal.SIGTERM)
         code, _ = finish(process)

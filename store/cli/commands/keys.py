@@ -53,7 +53,7 @@ def keys_create(
         str | None, typer.Option(metavar="NAME", help="Limit the key to this partition; the default is all partitions.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A name for `keys list`, for example that of the owner.")
+        str | None, typer.Option(metavar="TEXT", help="A name for `keys ls`, for example that of the owner.")
     ] = None,
     expires: Annotated[
         float | None,
@@ -81,7 +81,8 @@ def keys_create(
         note("This is the first key: after at most five seconds every server of this database requires a key.")
 
 
-@keys.command("list")
+@keys.command("ls")
+@keys.command("list", hidden=True)
 def keys_list(
     db: Db = DEFAULT_DB,
     every: Annotated[bool, typer.Option("--all", help="Include revoked keys.")] = False,
@@ -105,7 +106,7 @@ def keys_list(
 @keys.command("revoke")
 def keys_revoke(
     key_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that `keys list` shows, or the beginning of the id.")
+        str, typer.Argument(metavar="ID", help="The id that `keys ls` shows, or the beginning of the id.")
     ],
     db: Db = DEFAULT_DB,
     json: AsJson = False,
@@ -138,7 +139,7 @@ def _only(keys: list[Key], given: str) -> str:
     """
     found = [key.key_id for key in keys if given and key.key_id.startswith(given)]
     if not found:
-        raise NotFound("key", given, f"no key id begins with {given!r}; `rollbook keys list --all` shows them")
+        raise NotFound("key", given, f"no key id begins with {given!r}; `rollbook keys ls --all` shows them")
     if len(found) > 1:
         raise Ambiguous("key", given, found[:10], are_all=len(found) <= 10)
     return found[0]

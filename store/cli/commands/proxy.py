@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from store import open_store
-from store.cli.options import DEFAULT_DB, Db
+from store.cli.options import DEFAULT_DB, Db, StoreAlias
 from store.cli.output.printing import line
 from store.client import address
 from store.db.url import parse
@@ -59,9 +59,7 @@ def proxy(
         ),
     ],
     db: Db = DEFAULT_DB,
-    store: Annotated[
-        str | None, typer.Option(metavar="URL", help="Record the calls in this store or server instead of --db.")
-    ] = None,
+    store: StoreAlias = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4748,
     token_ids: Annotated[

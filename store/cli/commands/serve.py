@@ -129,11 +129,13 @@ def serve(
     text = f"rollbook serves {url.shown} at {endpoint}"
     if settings.workers > 1:
         text = f"{text} with {settings.workers} workers"
-        Workers(partial(_work, settings), settings.workers, listener, partial(announce, text)).run()
+    announced = partial(announce, f"{text}\nthe dashboard is at {endpoint}/ui/")
+    if settings.workers > 1:
+        Workers(partial(_work, settings), settings.workers, listener, announced).run()
     else:
         from store.cli.server_process import run
 
-        run(settings, listener, on_started=partial(announce, text))
+        run(settings, listener, on_started=announced)
     logger.info("stopped")
 
 

@@ -15,7 +15,7 @@ from store.adapters.calls import repeated_calls
 from store.cli import lookup
 from store.cli.commands import annotate
 from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
-from store.cli.output.events import config_text, reward_text
+from store.cli.output.events import FAILED_ATTEMPT, Narrator, config_text, reward_text
 from store.cli.output.printing import (
     STYLES,
     compact,
@@ -54,6 +54,8 @@ class _Whole:
     attempts: Sequence[Attempt]
     spans: Sequence[Span]
     annotations: Annotations
+    failures: Sequence[str]
+    """A sentence about the end of each attempt that did not succeed."""
     threads: Sequence[ThreadSummary] = ()
     """The current LangGraph threads of the rollout; empty for a past moment and for a remote store."""
 
@@ -132,11 +134,14 @@ async def _read(
             found = await store.get_worker_by_id(key, as_at=as_at)
         case _:
             rollout = await store.get_rollout_by_id(key, as_at=as_at, at=at)
+            attempts = await store.query_attempts(key, as_at=as_at, at=at)
+            has_failed = any(attempt.status in FAILED_ATTEMPT for attempt in attempts)
             found = rollout and _Whole(
                 rollout,
-                await store.query_attempts(key, as_at=as_at, at=at),
+                attempts,
                 await store.query_spans(key, as_at=as_at, at=at),
                 await _annotations(store, key, as_at, at),
+                await _failures(store, key, as_at, at) if has_failed else [],
                 await store.threads.list_threads(key)
                 if isinstance(store, SQLStore) and as_at is None and at is None
                 else (),
@@ -155,6 +160,21 @@ async def _annotations(store: Store, rollout_id: str, as_at: Past | None, at: in
         return Annotations(labels=[], notes=[])
 
 
+async def _failures(store: Store, rollout_id: str, as_at: Past | None, at: int | None) -> list[str]:
+    try:
+        events = await store.log.history(rollout_id, as_at=as_at, limit=-1 if at is None else at)
+    except (Incompatible, Unsupported):
+        # Servers of Agent-lightning have no log.
+        return []
+    narrator = Narrator()
+    sentences = [(event, narrator.describe(event)) for event in events]
+    return [
+        sentence
+        for event, sentence in sentences
+        if event.type == "attempt.status_changed" and event.data["to"] in FAILED_ATTEMPT
+    ]
+
+
 def _whole_json(whole: _Whole) -> dict[str, Any]:
     return {
         "rollout": whole.rollout.model_dump(),
@@ -166,6 +186,7 @@ def _whole_json(whole: _Whole) -> dict[str, Any]:
             for name, value in rewards_of(span)
         ],
         **whole.annotations.model_dump(),
+        "failures": whole.failures,
         "threads": [asdict(thread) for thread in whole.threads],
     }
 
@@ -185,6 +206,10 @@ def _print_rollout(whole: _Whole, *, is_past: bool, cuts: bool) -> None:
     if whole.attempts:
         heading("Attempts")
         print_table(ATTEMPTS, whole.attempts, is_past=is_past, indent="  ")
+    if whole.failures:
+        heading("Failures")
+        for failure in whole.failures:
+            line(f"  {printable(failure)}")
     if whole.spans:
         heading("Spans")
         _print_spans(whole, cuts=cuts)

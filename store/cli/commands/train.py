@@ -9,12 +9,12 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import orjson
 import typer
 
+from store.cli import json_lines
 from store.cli.errors import FAILED
 from store.cli.import_string import imported, named, pipeline_named
-from store.cli.options import ConfirmResumes, Fallback, OrphanChoice, Orphans
+from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, StoreAlias
 from store.cli.output.printing import line, note
 from store.errors import Invalid
 from store.training.agent import LitAgent
@@ -61,7 +61,8 @@ def train(
         trainer.strategy.n_runners = runners
     if seed is not None:
         trainer.seed = seed
-    tasks, judged = _tasks("--train", train_file), _tasks("--val", val_file)
+    tasks = None if train_file is None else json_lines.read("--train", train_file)
+    judged = None if val_file is None else json_lines.read("--val", val_file)
     with _exit_codes(), contextlib.closing(trainer), _progress(trainer.store):
         report = trainer.fit(acting, tasks, judged, quiet=True)
     line(str(report))
@@ -73,7 +74,8 @@ def runner(
         str | None, typer.Argument(metavar="MODULE:AGENT", help="The agent: package.module:NAME.")
     ] = None,
     *,
-    store: Annotated[str, typer.Option(metavar="URL", help="The server or the database with the tasks.")],
+    db: Db = DEFAULT_DB,
+    store: StoreAlias = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
@@ -108,13 +110,14 @@ def runner(
     else:
         acting: LitAgent[Any] = named("MODULE:AGENT", target or "", LitAgent)
         side = RunnerBundle(acting)
+    url = store or db
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
     with _exit_codes(), contextlib.ExitStack() as stack:
         if sys.stderr.isatty():
-            watched = _opened(store)
+            watched = _opened(url)
             stack.callback(watched.sync.close)
             stack.enter_context(_progress(watched))
-        strategy.run_runners(side, store)
+        strategy.run_runners(side, url)
 
 
 def _opened(url: str) -> Store:
@@ -157,22 +160,6 @@ def _only_agent(target: str) -> Any:
     if len(agents) > 1:
         raise Invalid("--agent", f"choose one: the agents of {module.__name__} are {', '.join(sorted(agents))}")
     return next(iter(agents.values()))
-
-
-def _tasks(option: str, path: Path | None) -> list[Any] | None:
-    """Return the tasks of a file with one JSON document per line."""
-    if path is None:
-        return None
-    tasks: list[Any] = []
-    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            if text.strip():
-                tasks.append(orjson.loads(text))
-        except orjson.JSONDecodeError as error:
-            raise Invalid(option, f"line {number} of {path} is not JSON: {error}") from None
-    if not tasks:
-        raise Invalid(option, f"{path} contains no tasks")
-    return tasks
 
 
 # -- progress --------------------------------------------------------------------------------------------------------

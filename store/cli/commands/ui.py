@@ -30,7 +30,7 @@ HOST: Final = "127.0.0.1"
 def ui(
     *,
     db: Db = DEFAULT_DB,
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4748,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4749,
 ) -> None:
     """Serve the read-only dashboard of a database on this machine, until Ctrl+C."""
     url = parse(db)

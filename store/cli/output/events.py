@@ -28,6 +28,8 @@ _MOVED: Final = {
 # A command may follow the log for days, so only the latest attempts are remembered, at most this many. Sentences about
 # any other attempt contain its id instead of its number.
 _REMEMBERED: Final = 100_000
+FAILED_ATTEMPT: Final = frozenset({"failed", "timeout", "unresponsive"})
+"""The statuses of attempts that have ended without success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Narrator:
                 return f"{attempt} reported {to} again, ended now"
             case _:
                 error = data.get("error")
-                return f"{attempt} reported {to}" + (f": {_compact(error)}" if error else "")
+                return f"{attempt} reported {to}" + (f": {_error_text(error)}" if error else "")
 
     def _overdue(self, event: HistoryEvent, data: Json) -> str:
         seen = self._attempts.get(data["attempt_id"])
@@ -241,5 +243,5 @@ def _fields_set(data: Json, known: tuple[str, ...]) -> str:
     return ", ".join(parts)
 
 
-def _compact(value: Any) -> str:
-    return orjson.dumps(value).decode()
+def _error_text(error: Json) -> str:
+    return f"{error['type']}: {error['message']}" if error.get("message") else error["type"]

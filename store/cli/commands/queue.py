@@ -1,0 +1,141 @@
+"""`rollbook enqueue`, `cancel` and `retry`: changes of the queue by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import orjson
+import typer
+
+from store.cli import json_lines, lookup
+from store.cli.options import DEFAULT_DB, AsJson, Db
+from store.cli.output.printing import json_document, line, note
+from store.cli.store_context import run_writing
+from store.errors import Conflict, Invalid
+from store.interface.store import Store
+from store.models import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
+from store.runtime import context
+
+app = typer.Typer()
+
+_ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
+
+RolloutIds = Annotated[
+    list[str], typer.Argument(metavar="ID…", help="The ids of rollouts, or the beginnings of their ids.")
+]
+
+
+@app.command(rich_help_panel="Make")
+def enqueue(
+    *,
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="[INPUT…]", help="The input of each rollout, as JSON.")
+    ] = None,
+    db: Db = DEFAULT_DB,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Inputs, one JSON document per line; - reads standard input."
+        ),
+    ] = None,
+    mode: Annotated[RolloutMode | None, typer.Option(help="The purpose of the rollouts.")] = None,
+    resources: Annotated[
+        str | None, typer.Option(metavar="ID", help="The resources to use; the latest resources by default.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="The group of the rollouts.")] = None,
+    step: Annotated[int | None, typer.Option(metavar="N", help="The training step of the rollouts.")] = None,
+    max_attempts: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The maximum number of attempts of each rollout.")
+    ] = 1,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The maximum duration of an attempt.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Put rollouts into the queue, all or none, and print their ids."""
+    if bool(given) == (file is not None):
+        raise typer.BadParameter("give inputs as JSON, or --file FILE")
+    inputs = [_parsed(text) for text in given or ()] if file is None else json_lines.read("--file", file)
+    metadata = {"rollbook.group": group, "rollbook.step": step}
+    retried: list[Any] = ["failed", "timeout", "unresponsive"] if max_attempts > 1 else []
+    config = RolloutConfig(max_attempts=max_attempts, timeout_seconds=timeout, retry_condition=retried)
+    requests = [
+        EnqueueRolloutRequest.model_validate(
+            {
+                "input": each,
+                "mode": mode,
+                "resources_id": resources,
+                "config": config,
+                "metadata": {name: value for name, value in metadata.items() if value is not None},
+            }
+        )
+        for each in inputs
+    ]
+    _print(run_writing(db, _as_operator(lambda store: store.enqueue_many_rollouts(requests))), json=json)
+
+
+@app.command(rich_help_panel="Make")
+def cancel(*, rollouts: RolloutIds, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+    """Cancel rollouts that have not ended. Attempts that run are not stopped, but are not retried."""
+
+    async def write(store: Store) -> list[Rollout]:
+        found = await _found(store, rollouts)
+        for each in found:
+            if each.status in _ENDED:
+                raise Conflict(f"rollout {each.rollout_id} has ended: {each.status}", "leave it out")
+        return [await store.update_rollout(each.rollout_id, status="cancelled") for each in found]
+
+    _print(run_writing(db, _as_operator(write)), json=json)
+
+
+@app.command(rich_help_panel="Make")
+def retry(*, rollouts: RolloutIds, db: Db = DEFAULT_DB, json: AsJson = False) -> None:
+    """Put rollouts that have ended back into the queue, whatever their limit of attempts."""
+
+    async def write(store: Store) -> list[Rollout]:
+        found = await _found(store, rollouts)
+        for each in found:
+            if each.status not in _ENDED:
+                raise Conflict(f"rollout {each.rollout_id} has not ended: {each.status}", "leave it out, or cancel it")
+        return [await store.update_rollout(each.rollout_id, status="requeuing") for each in found]
+
+    _print(run_writing(db, _as_operator(write)), json=json)
+
+
+def _as_operator(work: Callable[[Store], Awaitable[Sequence[Rollout]]]) -> Callable[[Store], Awaitable[list[Rollout]]]:
+    """Return the function with `cli` as the actor that the log records."""
+
+    async def acting(store: Store) -> list[Rollout]:
+        before = context.actor.set("cli")
+        try:
+            return list(await work(store))
+        finally:
+            context.actor.reset(before)
+
+    return acting
+
+
+async def _found(store: Store, given: Sequence[str]) -> list[Rollout]:
+    """Return the rollouts with the given ids or beginnings of ids, each once."""
+    ids = dict.fromkeys([await lookup.rollout(store, each) for each in given])
+    found = [await store.get_rollout_by_id(each) for each in ids]
+    return [each for each in found if each is not None]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Invalid("INPUT", f"{text!r} is not JSON ({error}); put text into double quotes: '\"text\"'") from None
+
+
+def _print(rollouts: Sequence[Rollout], *, json: bool) -> None:
+    if json:
+        json_document([each.model_dump() for each in rollouts])
+        return
+    for each in rollouts:
+        line(each.rollout_id)
+    statuses = {each.status for each in rollouts}
+    note(f"{len(rollouts):,} rollout{'' if len(rollouts) == 1 else 's'} {', '.join(sorted(statuses))}")
