@@ -24,7 +24,7 @@ WORKING = {
     "demo": ("demo", "--help"),
     "migrate": ("migrate",),
     "enqueue": ("enqueue", "1"),
-    "cancel": ("cancel", "{id}"),
+    "cancel": ("cancel", "{waiting}"),
     "retry": ("retry", "{id}"),
     "verify": ("verify",),
     "rebuild": ("rebuild",),
@@ -44,6 +44,7 @@ WORKING = {
     "store": ("store", "--help"),
     "keys create": ("keys", "create", "--help"),
     "keys ls": ("keys", "ls"),
+    "keys list": ("keys", "list"),
     "keys revoke": ("keys", "revoke", "--help"),
     "train": ("train", "--help"),
     "runner": ("runner", "--help"),
@@ -82,7 +83,9 @@ def test_every_command_in_the_help_is_tried_here() -> None:
 
 @pytest.mark.parametrize("path", WORKING)
 def test_a_command_works_on_a_filled_store(rollbook: Rollbook, filled: Filled, tmp_path: Path, path: str) -> None:
-    arguments = [each.format(id=filled.retried, file=tmp_path / "a.seal") for each in WORKING[path]]
+    arguments = [
+        each.format(id=filled.retried, waiting=filled.waiting[0], file=tmp_path / "a.seal") for each in WORKING[path]
+    ]
     for terminal in (False, True):
         printed = rollbook(*arguments, terminal=terminal)
         assert printed.code == 0

@@ -90,12 +90,15 @@ def test_what_cannot_be_done_is_refused_by_name(
 def test_a_waiting_rollout_is_cancelled_and_put_back(rollbook: Rollbook, empty: str) -> None:
     one, other = rollbook("enqueue", "1", "2").out.split()
     assert rollbook("cancel", one, one).out.split() == [one]
-    again = rollbook("cancel", other, one)
-    assert (again.code, f"rollout {one} has ended: cancelled" in again.err) == (1, True)
-    early = rollbook("retry", other)
-    assert (early.code, f"rollout {other} has not ended: queuing" in early.err) == (1, True)
-    assert rollbook("retry", one).code == 0
+    assert rollbook("cancel", one).code == 0
+    assert rollbook("retry", one, other).code == 0
     assert _in_queue(empty) == [2, 1]
+    early = rollbook("retry", one)
+    assert (early.code, f"rollout {one} has not ended: preparing" in early.err) == (1, True)
+    ended = asyncio.run(_failed(empty))
+    late = rollbook("cancel", other, ended)
+    assert (late.code, f"rollout {ended} has ended: failed" in late.err) == (1, True)
+    assert rollbook("show", other, "--json").json["rollout"]["status"] == "preparing"
 
 
 def test_show_prints_why_a_rollout_failed(rollbook: Rollbook, empty: str) -> None:

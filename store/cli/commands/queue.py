@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -15,12 +15,10 @@ from store.cli.output.printing import json_document, line, note
 from store.cli.store_context import run_writing
 from store.errors import Conflict, Invalid
 from store.interface.store import Store
-from store.models import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
+from store.models import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode, RolloutStatus
 from store.runtime import context
 
 app = typer.Typer()
-
-_ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 RolloutIds = Annotated[
     list[str], typer.Argument(metavar="ID…", help="The ids of rollouts, or the beginnings of their ids.")
@@ -83,9 +81,9 @@ def cancel(*, rollouts: RolloutIds, db: Db = DEFAULT_DB, json: AsJson = False) -
     async def write(store: Store) -> list[Rollout]:
         found = await _found(store, rollouts)
         for each in found:
-            if each.status in _ENDED:
+            if each.status in {"succeeded", "failed"}:
                 raise Conflict(f"rollout {each.rollout_id} has ended: {each.status}", "leave it out")
-        return [await store.update_rollout(each.rollout_id, status="cancelled") for each in found]
+        return [await _moved(store, each, "cancelled", unless={"cancelled"}) for each in found]
 
     _print(run_writing(db, _as_operator(write)), json=json)
 
@@ -97,11 +95,16 @@ def retry(*, rollouts: RolloutIds, db: Db = DEFAULT_DB, json: AsJson = False) ->
     async def write(store: Store) -> list[Rollout]:
         found = await _found(store, rollouts)
         for each in found:
-            if each.status not in _ENDED:
+            if each.status in {"preparing", "running"}:
                 raise Conflict(f"rollout {each.rollout_id} has not ended: {each.status}", "leave it out, or cancel it")
-        return [await store.update_rollout(each.rollout_id, status="requeuing") for each in found]
+        return [await _moved(store, each, "requeuing", unless={"queuing", "requeuing"}) for each in found]
 
     _print(run_writing(db, _as_operator(write)), json=json)
+
+
+async def _moved(store: Store, rollout: Rollout, status: RolloutStatus, *, unless: Collection[str]) -> Rollout:
+    """Set the status of a rollout and return the rollout. With one of the statuses `unless`, it does not change."""
+    return rollout if rollout.status in unless else await store.update_rollout(rollout.rollout_id, status=status)
 
 
 def _as_operator(work: Callable[[Store], Awaitable[Sequence[Rollout]]]) -> Callable[[Store], Awaitable[list[Rollout]]]:
