@@ -6,6 +6,11 @@ from typing import Final
 CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 """The content codings that `expand` supports."""
 
+MOST_MEMBERS: Final = 10_000
+"""The maximum number of gzip members (compressed files, one after another) in a body."""
+
+# zlib copies what follows a member in its input. With small pieces, these copies are small too.
+_PIECE_BYTES: Final = 16 * 1024
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD: Final = 8
 
@@ -28,30 +33,34 @@ def expand(body: bytes, coding: str, limit: int) -> bytes:
 
     Raises:
         TooLong: the content is larger than the limit.
-        Broken: the body is damaged, incomplete, or in another coding.
+        Broken: the body is damaged, incomplete, in another coding, or has too many members.
     """
     if not body:
         return b""
     window = _deflate_window(body) if coding == "deflate" else _GZIP
     parts: list[bytes] = []
-    size = 0
-    while True:
-        inflater = zlib.decompressobj(window)
-        try:
-            # One byte more than the limit shows whether the content fits.
-            parts.append(inflater.decompress(body, limit - size + 1))
-        except zlib.error as error:
-            raise Broken(f"the body is not {coding}: {error}") from None
-        size += len(parts[-1])
-        if size > limit:
-            raise TooLong(f"the body holds more than {limit:,} bytes")
-        if not inflater.eof:
-            raise Broken(f"the {coding} body ends too early")
-        body = inflater.unused_data
-        if not body:
-            return b"".join(parts)
-        if coding == "deflate":
+    rest, size, members = memoryview(body), 0, 0
+    while rest:
+        if coding == "deflate" and members:
             raise Broken("something follows the end of the deflate body")
+        members += 1
+        if members > MOST_MEMBERS:
+            raise Broken(f"the {coding} body has more than {MOST_MEMBERS:,} members; compress it as one")
+        inflater = zlib.decompressobj(window)
+        while not inflater.eof:
+            if not rest:
+                raise Broken(f"the {coding} body ends too early")
+            piece = rest[:_PIECE_BYTES]
+            try:
+                # One byte more than the limit shows whether the content fits.
+                parts.append(inflater.decompress(piece, limit - size + 1))
+            except zlib.error as error:
+                raise Broken(f"the body is not {coding}: {error}") from None
+            size += len(parts[-1])
+            if size > limit:
+                raise TooLong(f"the body holds more than {limit:,} bytes")
+            rest = rest[len(piece) - len(inflater.unused_data) :]
+    return b"".join(parts)
 
 
 def _deflate_window(body: bytes) -> int:

@@ -199,6 +199,40 @@ def test_a_limit_counts_all_members_together() -> None:
         expand(zlib.compress(b"x") + b"tail", "deflate", 1000)
 
 
+def test_the_work_for_many_members_grows_with_the_body_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """zlib copies what follows a member. If that is the whole rest of the body, the work is quadratic."""
+    copied = 0
+    made = zlib.decompressobj
+
+    class Counted:
+        def __init__(self, window: int) -> None:
+            self._inflater = made(window)
+
+        @property
+        def eof(self) -> bool:
+            return self._inflater.eof
+
+        @property
+        def unused_data(self) -> bytes:
+            return self._inflater.unused_data
+
+        def decompress(self, piece: bytes, longest: int) -> bytes:
+            nonlocal copied
+            found = self._inflater.decompress(piece, longest)
+            copied += len(self._inflater.unused_data)
+            return found
+
+    monkeypatch.setattr("store.server.decompress.zlib.decompressobj", Counted)
+    for members in (2_000, 8_000):
+        copied = 0
+        body = gzip.compress(os.urandom(500)) * members
+        assert len(expand(body, "gzip", 8 * MIB)) == 500 * members
+        assert copied < 40 * len(body)
+    with pytest.raises(Broken, match="more than 10,000 members; compress it as one"):
+        expand(gzip.compress(b"") * 10_001, "gzip", 1000)
+    assert expand(gzip.compress(b"") * 10_000, "gzip", 1000) == b""
+
+
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
 @pytest.mark.parametrize("coding,bomb", BOMBS)
 @pytest.mark.slow
