@@ -14,7 +14,7 @@ MICROSECONDS = 1_000_000
 class Clock(Protocol):
     """A source of the current time.
 
-    A clock may stop or go back: the writer of the log then repeats its last timestamp, so timestamps never decrease.
+    A clock may stop or go back. Timestamps in the log increase anyway: each is greater than the timestamp before it.
     """
 
     def __call__(self) -> int:
