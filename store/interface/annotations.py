@@ -1,6 +1,6 @@
 """Annotations of rollouts by people and programs: labels and notes.
 
-An annotation changes neither the status nor the queue, and is not a sign of life.
+An annotation changes neither the status of its rollout nor the queue, and is not a sign of life of an attempt.
 """
 # ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
@@ -17,11 +17,11 @@ from store.runtime.blocking import Blocking, blocking
 class StoreAnnotations:
     """Labels and notes of rollouts.
 
-    In this class, which stores without annotations use, all methods raise `Unsupported`.
+    This base class is used for stores without annotations: its methods raise `Unsupported`.
 
     A label is a text of at most 64 bytes without control characters, and without spaces at its ends. A rollout has at
-    most 64 labels. A note is a text of at most 64 KiB. Both are recorded as events in the rollout's history, with their
-    actor; the events remain when a label is removed.
+    most 64 labels. A note is a text of at most 64 KiB. Every change of the labels and every note is an event in the
+    rollout's history. The event contains the actor: the person or program that made the call.
 
     Args:
         backend: the name of the store's class, for error messages.
@@ -40,8 +40,8 @@ class StoreAnnotations:
     ) -> AnnotateResult:
         """Add and remove labels of a rollout, and add a note, all in one event.
 
-        The rollout may have any status, also a final one. Adding a present label and removing an absent one have no
-        effect. If nothing changes and there is no note, no event is recorded.
+        The rollout may have any status, also a final one. Labels to add that the rollout already has, and labels to
+        remove that it does not have, are ignored. If no label changes and there is no note, no event is recorded.
 
         Args:
             rollout_id: the rollout.
@@ -53,7 +53,7 @@ class StoreAnnotations:
             NotFound: the rollout does not exist.
             Invalid: a label or note is malformed, a label is both added and removed, the call contains neither labels
                 nor a note, or the rollout would have more than 64 labels.
-            TooLarge: a label or note is too long, or the call has too many of them.
+            TooLarge: a label or note is too long, or the call contains too many labels.
         """
         raise Unsupported("annotations.annotate", self.backend)
 
@@ -64,8 +64,8 @@ class StoreAnnotations:
 
         Args:
             rollout_id: the rollout.
-            limit: return only this number of the latest notes; -1 for all.
-            as_at: read the state at this moment of the log.
+            limit: the maximum number of notes, of which the latest are returned; -1 for all.
+            as_at: read the state at this moment of the log: the position of an event, or an aware datetime.
             at: read the state after the rollout's event with this number.
 
         Raises:

@@ -1,4 +1,7 @@
-"""A store, and the runs of a store, that pass every call to another store."""
+"""Wrappers around a store and around its `runs`, which pass every call to the wrapped object.
+
+A subclass overrides the methods that it changes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from store.models import (
 
 
 class DelegatingStore(Store):
-    """A store whose methods call those of `target`."""
+    """A store whose methods call the same methods of the store `target`."""
 
     @property
     @abstractmethod
@@ -144,10 +147,10 @@ class DelegatingStore(Store):
 
 
 class DelegatingRuns(StoreRuns):
-    """Runs whose methods call those of another store's runs.
+    """The `runs` of a store, with methods that call the same methods of another store's `runs`.
 
     Args:
-        target: the runs that execute the calls.
+        target: the `runs` of the other store, which execute the calls.
     """
 
     def __init__(self, target: StoreRuns) -> None:

@@ -1,4 +1,8 @@
-"""Liveness of the processes that execute attempts: attempts that a dead process left, and runners of pipelines."""
+"""Checks whether the processes that execute attempts are alive.
+
+A runner is a process that executes runs of a pipeline. In the store, a runner is a worker with the name of the
+pipeline's phase graph in its heartbeats. An orphan is an active attempt whose process is gone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,10 @@ from store.planning.run_state import CUT_OFF
 from store.runtime.process import is_gone
 
 UNRESPONSIVE_SECONDS: Final = 60.0
-"""The default of `unresponsive_seconds` for posted runs, and for runs that pipelines execute."""
+"""The default of `unresponsive_seconds` for runs that were created by a POST request or that pipelines execute.
+
+After this time without a sign of life, an attempt becomes unresponsive.
+"""
 WORKER_GONE: Final = "WorkerGone"
 """The error type of attempts whose runner's process died."""
 
@@ -22,16 +29,20 @@ _LEAST_SECONDS: Final = 5.0
 
 
 async def is_orphan(store: Store, rollout: Rollout) -> bool:
-    """Return whether the latest attempt of a rollout is active although its process, on this machine, is gone."""
+    """Return whether the latest attempt of a rollout is active although its process is gone.
+
+    The result is False if the process ran on another machine.
+    """
     worker = await _worker_of(store, rollout)
     return worker is not None and is_gone(worker.heartbeat_stats or {})
 
 
 async def close_orphans(store: Store) -> list[str]:
-    """Set active attempts of pipelines to unresponsive if their process on this machine is gone; return their runs.
+    """Set active attempts of pipelines to unresponsive if their process ran on this machine and is gone.
 
-    The watchdog would do the same after `unresponsive_seconds`. A run fails, or is queued again if its config retries
-    unresponsive attempts. Runners without a pipeline close the attempts of their predecessors themselves.
+    The store would do the same after `unresponsive_seconds`. A run fails, or is queued again if its config retries
+    unresponsive attempts. Attempts of runners without a pipeline are left out, because such a runner itself ends the
+    attempts of the process that it replaces. The result is the list of the rollout ids of the runs.
     """
     closed: list[str] = []
     for rollout in await store.query_rollouts(status_in=list(_AT_WORK)):
@@ -62,7 +73,10 @@ def pipeline_of(worker: Worker) -> str | None:
 
 
 async def live_runners(store: Store, pipeline: str) -> list[str]:
-    """Return the ids of workers with recent heartbeats that take requests for runs of the phase graph of this name."""
+    """Return the ids of the live runners of a pipeline, given by the name of its phase graph.
+
+    A live runner has sent a recent heartbeat, which says that the runner takes requests for re-runs.
+    """
     now = time.time()
     return [
         worker.worker_id

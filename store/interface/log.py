@@ -29,7 +29,7 @@ class StoreLog:
 
         Args:
             rollout_id: the rollout.
-            as_at: only events up to this moment.
+            as_at: only events up to this moment: the position of an event in the log, or an aware datetime.
             after: only events with a greater number.
             limit: the maximum number of events; -1 for all.
 
@@ -66,8 +66,9 @@ class StoreLog:
         """Check that the log is complete and unchanged and that every table agrees with it; return a report.
 
         In one snapshot, it checks the hash chain over all commits, the triggers that make the log append-only, the
-        stored totals, and the counters of span numbers. It also computes every projected row from its events, and
-        compares the result with the stored row. It changes nothing.
+        totals stored for statistics, and the counters of span numbers. The other tables are derived from the events.
+        It also computes each of their rows from the events, and compares the result with the stored row. It changes
+        nothing.
 
         Args:
             seal: a seal, or its path. If given, the log up to the seal is also compared with the seal.
@@ -78,8 +79,9 @@ class StoreLog:
         raise Unsupported("log.verify", self.backend)
 
     async def rebuild(self) -> RebuildReport:
-        """Compute all projected rows from the log and write those that are wrong; readers and writers may continue.
+        """Compute all tables that are derived from the events, and write the rows that are wrong.
 
+        Other calls may read and write meanwhile.
         If a counter of span numbers is missing or wrong, it is set above every number that a recorded span has or that
         the log reserves for later spans.
 

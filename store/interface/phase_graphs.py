@@ -1,4 +1,7 @@
-"""Phase graphs of runs, which are among their resources."""
+"""Phase graphs in the resources of runs.
+
+A phase graph declares the phases of a run, and on which phases each phase depends.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ def phase_graph_in(resources: ResourcesUpdate) -> PhaseGraph | None:
 async def publish_default(store: Store, graph: PhaseGraph) -> str:
     """Publish resources that contain only this graph, unless they exist; return their id.
 
-    They are for runs whose graph no program has published.
+    Such resources are for runs for which no program has published a graph.
     """
     resources_id = _PREFIX + graph.digest[:12]
     if await store.get_resources_by_id(resources_id) is None:
-        # The idempotency key of a request belongs to its run, so it is not used for the resources.
+        # The idempotency key of the current request belongs to the creation of the run, which is another call.
         key = context.idempotency_key.set(None)
         try:
             await store.update_resources(resources_id, {"phases": graph})

@@ -1,9 +1,11 @@
 """Requests for re-runs, which wait for a runner of the run's pipeline.
 
+A run is a rollout that a pipeline executes in phases. A re-run is a new attempt that executes a part of the run again.
+A runner is a process that executes the runs of a pipeline. The head is the attempt whose results are those of the run.
+
 A request is an annotation of the run: a label, and a note with the arguments. The request changes neither the status
-nor the results of the run. A runner starts a new attempt for it, removes the label, and adds a note with the attempt.
-If the runner refuses the request, the note contains the reason. The head is the attempt whose results are those of the
-run.
+nor the results of the run. A runner starts a new attempt for the request, removes the label, and adds a note with the
+attempt. If the runner refuses the request, the note contains the reason.
 """
 
 from __future__ import annotations
@@ -35,18 +37,18 @@ from store.planning.plan import of_fork
 LABEL: Final = "rerun requested"
 """The label of runs with an open request."""
 CLAIM_SECONDS: Final = 5.0
-"""The time that a request waits for a live runner to take it, before the request is reported as open."""
+"""The maximum time for which `request_rerun` waits until a live runner takes the request."""
 
 _ACTIVE: Final = ("preparing", "running")
 _LOOK_SECONDS: Final = 0.05
 
 
 class RerunRequest(Frozen):
-    """The re-run, as arguments of `runs.fork`, and the pipeline that has to execute it."""
+    """A request: the arguments of `runs.fork` for the re-run, and the pipeline that has to execute the re-run."""
 
     request_id: str
     pipeline: str
-    """The name of the phase graph."""
+    """The name of the pipeline's phase graph, which declares the phases of its runs."""
     node: str | None = None
     phase: str | None = None
     scopes: list[str] = Field(default_factory=list[str])
@@ -62,7 +64,7 @@ class RerunRequest(Frozen):
 
 
 class RequestEnd(Frozen):
-    """The end of a request: the attempt that a runner has started, or the reason why it has started none."""
+    """The end of a request: the attempt that a runner has started, or the reason why the runner refused the request."""
 
     request_id: str
     attempt: int | None = None
@@ -73,15 +75,15 @@ M = TypeVar("M", RerunRequest, RequestEnd)
 
 
 class RerunAnswer(Frozen):
-    """The state of a request after it was made."""
+    """The state of a request when `request_rerun` returns."""
 
     request_id: str
     plan: ForkPlan | None
-    """The plan of the re-run; None if the request was made before, because the plan may not be valid any more."""
+    """The plan of the re-run; None for a repeated request, because the plan of the first call may be out of date."""
     attempt: int | None
     """The sequence id of the attempt that a runner has started; None while the request is open."""
     runners: list[str]
-    """The live runners of the pipeline."""
+    """The worker ids of the pipeline's live runners."""
 
     @property
     def message(self) -> str | None:
@@ -111,27 +113,28 @@ async def request_rerun(
     wait_seconds: float = CLAIM_SECONDS,
     **part: Any,
 ) -> RerunAnswer:
-    """Request a re-run of a part of a run, and return once a runner has started it or there is no live runner.
+    """Request a re-run of a part of a run.
 
-    An active attempt is superseded if its process is gone, or if `supersede` is set.
+    The call returns when a runner has started the re-run, or after `wait_seconds`. Without a live runner, it returns at
+    once. An active attempt of the run is ended if its process is gone, or if `supersede` is set.
 
     Args:
         store: the store of the run.
         rollout_id: the run.
         request_id: the id of the request; a repeated request with the same id has no further effect.
-        state_patch: see `runs.fork`, also for the following arguments up to `allow_graph_change`.
+        state_patch: keys to set in the state from which the re-run starts.
         supersede: end an attempt that is active.
-        expected_head: the head that the caller has seen.
+        expected_head: the sequence id that the head must have; None for any head.
         reason: the reason for the re-run.
-        confirm_side_effects: repeat phases with unsafe side effects.
-        allow_graph_change: start from checkpoints of another phase graph.
+        confirm_side_effects: allow phases with unsafe side effects to run again.
+        allow_graph_change: allow checkpoints that were saved under another phase graph.
         default_graph: the phase graph of a run whose resources contain none.
-        wait_seconds: the time to wait for a live runner.
-        part: the arguments of `runs.plan_fork`.
+        wait_seconds: the maximum time to wait until a live runner takes the request.
+        part: the arguments of `runs.plan_fork`, such as `phase` and `scopes`.
 
     Raises:
-        AttemptActive: an attempt is active, and its process may still run.
-        Conflict: another request is open, or `runs.fork` would raise `Conflict`.
+        AttemptActive: an attempt is active, its process may still run, and `supersede` is not set.
+        Conflict: another request is open, a runner refuses this request, or `runs.fork` would raise `Conflict`.
         Invalid: `runs.fork` would raise `Invalid`.
         NotFound: the run does not exist.
     """
@@ -162,7 +165,7 @@ async def request_rerun(
             f"start a runner, or withdraw the request by removing the label {LABEL!r}",
         )
     graph = graph or default_graph
-    assert graph is not None  # the plan has one
+    assert graph is not None  # without a graph, `plan_fork` has raised an error
     request = RerunRequest(
         request_id=request_id,
         pipeline=graph.name,
@@ -182,7 +185,7 @@ async def request_rerun(
 
 
 async def open_request(store: Store, rollout_id: str) -> RerunRequest | None:
-    """Return the oldest open request of a run, if there is one."""
+    """Return the oldest open request of a run; None if no request is open."""
     noted = await store.annotations.query(rollout_id)
     return next(iter(_open(noted)), None) if LABEL in noted.labels else None
 
@@ -195,10 +198,10 @@ async def take(
     worker_id: str,
     silence: float = UNRESPONSIVE_SECONDS,
 ) -> ForkResult | None:
-    """Start the attempt of a request as a worker, and close the request.
+    """Start the requested attempt for a worker, and close the request.
 
-    It returns None if another worker has started the attempt, or if the run does not allow it any more. In the second
-    case a note contains the reason.
+    The result is None if another worker has started the attempt, or if the run no longer allows the re-run. In the
+    second case, a note contains the reason.
 
     Args:
         store: the store of the run.
@@ -206,7 +209,7 @@ async def take(
         request: the open request of the run.
         graph: the phase graph of the worker's pipeline, for a run whose resources contain none.
         worker_id: the worker.
-        silence: the value of `unresponsive_seconds` for a run without one.
+        silence: `unresponsive_seconds` for a run whose config does not set it.
 
     Raises:
         Unavailable: the store cannot be reached; the request stays open.
@@ -234,7 +237,10 @@ async def take(
 
 
 async def limit_silence(store: Store, rollout: Rollout, seconds: float = UNRESPONSIVE_SECONDS) -> None:
-    """Set `unresponsive_seconds` of a rollout if it is not set, so that an attempt whose process dies is noticed."""
+    """Set `unresponsive_seconds` of a rollout if it is not set, so that the store ends an attempt whose process dies.
+
+    The value is the time without a sign of life after which an attempt becomes unresponsive.
+    """
     if rollout.config.unresponsive_seconds is None:
         config = rollout.config.model_copy(update={"unresponsive_seconds": seconds})
         await store.update_rollout(rollout.rollout_id, config=config)
@@ -268,7 +274,7 @@ async def _claimed(store: Store, rollout_id: str, request_id: str, wait_seconds:
                 continue
             if end.refused is not None:
                 raise Conflict(f"the re-run was refused: {end.refused}", "check the plan again")
-            # A note without an attempt and a refusal is the request itself.
+            # A note with neither an attempt nor a refusal is the request itself.
             if end.attempt is not None:
                 return end.attempt
         if loop.time() >= deadline:
@@ -299,7 +305,7 @@ def _open(noted: Annotations) -> list[RerunRequest]:
 
 
 def _parsed(kind: type[M], text: str | None) -> M | None:
-    """Return the object in the last line of a note; None for other notes."""
+    """Return the object in the last line of a note; None if that line does not contain such an object."""
     try:
         return kind.model_validate_json((text or "").rpartition("\n")[2])
     except ValidationError:

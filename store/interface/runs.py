@@ -1,8 +1,11 @@
-"""Runs of a store: events, checkpoints, artifacts, and re-runs of a part.
+"""Runs of a store: their events, checkpoints, artifacts and re-runs.
 
-A run is a rollout; a re-run is another attempt of it. Events are never edited or deleted: a re-run hides the events
-that it replaces in its own view, and earlier views do not change. A phase is a part of a run that runs for a scope (a
-subject such as a ticker). A node is a step of a phase, such as one agent. A fork starts a re-run.
+A run is a rollout that is executed in phases. A phase runs for a scope (a subject such as a ticker) and consists of
+nodes, which are steps such as one agent. The phase graph declares the phases of a run. A re-run is a new attempt of the
+rollout that executes some phases again; a fork starts a re-run.
+
+Events are never edited or deleted. A view is a selection of the events of a run. The view of a re-run hides the events
+that the re-run replaces; earlier views do not change. The version of an event is its number in the rollout's history.
 """
 # ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
@@ -36,20 +39,20 @@ from store.models.runs import (
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 AsAt = int | datetime
-"""A moment of the log: the position of an event, or an aware datetime, compared with the times of commits."""
+"""A moment of the log: the position of an event, or an aware datetime, which is compared with the times of commits."""
 
 
 class StoreRuns:
-    """The runs of a store. In this class, which stores without runs use, all methods raise `Unsupported`.
+    """The runs of a store. This base class is used for stores without runs: its methods raise `Unsupported`.
 
     **Views.** `view="head"` is the current state of the run: the events of the head attempt and of the attempts on
     which it builds, except hidden events. `attempt:3` is the same for attempt 3, whether or not it is the head. `own:3`
     contains only the events of attempt 3. `raw` contains all events. Checkpoints and artifacts follow the same rules.
-    The head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, only events up to
-    that moment count, also for the head and for the view.
+    The head is the attempt that started last, unless `move_head` changed it. With `at` or `as_at`, a method returns
+    what it would have returned at that moment, when later events did not exist.
 
-    **Phases.** The methods that plan need the run's phase graph: the only `PhaseGraph` among the rollout's resources,
-    or the argument `graph`.
+    **Phases.** `plan_fork`, `fork` and `resume` need the run's phase graph: either the rollout's resources must contain
+    exactly one `PhaseGraph`, or the caller must give the argument `graph`.
 
     In addition to the errors listed for each method, all of them raise `NotFound` for a rollout or an attempt that does
     not exist, and `Invalid` for malformed arguments.
@@ -66,16 +69,17 @@ class StoreRuns:
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
-        """Append events to a run, all or none, and return the version of each.
+        """Append events to a run, all or none, and return the version of each event.
 
-        Like a span, an event is a sign of life of its attempt and sets a preparing attempt to running. Events of a
-        superseded attempt are stored without any effect.
+        Like a span, an event is a sign of life of its attempt and sets a preparing attempt to running. Events of an
+        attempt that a fork has superseded are stored, but have no effect on the attempt.
 
         Args:
             rollout_id: the run.
             attempt_id: the attempt that the events belong to.
-            events: the events, in order; an event whose kind is a phase kind must have a phase.
-            key: idempotency key: a repeated call with the same key appends nothing and returns the first versions.
+            events: the events, in order; an event of a phase kind, such as `phase.completed`, must have a phase.
+            key: idempotency key: a repeated call with the same key appends nothing and returns the versions that the
+                first call returned.
 
         Raises:
             Conflict: the key was used for another call of this rollout.
@@ -96,14 +100,16 @@ class StoreRuns:
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> RunEventPage:
-        """Return the events of a run in the order in which they were recorded: run events, phases, spans with a node.
+        """Return the events of a run in the order in which they were recorded.
+
+        They are events of `append_events`, including those of phases, and spans with a node id.
 
         Args:
             rollout_id: the run.
             view: the view to read; see the class.
             after: only events after this version.
             limit: the maximum number of events; -1 for all.
-            scope: only events of this scope, in the spelling of the log.
+            scope: only events of this scope, which must be spelled as in the log.
             node_id: only events of this node.
             kind: only events of this kind.
             bodies: include messages, prompts, responses and errors, which makes the read slower.
@@ -124,7 +130,7 @@ class StoreRuns:
         return await self.find_events(rollout_id, query)
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
-        """Like `query_events`, with the arguments as a query value."""
+        """Like `query_events`, but with the arguments in one object."""
         raise Unsupported("runs.query_events", self.backend)
 
     async def get_graph(
@@ -138,8 +144,9 @@ class StoreRuns:
     ) -> RunGraph:
         """Return a view as a graph, with one node for each node of each scope.
 
-        A node is failed if its last event is an error, else completed if it has a result, else running. A node that ran
-        under another node appears only as an edge. The phase graph is optional.
+        A node is failed if it has an error after its last successful result, else completed if it has a result, else
+        running. A node that ran under another node, such as a tool under an agent, appears only as an edge from that
+        node. The run does not need a phase graph.
         """
         raise Unsupported("runs.get_graph", self.backend)
 
@@ -152,16 +159,17 @@ class StoreRuns:
         view: str = "head",
         bodies: bool = True,
     ) -> AsyncIterator[RunFrame]:
-        """Yield a view of a run as frames: first its present events, then every change, without end.
+        """Yield a view of a run as frames, without end: first the present events of the view, then every change.
 
-        `apply_frames` computes the events of the view from the frames, both for a new reader and for a reader that
-        resumes: the frames contain all changes since `after`, including re-runs. They contain only committed events.
-        The iterator reconnects if it loses the connection to the server. Leave the loop to stop the iterator.
+        A frame is a message with an event or another change. `apply_frames` computes the events of the view from the
+        frames. A reader that resumes gets frames with all changes since `after`, including those by re-runs. Frames
+        contain only committed events. The iterator reconnects if it loses the connection to the server. Leave the loop
+        to stop the iterator.
 
         Args:
             rollout_id: the run.
-            after: the `seq` of the last frame that the reader has processed; 0 for a new reader.
-            until: the `until` of that frame.
+            after: the field `seq` of the last frame that the reader has processed; 0 for a new reader.
+            until: the field `until` of that frame.
             view: the view to follow; see the class.
             bodies: include messages, prompts, responses and errors, which makes the read slower.
 
@@ -187,19 +195,20 @@ class StoreRuns:
     ) -> CheckpointRef | None:
         """Save the state of a scope at the end of a phase, so that a re-run can start from it.
 
-        If the phase graph declares the checkpoint, only the declared keys are saved, and only if its condition holds.
-        Otherwise the rejection is recorded with its reason, and None is returned.
+        If the phase graph declares the checkpoint, only the declared keys of the state are saved. If the graph also
+        declares a condition and the state does not meet it, no checkpoint is saved: an event with the reason is
+        recorded, and None is returned.
 
         Args:
             rollout_id: the run.
             attempt_id: the attempt that saves the checkpoint.
-            scope: the scope of the state; it is normalised according to its kind of scope.
+            scope: the scope of the state; the spelling is normalised as the phase graph declares.
             name: the name of the checkpoint.
             state: any JSON object; None if `external` points to the state.
             after_phase: the phase that has ended; by default the phase that declares the checkpoint.
             external: a pointer to a state that is stored elsewhere.
             key: idempotency key, as for `append_events`.
-            graph: the phase graph, if it is not among the rollout's resources; a phase graph is optional.
+            graph: the phase graph. None: the graph in the rollout's resources, or no graph if they contain none.
         """
         raise Unsupported("runs.save_checkpoint", self.backend)
 
@@ -216,14 +225,15 @@ class StoreRuns:
     ) -> Snapshot | None:
         """Return the latest checkpoint of a scope in a view; None if there is none.
 
-        The scope is in the spelling of the log. With `search="group"`, if the run has no such checkpoint, the result is
-        the latest one in the head view of a run of the same group whose input has an equal `date`. The field
-        `rollout_id` contains the id of that run.
+        The scope must be spelled as in the log. With `search="group"`, if the run has no such checkpoint, the method
+        searches the head views of other runs of the same group whose input has an equal `date`, and returns the latest
+        checkpoint. Its field `rollout_id` contains the id of the run that saved it. Runs belong to the same group if
+        their metadata contains the same `rollbook.group`.
         """
         raise Unsupported("runs.get_checkpoint", self.backend)
 
     async def get_checkpoint_by_id(self, rollout_id: str, checkpoint_id: str) -> Snapshot:
-        """Return a checkpoint with its state, in any view.
+        """Return a checkpoint with its state, whether or not a view hides it.
 
         Raises:
             NotFound: the run has no checkpoint with this id.
@@ -251,7 +261,7 @@ class StoreRuns:
         return await self.find_checkpoints(rollout_id, query)
 
     async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
-        """Like `list_checkpoints`, with the arguments as a query value."""
+        """Like `list_checkpoints`, but with the arguments in one object."""
         raise Unsupported("runs.list_checkpoints", self.backend)
 
     async def save_artifact(
@@ -266,7 +276,10 @@ class StoreRuns:
         media_type: str | None = None,
         key: str | None = None,
     ) -> ArtifactRef:
-        """Save a product of a run. Equal content is stored once, even if it is saved several times."""
+        """Save an artifact, a product of a run such as a report.
+
+        Equal content is stored once, even if it is saved several times.
+        """
         raise Unsupported("runs.save_artifact", self.backend)
 
     async def retract_artifact(
@@ -301,13 +314,13 @@ class StoreRuns:
         return await self.find_artifacts(rollout_id, query)
 
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
-        """Like `query_artifacts`, with the arguments as a query value."""
+        """Like `query_artifacts`, but with the arguments in one object."""
         raise Unsupported("runs.query_artifacts", self.backend)
 
     async def scope_history(
         self, scope: str, *, name: str | None = None, limit: int = 100, as_at: AsAt | None = None
     ) -> list[ArtifactRef]:
-        """Return the artifacts of all runs for a scope, newest first, including retracted and replaced ones."""
+        """Return the artifacts of all runs for a scope, newest first, including retracted and replaced artifacts."""
         raise Unsupported("runs.scope_history", self.backend)
 
     # -- forks -------------------------------------------------------------------------------------------------------
@@ -324,17 +337,17 @@ class StoreRuns:
         cascade: bool = True,
         graph: PhaseGraph | None = None,
     ) -> ForkPlan:
-        """Return the plan of a `fork` with these arguments, without starting it.
+        """Return the plan of a `fork` with these arguments, without starting the fork.
 
         Args:
             rollout_id: the run.
-            node: the node to run again; the re-run starts at its phase. Give `node` or `phase`.
-            phase: the phase at which the re-run starts. It and all later phases of the scope run again.
-            scopes: the scopes to run again; optional if the phase's kind of scope is fixed.
-            base: the attempt to build on: `head`, or for example `attempt:3`.
-            on_missing: if a scope lacks the checkpoint that the phase requires: `error` raises, `full` runs all phases
-                of the scopes again and reports it in `degraded`.
-            cascade: whether dependent phases of other scopes run again, too.
+            node: a node of the phase at which the re-run starts. Give either `node` or `phase`.
+            phase: the phase at which the re-run starts. This phase and all later phases of the scopes run again.
+            scopes: the scopes to run again; optional if the phase graph declares one fixed scope for the phase.
+            base: the attempt on which the re-run builds: `head`, or for example `attempt:3`.
+            on_missing: the action if a scope lacks the checkpoint that the phase requires: `error` raises an error,
+                `full` runs all phases of the scopes again and reports this in the plan's field `degraded`.
+            cascade: whether phases of other scopes run again, too, if they depend on the phases that run again.
             graph: the phase graph, if it is not among the rollout's resources.
 
         Raises:
@@ -364,24 +377,25 @@ class StoreRuns:
         worker_id: str | None = None,
         graph: PhaseGraph | None = None,
     ) -> ForkResult:
-        """Start an attempt that runs a phase of some scopes again, on top of the base attempt.
+        """Start a re-run: an attempt that builds on the base attempt and runs phases of some scopes again.
 
-        The events that it replaces are hidden from its view, which becomes the head view. The caller executes the
-        attempt. It starts at the plan's `entry` with the state of the plan's checkpoints, updated by `state_patch`.
-        Then it runs the phases of the cascade.
+        The new attempt becomes the head, and its view hides the events that the re-run replaces. The caller must
+        execute the attempt. The execution starts at the node `entry` of the plan, with the state of the plan's
+        checkpoints, updated by `state_patch`. The phases in the plan's field `cascade` come last.
 
         Args:
             rollout_id: the run.
             node: see `plan_fork`.
             phase: see `plan_fork`.
-            scopes: see `plan_fork`; several scopes share one attempt and one cascade.
+            scopes: see `plan_fork`; all of them run again in the same attempt, and the cascade runs once.
             base: see `plan_fork`.
             on_missing: see `plan_fork`.
             cascade: see `plan_fork`.
             state_patch: keys to set in the state from which the attempt starts; the stored checkpoint does not change.
-            on_active: if an attempt is still active: `reject` raises, `supersede` ends it as failed and continues.
-            expected_head: raise if the head is another attempt.
-            request_id: idempotency key: a repeated request starts nothing and returns the first result.
+            on_active: the action if an attempt is still active: `reject` raises an error, `supersede` ends that attempt
+                as failed and starts the re-run.
+            expected_head: the sequence id that the head must have; None for any head.
+            request_id: idempotency key: a repeated call with the same id starts nothing and returns the first result.
             reason: the reason, for the log.
             confirm_side_effects: allow phases with unsafe side effects to run again.
             allow_graph_change: allow checkpoints that were saved under another phase graph.
@@ -410,14 +424,15 @@ class StoreRuns:
         worker_id: str | None = None,
         graph: PhaseGraph | None = None,
     ) -> ForkResult:
-        """Start an attempt that continues an attempt that ended early.
+        """Start an attempt that continues where another attempt has stopped.
 
-        In each scope, completed phases are preserved. Later events are hidden, and their phases run again from the last
-        checkpoint at which a phase can start. Completed scopes do not run again. If all scopes are complete, because
-        the attempt ended before it began the next scopes, nothing runs again.
+        Each scope continues at its first phase that is not complete. If the checkpoint that this phase requires is
+        missing, the scope continues at the nearest earlier phase that can start. The new attempt hides the events of
+        the phases that run again. Complete scopes do not run again. If the other attempt stopped between two scopes,
+        all scopes that it began are complete, and nothing runs again.
 
         Raises:
-            Invalid: the attempt succeeded and nothing is unfinished, or there is no phase graph.
+            Invalid: the attempt has succeeded and everything that it began is complete, or there is no phase graph.
             AttemptActive: the attempt is still active.
             SideEffectsUnconfirmed: a phase with unsafe side effects had begun and would run again.
         """
@@ -426,19 +441,23 @@ class StoreRuns:
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
-        """Make another attempt the head, to undo or redo a re-run. The status and the queue do not change."""
+        """Make another attempt the head, to undo or redo a re-run.
+
+        The status of the rollout and the queue do not change.
+        """
         raise Unsupported("runs.move_head", self.backend)
 
     # -- lineage -----------------------------------------------------------------------------------------------------
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
-        """Return the attempts of a run in their order, each with the attempt that it builds on."""
+        """Return the attempts of a run in the order of their sequence ids, each with the attempt on which it builds."""
         raise Unsupported("runs.list_lineage", self.backend)
 
     async def compare_attempts(self, rollout_id: str, a: int, b: int) -> AttemptDiff:
         """Return the differences between the views of the attempts `a` and `b`, node by node.
 
-        Executions of a node are matched by their order. Events that `b` inherits count as kept.
+        The first execution of a node in `a` is compared with the first execution in `b`, and so on. An execution that
+        both views contain counts as kept.
         """
         raise Unsupported("runs.compare_attempts", self.backend)
 

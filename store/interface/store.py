@@ -1,7 +1,10 @@
 """Interface of a store: the methods of `LightningStore` in Agent-lightning 0.3, and methods of Rollbook.
 
 The docstrings are the specification; every implementation passes the same contract suite. All times are float seconds
-since the epoch; all durations are float seconds.
+since the Unix epoch; all durations are float seconds.
+
+A rollout is a task for an agent. An attempt is one execution of a rollout, and a span is a recorded step of an attempt.
+A worker is a process that executes attempts. Resources are values that agents use, such as prompts and model URLs.
 """
 # ruff: noqa: A002, ASYNC109 - names follow Agent-lightning, and default methods only raise.
 
@@ -52,34 +55,38 @@ class Store(abc.ABC):
     Calls are atomic, may come from any task, event loop or thread, and return after their commit. In addition to the
     errors listed for each method, every call may raise `Unavailable` (retry later), `Closed` and `WrongProcess`. Every
     call that writes may raise `ReadOnly`, `TooLarge`, and `Invalid` for values that a database cannot return unchanged:
-    NaN, infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. `log`, `runs`,
-    `annotations` and `threads` group more methods; if a store lacks one of them, its methods raise `Unsupported`.
+    NaN, infinities, integers beyond 64 bits, U+0000, lone surrogates, ids of more than 512 bytes. The objects `log`,
+    `runs`, `annotations` and `threads` have more methods. If a store does not support such a group of methods, they
+    raise `Unsupported`.
 
-    **Status.** An attempt is preparing until its first span makes it running. It becomes succeeded or failed when this
-    is reported. Its rollout follows the *latest* attempt, the one with the greatest sequence_id. If the latest attempt
-    becomes preparing, running or succeeded, so does the rollout. If it becomes failed, timeout or unresponsive, the
-    rollout becomes requeuing if `retry_condition` lists the status and fewer than `max_attempts` attempts were made,
-    else failed.
+    **Status.** An attempt is preparing until its first span makes it running. It becomes succeeded or failed when a
+    call of `update_attempt` reports this. The status of a rollout depends on its *latest* attempt, the attempt with the
+    greatest sequence_id. If the latest attempt becomes preparing, running or succeeded, so does the rollout. If the
+    latest attempt becomes failed, timeout or unresponsive, the config of the rollout decides: the rollout becomes
+    requeuing if `retry_condition` lists the status and fewer than `max_attempts` attempts were made, else failed.
 
-    **Overdue attempts.** Calls marked *Sweeps* first check the latest attempt of every rollout that is preparing or
-    running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for longer than
-    `unresponsive_seconds` becomes unresponsive, and the status of its worker unknown. There is at most one sweep per
-    `scan_debounce_seconds`. The first marked call always sweeps. While any call waits, the store sweeps by itself.
+    **Overdue attempts.** Calls whose description says *Sweeps* first check the latest attempt of every rollout that is
+    preparing or running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for
+    longer than `unresponsive_seconds` becomes unresponsive, and the status of its worker becomes unknown. There is at
+    most one sweep per `scan_debounce_seconds`; the first call that sweeps always checks. While a call waits, the store
+    also sweeps without further calls.
 
     **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
     event included; an aware datetime includes all events recorded until then. A moment after the end of the log means
-    its end. A read includes all events of a call or none of them. For reads of one rollout, `at` is the number of one
-    of its own events, as in `log.history`. Signs of life that are not events (repeated heartbeats and polls) are None
-    in the past. Such reads do not sweep. They raise `Invalid` for a naive datetime, a float, a negative position or a
-    number that the rollout does not have, and `PastUnavailable` if too many objects have changed since that moment.
+    the end of the log. A read includes all events of a call or none of them. For reads of one rollout, `at` is the
+    number of an event in the rollout's history, as in `log.history`. Reads with `as_at` or `at` do not sweep. In their
+    results, the times of signs of life that are not events (repeated heartbeats and polls) are None. These reads raise
+    `Invalid` for a naive datetime, a float, a negative position or a number that the history does not contain, and
+    `PastUnavailable` if too many objects have changed since that moment.
 
     **Queries.** Conditions that are None are ignored; an empty list matches nothing. With `filter_logic="and"` all
-    conditions must hold, with "or" at least one; without conditions everything matches. `*_contains` matches a
-    case-sensitive substring; it does not match None. `sort_by` is any scalar field of the model; None means creation
-    order. Ties are in creation order in both directions. Text is ordered by code point. In ascending order, None comes
-    last in fields that end in `_time`; in other fields it counts as empty or zero. `limit=-1` returns all matches,
-    `limit=0` only the total; `offset` skips matches after sorting. Queries raise `Invalid` for a field that does not
-    exist or has no order, for a limit below -1, and for a negative offset.
+    conditions must hold, with "or" at least one; without conditions everything matches. `*_contains` matches fields
+    that contain the text, with the same case; a field that is None does not match. `sort_by` is any scalar field of the
+    model; None means creation order. Objects with equal values are in creation order, whether the order is ascending or
+    descending. Text is ordered by code point. In ascending order, None comes last in fields that end in `_time`; in
+    other fields, None counts as empty or zero. `limit=-1` returns all matches, `limit=0` only the total; `offset` skips
+    matches after sorting. Queries raise `Invalid` for a field that does not exist or has no order, for a limit below
+    -1, and for a negative offset.
     """
 
     @property
@@ -127,11 +134,11 @@ class Store(abc.ABC):
     ) -> AttemptedRollout:
         """Create a rollout together with its first attempt, without the queue, and return both. Sweeps.
 
-        Both are preparing and start at the same instant. The arguments are those of `enqueue_rollout`; `worker_id` is
-        the worker that runs the attempt; the worker becomes busy.
+        The rollout and the attempt are preparing and start at the same instant. The arguments are those of
+        `enqueue_rollout`, and `worker_id`: the worker that runs the attempt. This worker becomes busy.
 
         Raises:
-            Conflict: a rollout with the metadata's `rollbook.key` exists; the message contains its id.
+            Conflict: a rollout with the plan key in the metadata (`rollbook.key`) exists; the message contains its id.
             Invalid: a reserved metadata key has the wrong type.
         """
 
@@ -177,16 +184,18 @@ class Store(abc.ABC):
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> AttemptedRollout | None:
-        """Claim the rollout at the head of the queue: start its next attempt and return both, or None. Sweeps.
+        """Claim the rollout at the head of the queue: start its next attempt, and return both. Sweeps.
 
-        The rollout and its new attempt are preparing; an earlier `end_time` is not changed. Two workers never claim the
-        same attempt. The given worker is created if it is new. It becomes busy with the attempt. If the queue is empty,
-        it becomes idle, and the ids of its last rollout and attempt do not change.
+        The result is None if the queue is empty. The rollout and its new attempt are preparing; an earlier `end_time`
+        is not changed. Two workers never claim the same attempt. The given worker is created if it is new. It becomes
+        busy with the attempt. If the queue is empty, the worker becomes idle, and the ids of its last rollout and
+        attempt do not change.
 
         Args:
             worker_id: the worker that claims.
-            wait_seconds: the time to wait for a rollout if the queue is empty; 0 returns at once. A cancelled call
-                loses no rollout: its claim goes to another waiting call of the same worker_id or is undone.
+            wait_seconds: the maximum time to wait for a rollout if the queue is empty; 0 returns at once. If the call
+                is cancelled, no rollout is lost: a claim that was already made goes to another waiting call with the
+                same worker_id, or is undone.
 
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
@@ -198,8 +207,8 @@ class Store(abc.ABC):
     ) -> list[AttemptedRollout]:
         """Claim up to `limit` rollouts from the head of the queue; fewer if the queue has fewer. Sweeps.
 
-        It works like `dequeue_rollout`. The worker becomes busy with the last claimed rollout. A limit of 0 or less
-        changes nothing. The wait ends as soon as there is one rollout.
+        Each rollout is claimed as by `dequeue_rollout`. The worker becomes busy with the last claimed rollout. With a
+        limit of 0 or less, the call changes nothing. The wait ends as soon as the queue has one rollout.
 
         Raises:
             Invalid: `wait_seconds` is negative or not finite.
@@ -220,10 +229,10 @@ class Store(abc.ABC):
     async def add_span(self, span: Span) -> Span | None:
         """Store a span and return it, or None if the attempt already has a span with this span_id.
 
-        The rollout's sequence counter is raised to the span's number in both cases. A stored span is a sign of life of
-        its attempt. A preparing or unresponsive attempt becomes running; if it is the latest attempt and is now
-        running, a preparing or requeuing rollout also becomes running. A span does not reopen an attempt that has
-        ended, and a late span does not cancel a retry that waits for a claim.
+        In both cases, the rollout's counter of span numbers is raised to the number of the span. A stored span is a
+        sign of life of its attempt. A preparing or unresponsive attempt becomes running. If this attempt is the latest
+        and is now running, a preparing or requeuing rollout also becomes running. A span does not reopen an attempt
+        that has ended, and a late span does not cancel a retry that waits in the queue.
 
         Raises:
             NotFound: the rollout or the attempt does not exist.
@@ -233,9 +242,9 @@ class Store(abc.ABC):
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans and return the new ones, grouped by attempt in the order of the attempts' first spans.
 
-        Each span is processed as by `add_span`; of two spans with the same key, the first is stored. The call fails at
-        the first group whose rollout or attempt does not exist. The groups before it are stored; this group and those
-        after it are not.
+        Each span is processed as by `add_span`. Of several spans with the same span_id in one attempt, the first is
+        stored. The spans of one attempt are a group. The call fails at the first group whose rollout or attempt does
+        not exist. The groups before this group are stored; this group and the later groups are not.
 
         Raises:
             NotFound: the rollout or the attempt does not exist.
@@ -262,13 +271,16 @@ class Store(abc.ABC):
         """Return the next number for a span of a rollout.
 
         The numbers of a rollout are 1, 2, 3 …; its attempts share them, and each number is returned once. Neither id
-        needs to exist; `attempt_id` has no effect. In a store with a log, the rollout's stream reserves the numbers in
-        blocks, so none is returned again after the loss of a counter; some may be skipped then.
+        needs to exist; `attempt_id` has no effect. A store with a log records in the log which blocks of numbers it has
+        reserved. If it loses its counter, no number is returned again, but some numbers may be skipped.
         """
 
     @abc.abstractmethod
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Return a number for each pair (rollout_id, attempt_id) in this order, as `get_next_span_sequence_id` does."""
+        """Return a number for each pair (rollout_id, attempt_id), as `get_next_span_sequence_id` does.
+
+        The numbers have the order of the pairs.
+        """
 
     @abc.abstractmethod
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
@@ -300,7 +312,8 @@ class Store(abc.ABC):
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         """Return the matching rollouts, each with its latest attempt if it has one. Sweeps.
 
-        `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`, which take precedence.
+        `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`. If both names are given, the
+        newer name takes precedence.
         """
         query = RolloutQuery.of(
             status_in=status if status_in is None else status_in,
@@ -317,7 +330,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
-        """Like `query_rollouts`, with the arguments as a query value. Sweeps."""
+        """Like `query_rollouts`, but with the arguments in one object. Sweeps."""
 
     @abc.abstractmethod
     async def get_rollout_by_id(
@@ -338,10 +351,10 @@ class Store(abc.ABC):
     ) -> Rollout:
         """Replace the given fields and return the rollout, without its attempt. Sweeps.
 
-        None is a value: it clears the field. `config` and `metadata` are replaced as a whole, not merged. Any status
-        may follow any other. Succeeded, failed and cancelled set `end_time` each time. Queuing and requeuing put the
-        rollout at the end of the queue unless it is queued; any other status removes it. Attempts and workers do not
-        change.
+        The value None clears a field. `config` and `metadata` are replaced as a whole, not merged. Any status may
+        follow any other. Each call with the status succeeded, failed or cancelled sets `end_time`. The statuses queuing
+        and requeuing put the rollout at the end of the queue unless it is in the queue; any other status removes it
+        from the queue. Attempts and workers do not change.
 
         Raises:
             NotFound: the rollout does not exist.
@@ -372,7 +385,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
-        """Like `query_attempts`, with the arguments as a query value. Sweeps."""
+        """Like `query_attempts`, but with the arguments in one object. Sweeps."""
 
     @abc.abstractmethod
     async def get_latest_attempt(
@@ -394,11 +407,11 @@ class Store(abc.ABC):
     ) -> Attempt:
         """Replace the given fields and return the attempt. Sweeps.
 
-        Any status may follow any other; succeeded and failed set `end_time` each time. A status of the latest attempt
-        changes the status of the rollout as the class describes, even if the rollout has ended. A call without a status
-        does not. `metadata` is replaced as a whole. If a status or a worker is given, the attempt's worker becomes idle
-        after succeeded and failed, unknown after timeout and unresponsive, else busy with this attempt.
-        `last_heartbeat_time` is a sign of life and may decrease.
+        Any status may follow any other; each call with the status succeeded or failed sets `end_time`. If the call
+        gives the latest attempt a status, the status of the rollout changes as the class describes, even if the rollout
+        has ended. `metadata` is replaced as a whole. If the call gives a status or a worker, the status of the
+        attempt's worker changes: to idle if the attempt is succeeded or failed, to unknown if it is timeout or
+        unresponsive, else to busy with this attempt. `last_heartbeat_time` is a sign of life and may decrease.
 
         Args:
             rollout_id: the rollout of the attempt.
@@ -407,12 +420,12 @@ class Store(abc.ABC):
             worker_id: the worker that runs the attempt; "" for none.
             last_heartbeat_time: the time of the attempt's last sign of life, in float seconds since the epoch.
             metadata: any JSON object.
-            error: the reason for a status failed, timeout or unresponsive; `history` shows it. If it is given, the
-                rollout changes only while it is preparing or running: a cancelled rollout stays cancelled.
+            error: the reason for a status failed, timeout or unresponsive; `log.history` shows it. If an error is
+                given, the rollout changes only if it is preparing or running; a cancelled rollout stays cancelled.
 
         Raises:
             NotFound: the rollout does not exist, has no attempts, or has no such attempt; checked in this order.
-            Invalid: a field is None, or an error is given without such a status.
+            Invalid: a field is None, or an error is given without one of the statuses failed, timeout and unresponsive.
         """
 
     async def query_spans(
@@ -436,11 +449,11 @@ class Store(abc.ABC):
         as_at: AsAt | None = None,
         at: int | None = None,
     ) -> PaginatedResult[Span]:
-        """Return the spans of a rollout, or of one of its attempts; none if it does not exist. Sweeps.
+        """Return the spans of a rollout, or of one of its attempts; none if that object does not exist. Sweeps.
 
-        `attempt_id` may be "latest": the attempt with the greatest sequence_id. Conditions on the rollout and the
-        attempt always hold; `filter_logic` combines the other conditions, and "or" without any of them matches nothing,
-        as in Agent-lightning 0.3.
+        `attempt_id` may be "latest": the attempt with the greatest sequence_id. The conditions on the rollout and the
+        attempt must always hold; `filter_logic` combines the other conditions. As in Agent-lightning 0.3, "or" without
+        other conditions matches nothing.
         """
         query = SpanQuery.of(
             rollout_id=rollout_id,
@@ -465,18 +478,18 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
-        """Like `query_spans`, with the arguments as a query value. Sweeps."""
+        """Like `query_spans`, but with the arguments in one object. Sweeps."""
 
     @abc.abstractmethod
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        """Publish resources under a new id, as version 1; they become the latest resources."""
+        """Publish resources under a new id, as version 1. The new resources become the latest resources."""
 
     @abc.abstractmethod
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        """Publish the next version of the resources under an id; they become the latest resources. Sweeps.
+        """Publish the next version of the resources under an id. Sweeps.
 
-        If the id is new, this is version 1. The resources are replaced as a whole. Each attempt records the version
-        that was current at its start; `as_at` reads earlier versions.
+        If the id is new, the version is 1. The resources are replaced as a whole and become the latest resources. Each
+        attempt records the version that was current at its start. Reads with `as_at` return earlier versions.
         """
 
     async def query_resources(
@@ -504,7 +517,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
-        """Like `query_resources`, with the arguments as a query value."""
+        """Like `query_resources`, but with the arguments in one object."""
 
     @abc.abstractmethod
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
@@ -541,11 +554,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
-        """Like `query_workers`, with the arguments as a query value. Sweeps."""
+        """Like `query_workers`, but with the arguments in one object. Sweeps."""
 
     @abc.abstractmethod
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
-        """Return the worker, or None if it was never seen."""
+        """Return the worker; None if no call has named such a worker."""
 
     @abc.abstractmethod
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
@@ -571,7 +584,7 @@ class Store(abc.ABC):
     async def close(self) -> None:
         """Finish the calls in flight and close the connections; a second call has no effect.
 
-        Waiting and later calls raise `Closed`.
+        Calls that wait for rollouts, and later calls, raise `Closed`.
         """
 
     async def __aenter__(self) -> Self:

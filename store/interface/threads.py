@@ -1,4 +1,9 @@
-"""Threads of LangGraph checkpointers: their checkpoints, and the writes on top of them."""
+"""Threads of LangGraph checkpointers.
+
+A thread is a conversation or an execution of a graph. It consists of checkpoints, which contain the state after a step
+of the graph, and of writes. A write is a value that a task of the graph has written to a channel after a checkpoint.
+The checkpoints of a subgraph have a namespace (`ns`) of their own.
+"""
 # ruff: noqa: ARG002 - the default methods only raise and use no arguments.
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 
 class StoreThreads:
-    """The threads of a store. A thread named `<rollout_id>:<scope>` belongs to that rollout.
+    """The threads of a store. This base class is used for stores without threads: its methods raise `Unsupported`.
 
-    In this class, which stores without threads use, all methods raise `Unsupported`.
+    A thread belongs to a rollout if its id is `<rollout_id>` or `<rollout_id>:<scope>`. A scope is a subject within the
+    rollout, such as a ticker.
 
     Args:
         backend: the name of the store's class, for error messages.
@@ -24,11 +30,12 @@ class StoreThreads:
         self.backend = backend
 
     async def save_checkpoint(self, checkpoint: ThreadCheckpoint, *, attempt_id: str | None = None) -> None:
-        """Store a checkpoint; it replaces one with the same id. The field `writes` is ignored.
+        """Store a checkpoint, or replace the stored checkpoint with the same thread, namespace and id.
 
         Args:
-            checkpoint: the checkpoint.
-            attempt_id: the attempt of the thread's rollout for which this call is a sign of life.
+            checkpoint: the checkpoint; its field `writes` is ignored.
+            attempt_id: the attempt of the thread's rollout that makes the call, which counts as a sign of life of the
+                attempt; None for a thread without a rollout.
 
         Raises:
             Invalid: the metadata is not JSON, or an id, a namespace or a channel is empty or too long.
@@ -46,10 +53,10 @@ class StoreThreads:
         checkpoint_id: str,
         attempt_id: str | None = None,
     ) -> None:
-        """Store the writes of one task on top of a checkpoint.
+        """Store values that a task has written after a checkpoint.
 
-        A write is identified by its task and its number. An existing write is not changed, unless its number is
-        negative; then it is replaced.
+        A write is identified by its task and its number. A new write with the task and the number of a stored write is
+        ignored if the number is 0 or more. If the number is negative, the new write replaces the stored write.
 
         Raises:
             Invalid: an id, a namespace or a channel is empty or too long.
@@ -85,7 +92,7 @@ class StoreThreads:
         raise Unsupported("threads.iterate_checkpoints", self.backend)
 
     async def list_places(self, thread_id: str) -> list[ThreadPlace]:
-        """Return all checkpoints of a thread without their payload, in descending order of their ids."""
+        """Return the ids of all checkpoints of a thread and of their parents, in descending order of the ids."""
         raise Unsupported("threads.list_places", self.backend)
 
     async def list_threads(self, rollout_id: str) -> list[ThreadSummary]:
@@ -93,22 +100,27 @@ class StoreThreads:
         raise Unsupported("threads.list_threads", self.backend)
 
     async def delete(self, thread_id: str) -> bool:
-        """Delete the contents of a thread, and return whether there were any. The log keeps them."""
+        """Delete the checkpoints and writes of a thread, and return whether there were any.
+
+        The log still contains them.
+        """
         raise Unsupported("threads.delete", self.backend)
 
     async def delete_runs(self, run_ids: Sequence[str]) -> int:
-        """Delete the checkpoints of some LangGraph runs, one thread at a time, and return their number."""
+        """Delete the checkpoints of LangGraph runs, one thread at a time; return the number of deleted checkpoints."""
         raise Unsupported("threads.delete_runs", self.backend)
 
     async def prune(self, thread_id: str, checkpoints: Sequence[CheckpointKey]) -> int:
-        """Delete checkpoints of a thread, given by namespace and id, and return the number of those that existed.
+        """Delete checkpoints of a thread together with the writes after them.
 
-        The writes on top of them are deleted, too.
+        The checkpoints are given by namespace and id. The result is the number of those that existed.
         """
         raise Unsupported("threads.prune", self.backend)
 
     async def copy(self, source_id: str, target_id: str) -> int:
-        """Copy the contents of a thread to another one, without copying payloads; return the number of checkpoints.
+        """Copy the checkpoints and writes of a thread to another thread; return the number of checkpoints.
+
+        The copies refer to the stored payloads, which are not copied.
 
         Raises:
             Invalid: both ids are the same.

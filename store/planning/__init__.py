@@ -1,1 +1,1 @@
-"""Pure functions over the events of runs: plans of re-runs, comparisons, graphs, following."""
+"""Pure functions over the events of runs: plans of re-runs, comparisons, graphs, and frames for live readers."""

@@ -1,6 +1,7 @@
 """Comparison of two views of a run, execution by execution of each node.
 
-A view contains the events of an attempt and of the attempts on which it builds. A node is a step, such as one agent.
+A view contains the events of an attempt and of the attempts on which it builds. A node is a step, such as one agent. A
+scope is the subject for which a node runs, such as a ticker.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from store.models.runs import AttemptDiff, NodeChange, NodeDifference, NodeRun
 from store.planning.rows import ERROR, RESULTS, UNDRAWN, ViewEvent
 
 _Place = tuple[str | None, str, str | None]
-"""Scope, node, and the node under which it ran."""
+"""A scope, a node, and the parent: the node under which this node ran, or None."""
 _CHANGES: Final[tuple[NodeChange, ...]] = ("kept", "replaced", "added", "removed")
 
 
@@ -47,7 +48,16 @@ class _Execution:
 
 
 def compare(a: int, b: int, before: Sequence[ViewEvent], after: Sequence[ViewEvent]) -> AttemptDiff:
-    """Return the changes from one attempt's view to another's: first in nodes of the first view, then in new nodes."""
+    """Return the changes from the view of one attempt to the view of another attempt.
+
+    The nodes of the first view come first, then the nodes that only the second view has.
+
+    Args:
+        a: the sequence id of the first attempt.
+        b: the sequence id of the second attempt.
+        before: the view of the first attempt.
+        after: the view of the second attempt.
+    """
     first, second = executions(before), executions(after)
     nodes: list[NodeDifference] = []
     for place in dict.fromkeys([*first, *second]):
@@ -69,7 +79,8 @@ def compare(a: int, b: int, before: Sequence[ViewEvent], after: Sequence[ViewEve
 def executions(rows: Iterable[ViewEvent]) -> dict[_Place, list[NodeRun]]:
     """Return the executions of each node.
 
-    Events are grouped by execution name; without names, a result ends an execution.
+    Events of a node with the same `node_exec` belong to the same execution. If events have no `node_exec`, a result
+    ends an execution.
     """
     rows = [row for row in rows if row.node_id is not None and row.kind not in UNDRAWN]
     nodes = {(row.scope, row.node_id) for row in rows}

@@ -1,13 +1,14 @@
-"""Following a run: the frames that a reader gets. A reader that continues ends with the same view as a new reader.
+"""Frames for readers that follow a run. A reader that resumes ends with the same view as a new reader.
 
-The view of an attempt contains its events and those of the attempts on which it builds. The head is the attempt whose
-view is that of the run. A fork is an attempt that runs a part again; its masks select the events that its view hides. A
-turn is an event that changes the state of the run, and a fact is any event.
+A frame is a message to a reader about an event or another change. The view of an attempt contains its events and those
+of the attempts on which it builds. The head is the attempt whose view is that of the run. A fork is an attempt that
+runs a part again; its masks select the events that its view hides. A turn is an event that changes the state of the
+run, and a fact is any event. The version of an event is its number in the run.
 
-The position of a reader is a version of the run. The reader has the events of its view at that version and gets the
-changes since then: new events, and the masks of a fork. If the view changes in another way, by a retry, a branch or a
-moved head, the reader gets the whole view again. Past and new events come from the same log by the same code, so no
-event is lost or sent twice.
+The position of a reader is a version. The reader has the events of its view at that version and gets the changes since
+then: new events, and the masks of a fork. The view can also change in other ways: by a retry, by a fork of an attempt
+other than the head, or by a moved head. Then the reader gets the whole view again. Past and new events come from the
+same log by the same code, so no event is lost or sent twice.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ class RunFollowPage:
 
     facts: Sequence[Turn | RunEventRow]
     place: RunPosition
-    """The position after these facts, including facts that no reader needs."""
+    """The position after these facts, and after any facts next to them that no reader needs."""
     is_last: bool
     """Whether the run had no further facts."""
     end: int
-    """The last position of the whole log when it was read."""
+    """The last position of the whole log when this page was read."""
     frames_by_version: dict[int, RunFrame] = field(default_factory=dict[int, RunFrame], compare=False)
-    """The frames of the page's events by version. They are built once for all readers."""
+    """The frames of the page's events by version. Each frame is built once, and all readers of the page use it."""
 
     def frame(self, event: RunEventRow) -> RunFrame:
         """Return the frame of an event of this page."""
@@ -84,15 +85,18 @@ class Source(Protocol):
         ...
 
     def view(self, form: Form, attempt: int, after: int, until: RunPosition) -> AsyncGenerator[RunEventRow]:
-        """Yield the events of a view at a position, after a version."""
+        """Yield the events that a view has at the position `until`, without those up to the version `after`."""
         ...
 
     async def page(self, after: int, since: int) -> RunFollowPage:
-        """Return the facts after a version. They are read when the log has reached the position `since`."""
+        """Return the facts after the version `after`, from a read that includes the log up to the position `since`."""
         ...
 
     async def news(self, end: int) -> int:
-        """Wait until the run may have new facts after a position of the log; return the position it has reached."""
+        """Wait until the run may have facts after the log position `end`; return the position that the log has reached.
+
+        The run need not have such facts: other runs are in the same log.
+        """
         ...
 
 
@@ -103,12 +107,15 @@ class Following:
     Args:
         source: the log of the run.
         rollout_id: the id of the run.
-        form: the form of the view: `seen`, `own` or `raw`.
+        form: the events in the view: `seen` for those of an attempt and of the attempts on which it builds, `own` for
+            those of the attempt alone, `raw` for all events.
         attempt: the attempt whose view is followed; None for the head and for `raw`.
         after: the version that the reader has seen; 0 for a new reader.
-        until: the version whose view the reader was loading when its connection ended; None if it was not loading.
-        masks: whether the reader can remove the events that a fork hides; else it gets the whole view again.
-        goes_on: whether to wait for more facts after the last one.
+        until: the version whose view the reader was loading when its connection ended; None if the reader was not
+            loading a view.
+        masks: whether the reader itself can remove the events that a fork hides. If not, the reader gets the whole view
+            again after a fork.
+        goes_on: whether to wait for more facts after the last fact.
     """
 
     source: Source
@@ -121,7 +128,7 @@ class Following:
     goes_on: bool = True
     _state: RunState = field(default_factory=RunState)
     _moved: int = 0
-    """The last version at which the view changed in a way that a reader cannot derive."""
+    """The last version at which the view changed so that the reader needed the whole view again."""
     _sent_end: bool = False
     """Whether a `terminal` frame was sent since the run last continued."""
 
@@ -189,8 +196,8 @@ class Following:
         if self.form == "raw" or self._shown_attempt is not None:
             async with aclosing(self.source.view(self.form, self._shown_attempt or 0, after, until)) as events:
                 async for event in events:
-                    # After the last move, a reader can continue with the version of the event alone. Before it, the
-                    # frame also needs the version that is being loaded.
+                    # A reader that loses its connection can resume with the version of the last event, if that event
+                    # is after the last move. Otherwise it also needs the version whose view is being loaded.
                     yield _event_frame(event, until.version if event.version < self._moved else None)
         yield self._status(until.version, self._shown_attempt)
         for frame in self._end(until.version):
@@ -233,11 +240,15 @@ class Following:
                 return
 
     def _holds(self, event: RunEventRow) -> bool:
-        """Return whether a new event belongs to the view; new events of attempts on which the view builds do not."""
+        """Return whether a new event belongs to the view.
+
+        Of the attempts on which the shown attempt builds, the view contains only events from before the fork. So a new
+        event of such an attempt does not belong to the view.
+        """
         return self.form == "raw" or event.attempt == self._shown_attempt
 
     def _is_new_to_view(self, turn: Turn) -> bool:
-        """Apply a turn; return whether the view changed in a way that the reader cannot derive."""
+        """Apply a turn; return whether the view changed so that the reader needs the whole view again."""
         move = self._state.take(turn)
         is_new = self._follows_head and (move == "elsewhere" or (move == "fork" and not self.masks))
         if is_new:

@@ -30,7 +30,7 @@ class _Drawn:
     errors: int = 0
     has_failed: bool = False
     under: dict[str, None] = field(default_factory=dict[str, None])
-    """The parents of the node."""
+    """The parents of the node: the nodes under which it ran, in the order of the events."""
 
     def add(self, row: ViewEvent) -> None:
         self.last = row
@@ -53,7 +53,14 @@ class _Drawn:
 
 
 def graph_of(rollout_id: str, head: int | None, rows: Iterable[ViewEvent], graph: PhaseGraph | None) -> RunGraph:
-    """Return the nodes of a view, in columns; columns and nodes are in the order of their first event."""
+    """Return the nodes of a view, in columns; columns and nodes are in the order of their first event.
+
+    Args:
+        rollout_id: the run.
+        head: the sequence id of the attempt whose view is that of the run.
+        rows: the events of the view.
+        graph: the phase graph, which assigns nodes to phases; None if the run has none.
+    """
     drawn: dict[_Node, _Drawn] = {}
     for row in rows:
         if row.node_id is None or row.kind in UNDRAWN:

@@ -1,7 +1,9 @@
 """Plans of re-runs from one view of a run: the start, its checkpoints, the hidden events, and the phases to run.
 
-The base is the attempt on which a re-run builds. Its view contains its events and those of the attempts on which it
-builds. A scope is the subject for which a phase runs, such as a ticker. A mask selects the events that a re-run hides.
+The base is the attempt on which a re-run builds. The view of an attempt contains its events and those of the attempts
+on which it builds. A phase is a group of nodes (steps such as one agent) that runs for a scope, a subject such as a
+ticker. A phase graph declares the phases of a run. A cascade consists of the phases of other scopes that run again
+after a phase. A mask selects the events that a re-run hides.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ def target_phase(graph: PhaseGraph, node: str | None, phase: str | None) -> Phas
     """Return the phase that a node or a name identifies.
 
     Raises:
-        Invalid: neither or both are given; the phase or node does not exist; the node belongs to several phases.
+        Invalid: a node and a phase are given, or neither; the phase or node does not exist; the node belongs to several
+            phases.
     """
     if (node is None) == (phase is None):
         raise Invalid("phase", "give either the phase to run again or one of its nodes")
@@ -118,10 +121,11 @@ def target_phase(graph: PhaseGraph, node: str | None, phase: str | None) -> Phas
 
 
 def target_scopes(graph: PhaseGraph, basis: PlanBasis, phase: Phase, scopes: Sequence[str]) -> list[str]:
-    """Return scopes in the spelling of the log, each once.
+    """Return scopes as they are spelled in the log, each once. A phase with a fixed scope needs no argument.
 
     Raises:
-        Invalid: no scope, an empty scope, an unknown scope, or a scope that differs from the only one of its kind.
+        Invalid: no scope is given, a scope is empty or does not occur in the run, or the phase has a fixed scope and
+            another scope is given.
     """
     kind = graph.scope_kinds[phase.scope_kind]
     names = list(dict.fromkeys(kind.spelled(scope) for scope in scopes))
@@ -171,7 +175,7 @@ def _unlisted(graph: PhaseGraph, rows: Sequence[EventGroup], kind: str, scope: s
         else:
             declared = row.phase if row.phase in names else None
             phases.setdefault(row.node_id, set()).add(declared or default)
-    # A node that also occurs in phases that stay cannot be hidden, because a mask hides all executions of a node.
+    # A node that also occurs in phases that do not run again cannot be hidden, because a mask hides all executions.
     return {node for node, found in phases.items() if found <= again and node not in under_listed}
 
 
@@ -186,7 +190,10 @@ def _scopes_begun(graph: PhaseGraph, rows: Sequence[EventGroup]) -> dict[str, st
 
 
 def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
-    """Return the phase that lists an event's node, else the phase in the event's own field; None without either."""
+    """Return the phase of an event: the phase that lists its node or parent node, else the phase in its own field.
+
+    The result is None if neither exists in the graph.
+    """
     if row.node_id is not None:
         found = graph.phases_of(row.node_id) or graph.phases_of(row.parent_node_id or "")
         if len(found) == 1:
@@ -195,7 +202,7 @@ def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
 
 
 def _next_phase(graph: PhaseGraph, basis: PlanBasis, scope: str, kind: str) -> Phase | None:
-    """Return the phase at which a scope continues; None if the scope is done."""
+    """Return the phase at which a scope continues; None if all its phases are done."""
     done = {row.phase for row in basis.rows if row.scope == scope and row.kind in COMPLETED}
     order = graph.of_kind(kind)
     waiting = [phase for phase in order if phase.name not in done]
@@ -251,7 +258,7 @@ def _unsafe(graph: PhaseGraph, phases: Mapping[str, Phase], hidden: Sequence[Eve
     unsafe = [name for name, phase in phases.items() if phase.side_effects == "unsafe"]
     if kind != "resume":
         return unsafe
-    # A phase that never began is not repeated by a resume.
+    # If a phase had not begun, a resume does not repeat its side effects.
     begun = {found.name for row in hidden if (found := phase_of(graph, row)) is not None}
     return [name for name in unsafe if name in begun]
 
@@ -271,13 +278,13 @@ def _nodes(rows: Sequence[EventGroup]) -> set[tuple[str | None, str | None]]:
 
 
 def of_fork(fork: Fork) -> str:
-    """Return a description of what a fork runs again: `debate of RIG, then decision`."""
+    """Return a description of the phases that a fork runs again, such as `debate of RIG, then decision`."""
     again = " of ".join(part for part in (fork.phase, ", ".join(fork.scopes)) if part)
     return again + (f", then {', '.join(fork.cascade)}" if fork.cascade else "")
 
 
 def of_plan(plan: ForkPlan) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a plan as pairs of a label and a text."""
+    """Yield a description of a plan for people, as pairs of a label and a text."""
     scopes = ", ".join(plan.scopes)
     yield (
         "builds on",

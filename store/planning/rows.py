@@ -1,4 +1,7 @@
-"""Types of run events for planning, comparisons and graphs."""
+"""Types of run events for planning, comparisons and graphs.
+
+A view is a selection of the events of a run. A node is a step of a run, such as one agent.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class ViewEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventGroup:
-    """Events of a view that are equal for a plan, with their count."""
+    """Events of a view that are equal in the fields below, on which plans depend, with the number of these events."""
 
     kind: str
     scope: str | None = None
@@ -44,7 +47,7 @@ class EventGroup:
 
 
 class Placed(Protocol):
-    """The fields that determine the phase of an event."""
+    """An object with the fields that determine the phase of an event."""
 
     @property
     def node_id(self) -> str | None: ...

@@ -1,4 +1,8 @@
-"""State of a run after each event that changes it: its attempts, its head, its outcome."""
+"""State of a run after each event that changes it: its attempts, its head, its outcome.
+
+A run is a rollout. The view of an attempt contains its events and those of the attempts on which it builds. The head is
+the attempt whose view is that of the run. A fork is an attempt that runs a part of the run again.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,10 @@ class RunState:
     _rollout: RolloutState | None = None
 
     def take(self, turn: Turn) -> Move | None:
-        """Apply the next turn; return `fork` if it moved the head to a new fork, `elsewhere` for any other move.
+        """Apply the next turn, and return how it moved the head from one attempt to another.
+
+        The result is `fork` if the head moved from the base of a new fork to the fork, `elsewhere` for any other move,
+        and None if the head did not move or if there was no head.
 
         Raises:
             Corrupt: the turn contradicts the turns before it, so the log was changed from outside.
@@ -72,7 +79,7 @@ class RunState:
         self._rollout = evolve(self._rollout, turn.event, may_skip=True)
         match turn.event.fact:
             case AttemptStarted(via="fork"):
-                # The event `attempt.forked`, which comes next, describes what a fork does to the view.
+                # The next event, `attempt.forked`, describes how the fork changes the view.
                 return None
             case AttemptForked(attempt_id=attempt_id, base=base):
                 return "fork" if self._rollout.attempts[attempt_id].head_before == base else "elsewhere"
@@ -94,7 +101,7 @@ class RunState:
         return "queuing" if self._rollout is None else cast("RolloutStatus", self._rollout.status)
 
     def number_of(self, attempt_id: str) -> int | None:
-        """Return the sequence id of an attempt; None for an unknown or released one."""
+        """Return the sequence id of an attempt; None if it is unknown or its claim was released (undone)."""
         attempt = None if self._rollout is None else self._rollout.attempt(attempt_id)
         return None if attempt is None else attempt.sequence_id
 
@@ -104,9 +111,10 @@ class RunState:
         return None if state is None else cast("AttemptStatus", state.status)
 
     def outcome_of(self, attempt: int | None) -> RunOutcome | None:
-        """Return the outcome of an attempt, or of the rollout if `attempt` is None; None while it has not ended.
+        """Return the outcome of an attempt, or of the rollout if `attempt` is None; None without an end.
 
-        The latest attempt has the outcome of the rollout, because only the rollout shows whether a failure is final.
+        For the latest attempt, the result is the outcome of the rollout, because the status of the attempt does not
+        show whether a failure is final or will be retried.
         """
         if attempt is None or attempt == self._latest:
             return cast("RunOutcome", self.rollout_status) if self.rollout_status in TERMINAL else None
@@ -116,7 +124,7 @@ class RunState:
         return "failed" if status == "failed" or status in _OVERDUE else None
 
     def error_of(self, attempt: int | None) -> str:
-        """Return a readable reason why an attempt failed; None means the latest attempt."""
+        """Return a readable reason why an attempt failed. If `attempt` is None, it is the latest attempt."""
         state = self._attempt(attempt or self._latest)
         if state is not None and state.status in _OVERDUE:
             return CUT_OFF

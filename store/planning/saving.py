@@ -1,4 +1,8 @@
-"""Selection of the state that a checkpoint stores, as the phase graph declares it."""
+"""Selection of the state that a checkpoint stores, as the phase graph declares it.
+
+A checkpoint is the state of a scope at the end of a phase, from which a re-run can start. A phase graph declares the
+phases of a run and their checkpoints. A scope is the subject of a phase, such as a ticker.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ class Taken:
     """A checkpoint to save, or the reason not to save it."""
 
     scope: str
-    """The scope (the subject of the phase, such as a ticker), spelled as in the log."""
+    """The scope, spelled as in the log."""
     after_phase: str | None
     state: dict[str, Any] | None
     graph: str | None
-    """Digest of the phase graph."""
+    """The digest of the phase graph; None if the run has no phase graph."""
     rejection: str | None
     """The condition that the state does not meet; None if the checkpoint is to be saved."""
 
@@ -27,7 +31,7 @@ class Taken:
 def taken(
     graph: PhaseGraph | None, *, scope: str, name: str, state: Mapping[str, Any] | None, after_phase: str | None
 ) -> Taken:
-    """Return the checkpoint to save under a name; a checkpoint that no phase declares is saved unchanged.
+    """Return the checkpoint to save under a name. If no phase declares this checkpoint, the state is not changed.
 
     Raises:
         Invalid: `after_phase` is not a phase of the graph.
@@ -43,7 +47,7 @@ def taken(
     else:
         phase, declared = producer
         kept = None if state is None else declared.of(state)
-        # State that is stored elsewhere cannot be examined here, so it is not rejected.
+        # If the state is stored elsewhere, `state` is None. It cannot be examined here, so it is not rejected.
         rejection = None if state is None else declared.when.failing(state)
     spelled = scope if phase is None else graph.scope_kinds[phase.scope_kind].spelled(scope)
     return Taken(

@@ -24,7 +24,10 @@ class Content:
     described: SidecarFile
     value: Any = None
     form: str | None = None
-    """How to write the value to get the file back: a style of JSON, or `base64`. None for text, and with `raw`."""
+    """How to write the value to get the file back: a format of JSON, or `base64`.
+
+    None for text that is not JSON, and if `raw` is set.
+    """
     raw: str | None = None
     """The JSON text, if no format reproduces it."""
     problem: str | None = None
@@ -34,7 +37,13 @@ class Content:
 
 
 def content_of(path: str, data: bytes, described: SidecarFile) -> Content:
-    """Return the content of a file; if a JSON file is damaged, `is_kept` is False."""
+    """Return the content of a file. For a damaged JSON file, `is_kept` is False and `problem` is the reason.
+
+    Args:
+        path: the path of the file in its folder; a path that ends with `.json` is that of a JSON file.
+        data: the bytes of the file.
+        described: the description of the file.
+    """
     text = _text(data)
     if not path.endswith(".json"):
         if text is None:
@@ -91,7 +100,7 @@ def imported_bytes(value: Any, record: FileRecord) -> bytes:
 
 
 def native_bytes(value: Any, media_type: str | None) -> tuple[str, bytes]:
-    """Return the file name extension and the bytes of content that was created in a store."""
+    """Return a file name extension, and the bytes of a file, for content that was not imported."""
     if isinstance(value, str):
         end = {"text/markdown": ".md", "application/jsonl": ".jsonl"}.get(media_type or "", ".txt")
         return end, value.encode()
@@ -107,5 +116,6 @@ def _binary(value: Any) -> bytes | None:
         data = base64.b64decode(cast("dict[str, Any]", value)[_BASE64], validate=True)
     except (binascii.Error, TypeError, ValueError):
         return None
-    # As a `.bin` file, bytes that decode as text would be imported as text. So these are written as JSON.
+    # If bytes that decode as text were written to a `.bin` file, a later import would change them to text. With the
+    # result None, they are written as JSON.
     return None if _text(data) is not None else data

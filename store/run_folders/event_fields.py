@@ -1,4 +1,7 @@
-"""Fields that every event in `run_events.jsonl` has, and default values for those that were not recorded."""
+"""Fields that every event in `run_events.jsonl` has, and default values for fields that were not recorded.
+
+This file of a run folder contains the events of a run. A node is a step of a run, such as one agent or tool.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _MARKS: Final = {"error": "✗", "graceful_skip": "⚠"}
 
 
 def agent_of(node_id: str | None) -> str:
-    """Return the agent of a node."""
+    """Return the name of the agent of a node: the node's id in upper case."""
     return _SYSTEM_AGENT if node_id in {None, SYSTEM_NODE} else str(node_id).upper()
 
 
@@ -47,11 +50,11 @@ def message_of(
         kind: the kind of the event. For kinds other than `thought`, `tool` and `tool_result`, the summary is only the
             excerpt.
         node_id: the node of the event; for `tool` and `tool_result`, the name of the tool.
-        model: the model that a thought prompts.
+        model: the model to which a thought sends its prompt.
         status: the status of a tool's result.
         prompt: the prompt of a thought, or the input of a tool.
         response: the response of a result, or the output of a tool.
-        error: the error because of which there is no response.
+        error: the error, if there is no response.
     """
     tool = (node_id or "").removeprefix("tool_")
     match kind:
@@ -68,7 +71,7 @@ def message_of(
 def defaults_of(row: RunEventRow) -> dict[str, Any]:
     """Return default values for fields of an event of `KINDS`, by their names in `RunEventRow`.
 
-    A value that was recorded takes precedence over the default of its field.
+    The caller must prefer a recorded value to the default of its field.
     """
     status = row.status or status_of(row.kind, row.error)
     model = (row.metrics or {}).get("model")

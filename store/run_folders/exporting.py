@@ -1,4 +1,8 @@
-"""Export of runs to folders."""
+"""Export of runs to folders.
+
+A run folder contains the events, checkpoints and artifacts of a run as files. A view is a selection of the events of a
+run. The head is the attempt whose view is that of the run. A sidecar is a file that describes other files of a folder.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +35,22 @@ _STATUSES: Final = {
     "cancelled": "failed",
 }
 _ATTEMPT_STATUSES: Final = {"succeeded": "completed", "preparing": "running", "running": "running"}
-"""Statuses of a run by the status of its head attempt, if that is not the latest; any other status is `failed`."""
+"""The status of a run by the status of its head, if the head is not the latest attempt.
+
+With any other status of the head, the run is failed.
+"""
 
 
 async def export_run_folder(store: Store, rollout_id: str, root: str | Path, *, view: str = "head") -> Path:
-    """Write a run below a reports directory, and return its folder: `daily/<date>/<flow>`.
+    """Write a run below a directory, and return its folder `daily/<date>/<flow>`; the flow is the group of the run.
 
-    The folder is replaced atomically: an interrupted export leaves the old folder. Files of other runs of the flow and
-    of other programs stay.
+    The folder is replaced atomically: an interrupted export leaves the old folder. Files of other runs of the flow, and
+    files that other programs have written, stay in the folder.
 
     Args:
         store: the store of the run.
         rollout_id: the id of the run.
-        root: the reports directory; created if it does not exist.
+        root: the directory below which the folder is written; created if it does not exist.
         view: the view to export, as for `runs.query_events`.
 
     Raises:
@@ -117,7 +124,7 @@ def _ended(lines: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """State of a run as its head attempt left it."""
+    """The outcome of a run, as determined by its head."""
 
     head: AttemptNode | None
     status: str
@@ -138,7 +145,7 @@ async def _outcome(store: Store, rollout: Rollout, lineage: list[AttemptNode]) -
 def _meta(
     rollout: Rollout, outcome: _Outcome, run_id: str, flow: str, record: Record | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the contents of `run_meta.json`, and the imported text, or None if the text is no longer correct."""
+    """Return the contents of `run_meta.json`, and the imported text of this file if it is still correct, else None."""
     status = outcome.status
     rerun_seq = 0 if outcome.head is None else outcome.head.rerun_seq
     if record is not None:
@@ -157,7 +164,7 @@ def _meta(
 def new_meta(
     rollout: Rollout, run_id: str, flow: str, *, status: str, completed_at: float | None, rerun_seq: int
 ) -> dict[str, Any]:
-    """Return the `run_meta.json` of a run that was not imported."""
+    """Return the contents of `run_meta.json` for a run that was not imported."""
     input_: Any = rollout.input
     given = cast("dict[str, Any]", input_ if isinstance(input_, dict) else {"input": input_})
     metadata = rollout.metadata or {}
@@ -206,9 +213,12 @@ class _Files:
     contents: dict[str, bytes] = field(default_factory=dict[str, bytes])
     described: dict[str, SidecarFile] = field(default_factory=dict[str, SidecarFile])
     gone: set[str] = field(default_factory=set[str])
-    """Files that an earlier export wrote and that are no longer in the view."""
+    """The paths of files that an earlier export may have written and that are no longer in the view."""
     need_a_sidecar: bool = False
-    """Whether a sidecar must describe a file whose name does not; files imported without a sidecar need no sidecar."""
+    """Whether the name of a file does not give its whole description, so that a sidecar must describe the file.
+
+    Imported files do not count here.
+    """
 
 
 def described_by_name(path: str) -> SidecarFile:
@@ -244,7 +254,7 @@ def _artifact(each: Artifact) -> SidecarFile:
 
 async def _state(store: Store, each: CheckpointRef) -> Any:
     """Return the state of a checkpoint."""
-    # As at its own version, this checkpoint is the latest one with its name.
+    # At the version of this checkpoint, it was the latest checkpoint with its name.
     found = await store.runs.get_checkpoint(
         each.rollout_id, scope=each.scope, name=each.name, view=f"own:{each.attempt}", at=each.version
     )
@@ -281,7 +291,8 @@ def _add(
 def native_file(taken: set[str], described: SidecarFile, value: Any, at: float) -> tuple[str, bytes, SidecarFile]:
     """Return the path, the bytes and the description of a file for content that was created in the store.
 
-    The time stamp in the path advances by milliseconds until the path is not in `taken`; the path is then added.
+    The path contains the time `at`. If the path is in `taken`, the time is increased by one millisecond until the path
+    is new. The new path is added to `taken`.
     """
     if described.kind == "checkpoint":
         end, data = ".json", native_bytes(value, None)[1] if not isinstance(value, str) else b""

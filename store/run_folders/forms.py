@@ -1,4 +1,7 @@
-"""Formats of JSON texts: detection of the format of a text, and writing of a value in a given format."""
+"""Formats of JSON texts: detection of the format of a text, and writing of a value in a given format.
+
+The format is the use of spaces, line breaks and escapes. With its format, a value can be written with the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def _refuse(constant: str) -> Any:
 
 
 def dumps(value: Any, form: str) -> str:
-    """Return a value as JSON text in a format of `form_of`."""
+    """Return a value as JSON text in a format that `form_of` has returned."""
     width, *flags = form.split("+")
     separators = (",", ":") if width == _TIGHT else None
     indent = None if width in {_TIGHT, _LOOSE} else int(width)
@@ -39,9 +42,9 @@ def dumps(value: Any, form: str) -> str:
 def form_of(value: Any, text: str) -> str | None:
     """Return the format of a JSON text: `tight`, `loose`, or the width of its indentation.
 
-    A `tight` text has no spaces, a `loose` text has one after each comma and colon. `+ascii` means that characters
-    outside of ASCII are escaped, `+end` that the text ends with a line break. The result is None if no format
-    reproduces the text, for example if it has irregular spaces, duplicate keys or a number such as 1.50.
+    A `tight` text has no spaces, and a `loose` text has a space after each comma and colon. `+ascii` means that
+    characters outside of ASCII are escaped, `+end` that the text ends with a line break. The result is None if no
+    format reproduces the text, for example if the text has irregular spaces, duplicate keys or a number such as 1.50.
     """
     flags = ("+ascii" if text.isascii() and "\\u" in text else "") + ("+end" if text.endswith("\n") else "")
     indented = _INDENTED.match(text)

@@ -1,4 +1,8 @@
-"""Import of run folders as runs of a store; a repeated import adds only what is new."""
+"""Import of run folders as runs of a store. A repeated import adds only new events and files.
+
+A run folder contains the events, checkpoints and artifacts of a run as files. Each import stores a record of the
+imported contents in the run. A phase graph declares the phases of a run, which a re-run can repeat.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +42,19 @@ async def import_runs(
     on_conflict: OnConflict = "skip",
     resources_id: str | None = None,
 ) -> AsyncIterator[ImportReport]:
-    """Import every run below a directory, and yield a report on each.
+    """Import every run below a directory, and yield a report on each run.
 
-    A run that was imported before stays unchanged if its folder is unchanged; if the folder has grown, the new part is
-    appended. A damaged run is refused in its report, and the import continues with the next run.
+    If a run was imported before and its folder has not changed, the run does not change. If the folder has grown, the
+    new part is appended. A damaged run is not imported: its report contains the reason, and the import continues with
+    the next run.
 
     Args:
         store: the store that receives the runs.
-        directory: the reports directory, a day of it, or the folder of one run.
-        on_conflict: what to do if an imported part of a folder has changed: skip the run, or import it as another
-            rollout.
-        resources_id: the resources of the rollouts, with the phase graph that their re-runs need. None: the latest
-            ones if they hold a phase graph, else the graph of trading runs.
+        directory: a directory that contains run folders, or one run folder.
+        on_conflict: the action if a part of a folder has changed that was imported before: `skip` leaves the run out,
+            `new_generation` imports the folder as another rollout.
+        resources_id: the resources of the rollouts; they must contain the phase graph that re-runs need. None: the
+            latest resources if they contain a phase graph, else resources with the graph of trading runs.
 
     Raises:
         Invalid: the directory does not exist.
@@ -76,7 +81,7 @@ async def import_runs(
 async def import_run_folder(
     store: Store, folder: str | Path, *, on_conflict: OnConflict = "skip", resources_id: str | None = None
 ) -> list[ImportReport]:
-    """Import the runs of one folder, as `import_runs` does; a flow may have several runs.
+    """Import the runs of one folder, as `import_runs` does; a folder may contain several runs.
 
     Raises:
         Invalid: the folder is not a run folder.
@@ -89,7 +94,7 @@ async def import_run_folder(
 
 
 async def _known_runs(store: Store) -> dict[str, list[str]]:
-    """Return the ids of the rollouts into which each run was imported, by the run's id; the newest rollout is last."""
+    """Return the rollouts into which each run was imported, by the run's id; the newest rollout of a run is last."""
     known: dict[str, list[str]] = {}
     for rollout in await store.query_rollouts(sort_by="start_time"):
         run_id = records.imported_id(rollout.metadata or {})
@@ -124,7 +129,7 @@ class _Import:
         self._saved = {"checkpoint": 0, "artifact": 0}
 
     async def run(self) -> ImportReport:
-        """Import what is new, and return the report."""
+        """Import the part of the folder that was not imported before, and return the report."""
         if not self._rollouts:
             if await self._store.get_rollout_by_id(self._folder.run_id) is not None:
                 reason = "this store already has the run under the same id"
@@ -152,7 +157,7 @@ class _Import:
         return _report(self._folder, rollout_id=rollout_id, outcome="skipped", reason=reason)
 
     async def _begin(self) -> str:
-        """Start a rollout, and return its id."""
+        """Start a rollout for the run, and return the id of the rollout."""
         generation = f"#{len(self._rollouts) + 1}" if self._rollouts else ""
         flow = self._folder.flow_id or self._folder.run_id[:8]
         metadata: dict[str, Any] = {
@@ -223,7 +228,7 @@ class _Import:
         )
 
     async def _end(self, rollout_id: str, node: AttemptNode) -> None:
-        """Set the status of the run from its folder; a run that has not ended in its folder becomes failed."""
+        """Set the status of the run from its folder. If the run has not ended in the folder, it becomes failed."""
         status, error = self._folder.meta.get("status"), None
         if status not in _SUCCEEDED:
             error_given = self._folder.meta.get("error")
@@ -322,7 +327,7 @@ class _Import:
     # -- comparison with the store -------------------------------------------------------------------------------------
 
     async def _has_gone_on(self, rollout_id: str, record: Record, version: int) -> bool:
-        """Return whether the run has events since its import that did not come from a folder."""
+        """Return whether the run has attempts or events after its last import that were not imported from a folder."""
         for node in (await self._store.runs.list_lineage(rollout_id))[record.attempts :]:
             # An interrupted import may have created attempts that its record does not count.
             if node.fork is None or node.fork.graph != NOTHING.digest:
@@ -331,7 +336,10 @@ class _Import:
         return any(LINE not in (each.extra or {}) for each in later.items)
 
     async def _begins_alike(self, rollout_id: str) -> bool:
-        """Return whether the folder begins with the lines that were appended by an import without a record."""
+        """Return whether the folder begins with the lines that were already imported.
+
+        This check is for an import that was interrupted before it stored its record.
+        """
         events = (await self._store.runs.query_events(rollout_id, view="raw", limit=-1)).items
         of_events, of_extension = (split(data or b"")[0] for data in (self._folder.events, self._folder.extension))
         found = merge(of_events, 0, of_extension)

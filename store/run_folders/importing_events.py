@@ -1,4 +1,7 @@
-"""Import of the lines of a run as events, with one attempt for each re-run."""
+"""Import of the lines of a run folder as events of a run, with one attempt for each re-run.
+
+A re-run executed a part of the run again. Its lines have its number in the key `rerun_seq`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,11 @@ NOTHING: Final = PhaseGraph(
     scope_kinds={"import": ScopeKind(fixed=HIDDEN_SCOPE)},
     phases=[Phase(name="import", scope_kind="import", nodes=["import"])],
 )
-"""The phase graph of the forks that an import creates. Each fork hides a scope without events, and so nothing: a run
-folder no longer contains the events that its re-runs replaced."""
+"""The phase graph of the forks that an import creates, one for each re-run.
+
+A fork hides the events of a scope. Here this is a scope without events, so a fork of an import hides nothing: the run
+folder no longer contains the events that its re-runs replaced.
+"""
 
 _LINES_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 3 * 1024 * 1024
@@ -42,9 +48,9 @@ class LineFile:
 class LineImporter:
     """Importer of lines as events of a rollout. It creates the attempts that the lines need.
 
-    A line goes to the attempt of the greatest `rerun_seq` that has occurred so far. The lines of two re-runs may
-    interleave in a file, and events that are appended to an older attempt after a fork would be missing from the view
-    of the newer attempt. Each line keeps its own `rerun_seq`.
+    Each line is appended to the attempt with the greatest `rerun_seq` that has occurred so far. The reason is that the
+    lines of two re-runs may interleave in a file: if a line were appended to the older attempt after the fork, the
+    event would be missing from the view of the newer attempt. The event contains the `rerun_seq` of its line.
     """
 
     def __init__(self, store: Store, rollout_id: str, warnings: list[Warned]) -> None:
@@ -65,14 +71,14 @@ class LineImporter:
     async def carry_over(self, events: LineFile, extension: LineFile, attempts: int, rerun_seq: Any) -> tuple[int, int]:
         """Append the lines of both files from their offsets on; return the offsets after the last imported lines.
 
-        A repeated call appends only lines that the first call did not append, because the idempotency key of each batch
-        of lines consists of its file and its offset.
+        A repeated call appends only lines that the first call did not append, because the idempotency key of a batch of
+        lines consists of the file and the offset of the batch.
 
         Args:
             events: `run_events.jsonl`.
             extension: `run_extension.jsonl`.
             attempts: the number of attempts after the previous import.
-            rerun_seq: the number of re-runs according to the folder; some may have left no line.
+            rerun_seq: the number of re-runs according to `run_meta.json`; a re-run may have no lines.
         """
         of_events, of_extension = self._split(events), self._split(extension)
         done = len(lines.split(events.data[: events.start])[0]) if of_extension else 0
@@ -113,7 +119,7 @@ class LineImporter:
         return next(each for each in reversed(self._lineage) if each.rerun_seq == rerun_seq)
 
     async def _reach(self, reached: int, rerun_seq: int, file: str, line: int | None) -> int:
-        """Create the attempts up to that of a re-run, if they are missing; return the greatest `rerun_seq` so far.
+        """Create the missing attempts up to the attempt of a re-run; return the greatest `rerun_seq` so far.
 
         A `rerun_seq` far above that of the newest attempt creates no attempt and is ignored with a warning.
         """
@@ -127,7 +133,7 @@ class LineImporter:
             return reached
         while node.rerun_seq < rerun_seq:
             if node.status in {"preparing", "running"}:
-                # The folder does not contain the status of this attempt; most re-runs follow a success.
+                # The folder does not contain the status of this attempt. Most re-runs come after a successful attempt.
                 await self._store.update_attempt(
                     self._rollout_id, node.attempt_id, status="succeeded", metadata=_RECONSTRUCTED
                 )
@@ -148,7 +154,7 @@ class LineImporter:
 
 
 def _batch(found: list[Line], index: int, rerun_seq: int) -> list[Line]:
-    """Return the next lines that go to one attempt in one call."""
+    """Return the next lines that can be appended to the same attempt in one call."""
     batch: list[Line] = []
     size = 0
     for line in found[index : index + _LINES_AT_ONCE]:

@@ -1,7 +1,7 @@
 """Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes.
 
-`run_extension.jsonl` holds the events whose kinds the schema of `run_events.jsonl` does not have. Each of its lines
-begins with the number of events of `run_events.jsonl` that come before it.
+The file `run_extension.jsonl` contains the events whose kinds the schema of `run_events.jsonl` does not have. Each line
+of this file begins with the number of events in `run_events.jsonl` that come before the line.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from store.validation.json_limits import MAX_CALL_BYTES, check_text, dumps
 LINE: Final = "rollbook.line"
 """The key in an imported event's `extra` for the format of its line."""
 AFTER: Final = "rollbook.after"
-"""The key in a line of the extension for the number of events in `run_events.jsonl` before it."""
+"""The key in a line of `run_extension.jsonl` for the number of events in `run_events.jsonl` before the line."""
 HIDDEN_SCOPE: Final = "rollbook:import"
-"""A scope without events: the forks of an import hide it, so they hide nothing."""
+"""A scope (the subject of an event) that no event has.
+
+An import creates an attempt for each re-run by a fork, which must hide the events of some scope. It hides this scope,
+and so hides no event.
+"""
 NATIVE_FORM: Final = "tight+end"
 
 _FIELDS: Final = {"type": "kind", "identifier": "scope"}
@@ -34,21 +38,24 @@ _RESERVED: Final = frozenset({"kind", "scope", "cascade", "reason", LINE})
 """Keys that mean something else in an event; their values in a line are stored with the format of the line."""
 _MOST_METRICS: Final = 16
 _LARGEST_LINE: Final = MAX_CALL_BYTES // 4
-"""The limit in bytes. It is below that of a call, because a call may contain both a raw line and the texts in it."""
+"""The maximum size of a line in bytes.
+
+It is a quarter of the maximum size of a call, because a call may contain both a raw line and the texts in the line.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is a JSON object. Its text and offsets include the empty lines around it."""
+    """A line that is a JSON object. The text and the offsets include empty lines before and after the line."""
 
     number: int
     start: int
     end: int
-    """The offsets of the line in its file, in bytes."""
+    """The offsets in bytes of the line in its file: `start` of the first byte, `end` after the last byte."""
     text: str
     value: dict[str, Any]
     is_extension: bool = False
-    """Whether the line is from `run_extension.jsonl`; its value and its text then lack the key `AFTER`."""
+    """Whether the line is from `run_extension.jsonl`; the key `AFTER` is then removed from the value and the text."""
 
     @property
     def rerun_seq(self) -> int:
@@ -90,7 +97,7 @@ def split(data: bytes, start: int = 0) -> tuple[list[Line], list[Damaged]]:
 
 
 def merge(events: list[Line], done: int, extension: list[Line]) -> list[Line]:
-    """Return the lines of both files in the order of the run.
+    """Return the lines of both files in the order in which the run recorded them.
 
     Args:
         events: lines of `run_events.jsonl`.
@@ -110,12 +117,20 @@ def merge(events: list[Line], done: int, extension: list[Line]) -> list[Line]:
 
 
 def extension_line(line: str, after: int) -> str:
-    """Return a line in the form of `run_extension.jsonl`, with the number of events in `run_events.jsonl` before it."""
+    """Return a line as it is written to `run_extension.jsonl`.
+
+    Args:
+        line: the line.
+        after: the number of events in `run_events.jsonl` that come before the line.
+    """
     return forms.dumps({AFTER: after} | forms.loads(line), NATIVE_FORM)
 
 
 def is_extension(row: RunEventRow) -> bool:
-    """Return whether an event belongs to `run_extension.jsonl`; an imported event belongs to the file it came from."""
+    """Return whether an event belongs to `run_extension.jsonl`.
+
+    An imported event belongs to the file from which it was imported.
+    """
     how: Any = (row.extra or {}).get(LINE)
     if how is None or row.source == "span":
         return row.kind not in KINDS
@@ -138,8 +153,8 @@ def _read(raw: bytes, chunk: bytes, *, is_ended: bool) -> tuple[str, dict[str, A
 def event_of(line: Line) -> RunEvent:
     """Return the event of a line.
 
-    The event also holds the format of the line, with the values that differ from its fields. If they cannot reproduce
-    the line, it holds the text of the line.
+    The event also contains the format of the line, its keys, and the values that the event's fields cannot store. If
+    these do not reproduce the same bytes, the event contains the text of the line instead.
     """
     fields, extra = _fields(line.value), _extra(line.value)
     form = forms.form_of(line.value, line.text)
@@ -168,7 +183,7 @@ def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
     if metrics:
         fields["metrics"] = metrics
     if fields["kind"] in PHASE_KINDS:
-        # A phase event has fewer fields; the others are stored with the line.
+        # An event of a phase has fewer fields. The values of the other fields are stored with the format of the line.
         fields_of_phase = {name: fields[name] for name in ("kind", "phase", "scope", *_TEXTS) if name in fields}
         return fields_of_phase if "phase" in fields_of_phase else fields_of_phase | {"kind": "log"}
     return fields
@@ -214,7 +229,7 @@ def _is_storable(value: Any) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return whether two values have the same JSON, except for the order of nested keys."""
+    """Return whether two values have the same JSON; the order of keys may differ in nested objects."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

@@ -1,4 +1,8 @@
-"""Lists of runs and their events from a directory of run folders, for readers whose database is unavailable."""
+"""Lists of runs and their events from a directory of run folders, for readers whose database is unavailable.
+
+A flow is a group of runs. A folder has one of three layouts: flow (`daily/<date>/<flow>`), legacy
+(`daily/<date>/runs/<run>`) or flat (`daily/<date>`).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ _STATUSES = {"queued": "queued", "running": "running", "completed": "completed",
 
 
 def listed_runs(root: Path) -> list[dict[str, Any]]:
-    """Return the runs below a reports directory, newest first, in the form in which web front ends list runs.
+    """Return the runs below a directory, newest first, as objects for web front ends.
 
-    If several folders hold the same run, the folder in the flow layout is used, else the one in the legacy layout, else
-    the one in the flat layout. A folder whose metadata cannot be read is left out.
+    If several folders contain the same run, the folder in the flow layout is used, else the folder in the legacy
+    layout, else the folder in the flat layout. A folder whose metadata cannot be read is left out.
 
     Raises:
         Invalid: the directory does not exist.
@@ -32,10 +36,10 @@ def listed_runs(root: Path) -> list[dict[str, Any]]:
 
 
 def run_with_events(root: Path, run: str) -> dict[str, Any]:
-    """Return a run with its events; `run` is its id, or the id of a flow that has no other run.
+    """Return a run with its events; `run` is the id of the run, or of a flow with exactly one run.
 
     Raises:
-        NotFound: no run has this id, and there is no flow with this id and exactly one run.
+        NotFound: no run has this id, and no flow with exactly one run has this id.
         Invalid: the directory does not exist.
     """
     of_flow: dict[str, tuple[Place, dict[str, Any]]] = {}
@@ -51,7 +55,7 @@ def run_with_events(root: Path, run: str) -> dict[str, Any]:
 
 
 def events_of(place: Place) -> list[dict[str, Any]]:
-    """Return the events of a run in the order of its file; `seq` counts them from 1."""
+    """Return the events of a run in the order of its file, numbered from 1 in the key `seq`."""
     try:
         lines, _ = split(reading.read_file(place.own(EVENTS)))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Mirror: run folders that are kept current from the log of a store."""
+"""Mirror of a store's runs: run folders that are updated after each new event of the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store.run_folders.exporting import export_run_folder, has_run
 from store.run_folders.writing import write_file
 
 PLACE_FILE: Final = ".rollbook-mirror.json"
-"""The file in which the mirror stores the cursor of the log up to which its folders are current."""
+"""The file in which the mirror stores its cursor: the folders contain the log up to this cursor."""
 
 _LONGEST_WAIT: Final = 30.0
 _log = logging.getLogger("store.folders.mirroring")
@@ -25,8 +25,8 @@ _log = logging.getLogger("store.folders.mirroring")
 class Mirror:
     """Mirror of a store's runs as folders below a directory.
 
-    A failed write is logged as a warning and repeated. The cursor of the log up to which the folders are current is
-    stored beside them, so that a mirror continues there after a stop or a crash.
+    A failed write is logged as a warning and repeated. The mirror stores its cursor beside the folders, so that it
+    continues at the same place of the log after a stop or a crash.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Mirror:
 
         Args:
             store: the store of the runs.
-            root: the reports directory; created if it does not exist.
-            on_written: called with the rollout's id and the folder after each write.
+            root: the directory in which the folders are written; created if it does not exist.
+            on_written: a function that is called with the rollout's id and the folder after each write.
         """
         self._store = store
         self._root = Path(root)
@@ -45,7 +45,7 @@ class Mirror:
         self._place_file = self._root / PLACE_FILE
 
     async def follow(self) -> None:
-        """Keep the folders current until cancelled."""
+        """Update the folders after each change of their runs, until the task is cancelled."""
         wait = 0.0
         while True:
             if await self.catch_up():
@@ -68,7 +68,10 @@ class Mirror:
         return cursor is None or await self._keep(cursor)
 
     async def _changed(self, after: str | None) -> tuple[str | None, set[str]]:
-        """Return the cursor of the last event after `after` (None: no events), and the rollouts with such events."""
+        """Return the cursor of the last event, and the rollouts with events after the cursor `after`.
+
+        The first value is None if no events come after that cursor.
+        """
         changed: set[str] = set()
         cursor: str | None = None
         try:
@@ -99,7 +102,7 @@ class Mirror:
                 if self._on_written is not None:
                     self._on_written(rollout_id, folder)
         except Invalid as error:
-            # Another try would fail again, and would delay the other runs.
+            # A repeated write would fail again, and would delay the other runs.
             _log.warning("the mirror leaves run %s out: %s", rollout_id, error)
         except (StoreError, OSError) as error:
             _log.warning("the mirror could not write run %s, and will try again: %s", rollout_id, error)

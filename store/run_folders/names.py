@@ -1,4 +1,8 @@
-"""Names of the files of a run folder, and their meaning."""
+"""Names of the files of a run folder, and the descriptions that follow from the names.
+
+A run folder contains the events, checkpoints and artifacts of a run. A scope is the subject of a file, such as a
+ticker, and the name of a directory in the folder.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +54,10 @@ class Named:
 
 
 def run_file(stem: str, suffix: str | None) -> str:
-    """Return the name of one of the files in `OWN`.
+    """Return the file name of a stem in `OWN`: the metadata, events, extension or sidecar of a run.
 
     Args:
-        stem: the name in `OWN`.
+        stem: the stem of the file name.
         suffix: None for the newest run of a folder, else the id of the run.
     """
     end = "jsonl" if stem in {EVENTS, EXTENSION} else "json"
@@ -72,7 +76,11 @@ def checked_id(value: object, field: str) -> str:
         Invalid: the id is not text, or has a form that `is_id` rejects.
     """
     if not isinstance(value, str) or not is_id(value):
-        raise Invalid(field, f"{value!r} cannot name a folder; use up to 64 of A-Za-z0-9_.-, no `..`, no . or - first")
+        raise Invalid(
+            field,
+            f"{value!r} cannot name a folder; use 1 to 64 letters, digits and the characters _ . - (start with a"
+            " letter, a digit or _, and do not write two dots in a row)",
+        )
     return value
 
 
@@ -83,7 +91,7 @@ def stamp(at: float) -> str:
 
 
 def order(path: str) -> tuple[str, str]:
-    """Return the sort key of a file; it puts the newest version of a name last."""
+    """Return the sort key of a file. Sorted by this key, the newest version of a name comes last."""
     stamped = _STAMPED.fullmatch(PurePosixPath(path).name)
     return (stamped[1].removesuffix("Z").ljust(18, "0") if stamped else "", path)
 
@@ -124,10 +132,12 @@ def _scope(directory: str) -> str:
 
 def _directory(scope: str) -> str:
     if not scope or scope.startswith(".") or ".." in scope or any(each in scope for each in "/\\\0"):
-        raise Invalid("scope", f"{scope!r} cannot name a folder: no slashes, no U+0000, no `..`, no dot in front")
+        raise Invalid(
+            "scope", f"{scope!r} cannot name a folder; use a scope without /, \\, U+0000 and `..`, and no dot in front"
+        )
     if scope == _MARKET:
         return _MARKET_DIRECTORY
-    # The scope `market` is quoted, because the folder of that name belongs to the scope `MARKET`.
+    # The scope `market` is quoted, because the directory `market` belongs to the scope `MARKET`.
     return "%" + f"{ord(scope[0]):02X}" + scope[1:] if scope == _MARKET_DIRECTORY else _quoted(scope)
 
 
@@ -135,5 +145,9 @@ def _quoted(text: str) -> str:
     quoted = quote(text, safe=" ^=:+@,()")
     quoted = quoted if not quoted.startswith(".") else "%2E" + quoted[1:]
     if len(quoted) > 180:
-        raise Invalid("name", f"{text[:60]!r}… is too long for the name of a file; export needs at most 180 characters")
+        raise Invalid(
+            "name",
+            f"{text[:60]!r}… is too long for the name of a file; use at most 180 characters (a special character"
+            " counts as three or more)",
+        )
     return quoted

@@ -1,4 +1,10 @@
-"""Search for run folders, and reading of their files in all layouts."""
+"""Search for run folders, and reading of their files in all layouts.
+
+A run folder contains the events, checkpoints and artifacts of runs as files. The own files of a run are its metadata,
+its events and its sidecar, a file that describes the other files. A flow is a group of runs; in the layout `flow`, the
+runs of a flow share a folder. The layouts are `daily/<date>/<flow>` (flow), `daily/<date>/runs/<run>` (legacy) and
+`daily/<date>` (flat).
+"""
 
 from __future__ import annotations
 
@@ -36,10 +42,10 @@ class Place:
     folder: Path
     layout: Layout
     suffix: str | None = None
-    """The suffix of its own files; None for the newest run of the folder."""
+    """The suffix in the names of the run's own files; None for the newest run of the folder."""
 
     def own(self, stem: str) -> Path:
-        """Return the path of one of the run's own files."""
+        """Return the path of one of the run's own files, given by its name in `names.OWN`."""
         return self.folder / names.run_file(stem, self.suffix)
 
 
@@ -58,13 +64,15 @@ class Folder:
     files: dict[str, bytes]
     """The contents of the files by path relative to the folder. The oldest version of an artifact comes first."""
     described: dict[str, SidecarFile]
-    """The descriptions of files in its sidecar."""
+    """The descriptions of files in the sidecar of the run, by path."""
     has_sidecar: bool
     warnings: list[Warned] = field(default_factory=list[Warned])
 
 
 def find(root: Path) -> list[Place]:
-    """Return the runs below a directory, or in a run folder, by layout and path; the newest run of a folder is last.
+    """Return the runs below a directory, or in a run folder, sorted by layout and path.
+
+    The newest run of a folder comes after the other runs of the folder.
 
     Raises:
         Invalid: the directory does not exist.
@@ -86,7 +94,7 @@ def _below(directory: Path, depth: int) -> Iterator[Path]:
 
 
 def places_of(folder: Path) -> list[Place]:
-    """Return the runs of one folder, the newest last; an empty list if it is not a run folder."""
+    """Return the runs of one folder, the newest run last; an empty list if the folder is not a run folder."""
     suffixes = [found[1] for entry in folder.iterdir() if (found := _META_FILE.fullmatch(entry.name))]
     layout: Layout = "flow"
     if names.DATE.fullmatch(folder.name):
@@ -105,7 +113,8 @@ def read(place: Place) -> Folder:
     """Return a run with all its files.
 
     Raises:
-        Invalid: its `run_meta.json` is damaged, or contains an id, a flow or a date that cannot be part of a path.
+        Invalid: the `run_meta.json` of the run is damaged, or contains an id, a flow or a date that cannot be part of a
+            path.
     """
     path = place.own(names.META)
     try:
@@ -135,11 +144,11 @@ def read(place: Place) -> Folder:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file. Reading a named pipe or a device could block for ever.
+    """Return the content of a regular file.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        Invalid: the path is not a regular file.
+        Invalid: the path is not a regular file, but for example a named pipe, from which a read could block for ever.
     """
     if path.exists() and not path.is_file():
         raise Invalid(path.name, f"{path} is not a regular file; replace it or remove the folder")
@@ -158,7 +167,10 @@ def identity(place: Place, meta: dict[str, Any]) -> tuple[str, str | None, str |
 
 
 def _flow(meta: dict[str, Any], place: Place) -> str | None:
-    """Return the flow of a run: the first of `flow_id`, `short_rid`, `flow_id` of its params, and the folder's name."""
+    """Return the flow of a run: `flow_id`, else `short_rid`, else `params.flow_id` of its metadata.
+
+    If there is none of these, a run in the layout `flow` has the name of its folder as its flow, and others have None.
+    """
     path, params = place.own(names.META), meta.get("params")
     flow = _id(meta, "flow_id", path) or _id(meta, "short_rid", path)
     if flow is None and isinstance(params, dict):
@@ -237,7 +249,7 @@ def _within(directory: Path, path: str) -> Iterator[tuple[str, Path]]:
 
 
 def _described(place: Place) -> tuple[dict[str | None, Sidecar], set[str]]:
-    """Return the sidecars of a folder by suffix, and the files that belong to runs other than the newest."""
+    """Return the sidecars of a folder by suffix, and the paths of files that belong to other runs than the newest."""
     sidecars: dict[str | None, Sidecar] = {}
     for each in places_of(place.folder):
         sidecar = read_sidecar(each)
@@ -256,14 +268,14 @@ def read_sidecar(place: Place) -> Sidecar | None:
 
 
 def files_of_newest(folder: Path) -> list[str]:
-    """Return the files that belong to the newest run of a folder."""
+    """Return the paths of the files that belong to the newest run of a folder, without its own files."""
     place = Place(folder, "flow")
     _, elsewhere = _described(place)
     return [path for path, _ in _files(place) if path not in elsewhere]
 
 
 def meta_of(place: Place) -> dict[str, Any] | None:
-    """Return the metadata of a run without reading its files; None if it cannot be read."""
+    """Return the metadata of a run without reading its other files; None if the metadata cannot be read."""
     try:
         meta = forms.loads(read_file(place.own(names.META)).decode())
     except (ValueError, OSError, StoreError):

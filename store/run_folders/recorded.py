@@ -1,4 +1,7 @@
-"""Calls of a run that were recorded while its store was unavailable, and the run folder that contains them."""
+"""Store calls of a run that were recorded while the store was unavailable, and the run folder with their results.
+
+A run folder contains the events, checkpoints and artifacts of a run as files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Method = Literal[
 ]
 
 _STATUSES: Final = {"succeeded": "completed", "preparing": "running", "running": "running"}
-"""Statuses of a run by the status of its attempt; any other status is `failed`."""
+"""The status of a run by the status of its attempt. With any other status of the attempt, the run is failed."""
 
 
 class RecordedCall(Frozen):
@@ -31,18 +34,18 @@ class RecordedCall(Frozen):
     at: float
     """The time of the call, in seconds since the epoch."""
     arguments: dict[str, Any]
-    """The arguments as JSON values, with the idempotency key; without the ids of the rollout and the attempt."""
+    """The arguments as JSON values, including the idempotency key, but not the ids of the rollout and the attempt."""
 
 
 class RecordedRun:
-    """The folder of a run: its existing contents and the recorded calls.
+    """The folder of a run, with its existing contents and the results of the recorded calls.
 
     Args:
-        root: the reports directory.
+        root: the directory that contains the run folders.
         rollout: the run with the attempt that recorded the calls.
-        rerun_seq: the number of the attempt's re-run.
-        is_written: whether a process that has ended already wrote the calls to the folder. The existing contents are
-            then not read, because they include the calls.
+        rerun_seq: the number of the re-run that the attempt is; 0 for the first run.
+        is_written: whether an earlier process already wrote the results of the calls to the folder. The existing
+            contents are then not read, because they include these results.
 
     Raises:
         Invalid: the group or the date cannot be part of a path, or the existing folder of the run is damaged.
@@ -74,7 +77,7 @@ class RecordedRun:
         return self._root / "daily" / self._date / self._flow
 
     def _read_existing(self) -> None:
-        """Read the part of the run that a mirror has written."""
+        """Read the part of the run that is already in the folder, which a mirror of the store has written."""
         if not reading.is_run_folder(self.folder):
             return
         for place in reading.places_of(self.folder):
@@ -85,7 +88,7 @@ class RecordedRun:
                 self._needs_sidecar, self._taken = found.has_sidecar, set(found.files)
 
     def add(self, call: RecordedCall) -> None:
-        """Add a call.
+        """Add the results of a call to the contents.
 
         Raises:
             Invalid: a scope or a name cannot be part of a path.
@@ -121,7 +124,7 @@ class RecordedRun:
             case "update_attempt":
                 self._end(given, call.at)
             case "record_spans":
-                # Folders hold no spans.
+                # Run folders contain no spans.
                 pass
 
     def _add_event(self, event: RunEvent, at: float) -> None:
@@ -132,7 +135,8 @@ class RecordedRun:
         attempt = self._rollout.attempt
         row = RunEventRow(
             rollout_id=self._rollout.rollout_id,
-            # The store assigns the final version later, when the call is made, so the line has an id of its own.
+            # The store assigns the final version later, when it is available and gets the call. So the line has an id
+            # that does not depend on that version.
             version=self._number,
             position=0,
             at=at,
@@ -181,25 +185,32 @@ class RecordedRun:
         )
 
     def write(self, contents: Written) -> Path:
-        """Write the folder, and return it.
+        """Write the contents to the folder, and return the path of the folder.
 
         Raises:
-            Invalid: a link leads out of the directory, or another run of the folder is damaged.
+            Invalid: the folder is outside of `root` because of a link, or another run of the folder is damaged.
             OSError: the folder cannot be written.
         """
         return write(self._root, contents)
 
     def remove_files(self) -> None:
-        """Remove the files of recorded checkpoints and artifacts, before an export writes them under other names."""
+        """Remove the files of recorded checkpoints and artifacts.
+
+        An export from the store then writes them again, with other names.
+        """
         for path in [*self._files, *self._gone]:
             (self.folder / path).unlink(missing_ok=True)
 
 
 def pending_id(key: str) -> str:
-    """Return the id that a recorded checkpoint or artifact has until the store assigns its final id."""
+    """Return the id that a recorded checkpoint or artifact has until the store assigns its final id.
+
+    Args:
+        key: the idempotency key of the recorded call.
+    """
     return f"pending-{key}"
 
 
 def _ended(data: bytes | None) -> bytes:
-    """Return lines with a line break after the last one."""
+    """Return the lines of a file, with a line break after the last line; no bytes if there is no file."""
     return data + b"\n" if data and not data.endswith(b"\n") else data or b""

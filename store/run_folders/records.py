@@ -1,4 +1,9 @@
-"""Records of an import, stored in the imported run: they prevent a second import and allow an exact export."""
+"""Records of imports of run folders.
+
+A run folder contains the events, checkpoints and artifacts of a run as files. Each import stores its record as an
+artifact of the imported run. The record prevents that the same contents are imported again, and allows an export with
+the same bytes. A sidecar is a file that describes other files of the folder.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +19,17 @@ from store.run_folders.names import FileKind
 from store.semconv import PLAN_KEY
 
 SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
-"""The scope, name and media type of the record among a run's artifacts."""
+"""The scope, name and media type of the artifact that contains the record."""
 RUN_ID_KEY: Final = "run_id"
-"""The key in a rollout's metadata for the id of the run in its folder."""
+"""The key in a rollout's metadata for the id that the run has in its folder."""
 CREATED_AT, COMPLETED_AT, ATTEMPTS = "created_at", "completed_at", "imported_attempts"
-"""The keys in a rollout's metadata for the times in its folder, in seconds since the epoch, and for the number of its
-attempts after the import."""
+"""The keys in a rollout's metadata for the times of the run in its folder, in seconds since the epoch, and for the
+number of the rollout's attempts after the import."""
 ORPHANED: Final = "Run did not complete (server restarted)"
 """The error of a run whose status in its folder is queued or running."""
 
 PLAN_PREFIX: Final = "run:"
-"""The beginning of the plan key of an imported run; the id of the run follows."""
+"""The beginning of the plan key of an imported run; the id of the run follows. A plan key identifies one rollout."""
 
 Outcome = Literal["imported", "grown", "unchanged", "skipped", "refused"]
 
@@ -44,19 +49,19 @@ class ImportReport(Frozen):
     """The result of the import of one run."""
 
     path: str
-    """The folder."""
+    """The path of the folder."""
     run_id: str | None
-    """The id in the folder; None if it could not be read."""
+    """The id of the run in the folder; None if the id could not be read."""
     rollout_id: str | None = None
     outcome: Outcome
     reason: str | None = None
     """Why the run was skipped or refused."""
     events: int = 0
-    """The number of appended events; the next two fields are the numbers of saved checkpoints and artifacts."""
+    """The number of appended events. The next two fields are the numbers of saved checkpoints and saved artifacts."""
     checkpoints: int = 0
     artifacts: int = 0
     history_complete: bool = True
-    """False if there were re-runs before the import, whose replaced events the folder does not contain."""
+    """False if the run had re-runs before the import: the folder does not contain the events that they replaced."""
     warnings: list[Warned] = Field(default_factory=list[Warned])
 
 
@@ -68,7 +73,10 @@ class FileRecord(Frozen):
     kind: FileKind
     id: str
     form: str | None = None
-    """The format of its JSON text, or `base64`; None for other text, and if `raw` holds the JSON text."""
+    """How to write the value to get the file back: a format of JSON, or `base64`.
+
+    None for text that is not JSON, and if `raw` contains the JSON text.
+    """
     raw: str | None = None
     """The JSON text, if no format reproduces it."""
     is_replaced: bool = False
@@ -86,11 +94,11 @@ class Record(Frozen):
     meta: str
     """The text of `run_meta.json`."""
     events_bytes: int
-    """The number of imported bytes of `run_events.jsonl`; 0 also if there is no such file."""
+    """The number of imported bytes of `run_events.jsonl`; 0 if there is no such file."""
     events_sha256: str
     """SHA-256 of these bytes."""
     extension_bytes: int = 0
-    """The number of imported bytes of `run_extension.jsonl`, and their SHA-256 in the next field."""
+    """The number of imported bytes of `run_extension.jsonl`. The next field is the SHA-256 of these bytes."""
     extension_sha256: str | None = None
     has_events: bool
     has_sidecar: bool
@@ -101,7 +109,7 @@ class Record(Frozen):
 
 
 class SidecarFile(Frozen):
-    """The description of a file, for files whose names do not state all of it."""
+    """The description of a file in a sidecar, for files whose names do not give the whole description."""
 
     kind: FileKind
     scope: str
@@ -112,23 +120,23 @@ class SidecarFile(Frozen):
 
 
 class Sidecar(Frozen):
-    """`run_files.json`: the files of one run of a folder."""
+    """The sidecar `run_files.json`, with descriptions of the files of one run by path."""
 
     run_id: str
     files: dict[str, SidecarFile]
 
 
 def imported_id(metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of an imported run in its folder, from its rollout's metadata; None if it was not imported."""
+    """Return the id that a run has in its folder, from the rollout's metadata; None if the run was not imported."""
     run_id = metadata.get(RUN_ID_KEY)
     is_imported = isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{PLAN_PREFIX}{run_id}")
     return run_id if is_imported else None
 
 
 def times_of(rollout: Rollout) -> tuple[float, float | None]:
-    """Return when a run began and when it ended; for an imported run, the times in its folder.
+    """Return when a run began and when it ended (None: it has not ended); for an imported run, the times in its folder.
 
-    If the store has attempts of an imported run that are newer than the import, the end is that of the rollout.
+    If an imported run has newer attempts than its last import, the end is that of the rollout in the store.
     """
     metadata = rollout.metadata or {}
     if imported_id(metadata) is None:

@@ -1,4 +1,8 @@
-"""Phase graphs of trading runs, with the names of phases and nodes that existing run folders and front ends use."""
+"""Phase graphs of trading runs, with the names of phases and nodes that existing run folders and front ends use.
+
+A phase graph declares the phases of a run. A phase runs for a scope (the market, a ticker or a portfolio) and consists
+of nodes, which are steps such as one agent. With `cascade`, a re-run of a phase also repeats phases of other scopes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def _graph(name: str, mask: CascadeMask | None) -> PhaseGraph:
                 scope_kind="ticker",
                 nodes=list(ANALYSTS),
                 produces=[
-                    # One report is enough, so that a missing analyst does not make the others' reports unusable.
+                    # The checkpoint needs only one of the reports. So the reports are usable if an analyst is missing.
                     Checkpoint(
                         name="analysts_checkpoint",
                         keys=[*SUBJECT, *REPORTS, "macro_regime_report", "messages"],
@@ -91,6 +95,9 @@ def _graph(name: str, mask: CascadeMask | None) -> PhaseGraph:
 
 
 TA: Final = _graph("tradingagents", None)
-"""The graph in which a re-run for a ticker hides all events of the portfolio phase."""
+"""The phase graph with which a re-run for a ticker hides all events of the portfolio phase."""
 TA_COMPAT: Final = _graph("tradingagents-compat", CascadeMask(nodes=["review_holdings", "make_pm_decision"]))
-"""The graph in which a re-run for a ticker hides only two nodes of the portfolio phase, without their children."""
+"""The phase graph with which a re-run for a ticker hides only the events of two nodes of the portfolio phase.
+
+Events of nodes that ran under these two nodes stay visible.
+"""

@@ -1,4 +1,9 @@
-"""Atomic writing of run folders: readers see the complete old folder or the complete new one."""
+"""Atomic writing of run folders: readers see the complete old folder or the complete new folder.
+
+A flow is a group of runs; the runs of a flow share a folder. The own files of a run are those in `names.OWN`: metadata,
+events, extension and sidecar. In the names of own files, all runs except the newest have their id as a suffix. A
+sidecar is a file that describes the other files of a run.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +46,19 @@ class Written:
     """The description of each file."""
     needs_sidecar: bool
     gone: set[str]
-    """Files that are no longer part of the run."""
+    """The paths of files that are no longer part of the run."""
     extension: bytes | None = None
     """The events of kinds that `run_events.jsonl` does not have; None if there are none."""
 
 
 def write(root: Path, run: Written) -> Path:
-    """Write a run below a reports directory and return its folder, `daily/<date>/<flow>`.
+    """Write a run below the directory `root`, and return the folder of the run, `daily/<date>/<flow>`.
 
     A folder with the same contents stays unchanged.
 
     Raises:
-        Invalid: a link leads out of the directory, or another run's `run_meta.json` in the folder cannot be read.
+        Invalid: the folder is outside of `root` because of a link, or another run's `run_meta.json` in the folder
+            cannot be read.
     """
     day = root / "daily" / run.date
     target = day / run.flow
@@ -83,7 +89,7 @@ def _check_places(target: Path) -> None:
 
 
 def _copy(target: Path, new: Path) -> None:
-    """Copy a folder with hard links instead of file contents; a changed file replaces its link."""
+    """Copy a folder with hard links to its files. So a file of the copy must be replaced, not changed."""
     if target.exists():
         shutil.copytree(target, new, symlinks=True, copy_function=_link)
     else:
@@ -99,7 +105,7 @@ def _link(source: str, copy: str) -> str:
 
 
 def _bring_up_to_date(folder: Path, run: Written) -> bool:
-    """Write a run into its folder and return whether a file changed."""
+    """Write the files of a run into a folder, and return whether a file changed."""
     suffix, is_changed = _make_room(folder, run)
     others = _files_of_others(folder, suffix)
     files = {_beside(path, others, run.run_id): data for path, data in run.files.items()}
@@ -126,14 +132,14 @@ def _bring_up_to_date(folder: Path, run: Written) -> bool:
 
 
 def _files_of_others(folder: Path, suffix: str | None) -> set[str]:
-    """Return the files of a folder that belong to runs other than the run with a suffix."""
+    """Return the files of a folder that belong to other runs than the run with the given suffix."""
     others = {place: reading.read_sidecar(place) for place in reading.places_of(folder) if place.suffix != suffix}
     files = {path for sidecar in others.values() if sidecar is not None for path in sidecar.files}
     return files | (set(reading.files_of_newest(folder)) if suffix is not None else set())
 
 
 def _beside(path: str, others: set[str], run_id: str) -> str:
-    """Return the path of a file; the run's id is added to it if another run of the folder has the same path."""
+    """Return the path for a file. If another run of the folder has a file with this path, the run's id is added."""
     if path not in others:
         return path
     there = PurePosixPath(path)
@@ -182,7 +188,7 @@ def _sidecar(run_id: str, described: dict[str, SidecarFile]) -> bytes:
 
 
 def moment_of(value: Any) -> float:
-    """Return a time of a folder in seconds; 0 if it is not a time."""
+    """Return a time from a file of a folder in seconds since the epoch; 0 if the value is not a time."""
     if isinstance(value, int | float):
         return float(value)
     try:
@@ -289,7 +295,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _recover(day: Path, flow: str) -> None:
-    """Remove the folders that an interrupted export has left, or restore the old folder if there is no new one."""
+    """Remove the temporary folders of an interrupted export. If only the old folder exists, give it its name back."""
     old, target = day / f".{flow}.old", day / flow
     if old.exists():
         if target.exists():
@@ -302,7 +308,7 @@ def _recover(day: Path, flow: str) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Generator[None]:
-    """Lock the folder of a day against other exports."""
+    """Lock the directory of a day, so that no other export writes there."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

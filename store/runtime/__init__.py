@@ -1,1 +1,1 @@
-"""Runtime services: clock, ids, process identity, context, the event-loop thread."""
+"""Services of the running process: clock, ids, process identity, context variables, and the event-loop thread."""

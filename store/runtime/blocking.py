@@ -1,7 +1,7 @@
 """Blocking versions of async methods, for scripts, notebooks and threads.
 
-Each call runs on an event loop in a daemon thread and blocks its caller until it is done. A call also works in a thread
-with a running event loop, but it blocks that loop.
+Each call runs on an event loop in a daemon thread and blocks its caller until the call is done. A caller may also be in
+a thread with a running event loop, but then the call blocks that loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _AT_ONCE = 256
-"""The maximum number of items of an iterator that one switch between the threads transfers."""
+"""The maximum number of items of an iterator that are transferred between the threads at once."""
 
 
 class Blocking(Generic[S]):
@@ -30,7 +30,7 @@ class Blocking(Generic[S]):
 
     Args:
         target: the object with async methods.
-        thread: runs the methods.
+        thread: the thread in which the async methods run.
     """
 
     def __init__(self, target: S, thread: CallThread) -> None:
@@ -39,14 +39,14 @@ class Blocking(Generic[S]):
 
 
 class CallThread:
-    """The event-loop thread of blocking calls, which starts with the first call."""
+    """Owner of the event-loop thread of blocking calls; the thread starts with the first call."""
 
     def __init__(self) -> None:
         self._thread: LoopThread | None = None
         self._starting = threading.Lock()
 
     def get(self) -> LoopThread:
-        """Return the thread; start it if it does not run.
+        """Return the thread. It is started if it is not running.
 
         Raises:
             WrongProcess: the thread was started before this process was forked.
@@ -99,7 +99,7 @@ def blocking_iterator(
 
 
 class BatchReader(Generic[T]):
-    """Reader of an async iterator in batches. It waits for one item and returns it with all items that are ready."""
+    """Reader of an async iterator in batches. It waits for one item, and returns this item and all that are ready."""
 
     def __init__(self, items: AsyncIterator[T]) -> None:
         self._items = items
@@ -138,6 +138,6 @@ async def _next(items: AsyncIterator[T]) -> T | _End:
 
 
 async def _is_there(upcoming: asyncio.Task[Any]) -> bool:
-    """Return whether an item is ready. An error does not count: the next batch raises it."""
+    """Return whether an item is ready. An error does not count as an item: the read of the next batch raises it."""
     await asyncio.sleep(0)
     return upcoming.done() and not upcoming.cancelled() and upcoming.exception() is None

@@ -1,4 +1,4 @@
-"""Clock in the log's unit: integer microseconds since the epoch."""
+"""Clock in the time unit of the log: integer microseconds since the Unix epoch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,32 @@ MICROSECONDS = 1_000_000
 
 
 class Clock(Protocol):
-    """A source of the current time. It may stop or go back, because the writer's timestamps never decrease anyway."""
+    """A source of the current time.
+
+    A clock may stop or go back. Timestamps in the log increase anyway: each is greater than the timestamp before it.
+    """
 
     def __call__(self) -> int:
-        """Return microseconds since the epoch."""
+        """Return the current time in microseconds since the Unix epoch."""
         ...
 
 
 def system_clock() -> int:
-    """Return the machine's wall clock."""
+    """Return the time of the machine's wall clock."""
     return time.time_ns() // 1_000
 
 
 def to_seconds(micros: int) -> float:
-    """Return a timestamp of the log as the API's float seconds, which keep microseconds distinct until 2106."""
+    """Return a timestamp of the log in float seconds, as the API has them.
+
+    The floats of different microseconds are different until the year 2106.
+    """
     return micros / MICROSECONDS
 
 
 def to_micros(seconds: float) -> int:
-    """Return float seconds as the nearest stamp; `to_micros(to_seconds(stamp)) == stamp` until 2106."""
+    """Return float seconds as integer microseconds, rounded to the nearest.
+
+    Until the year 2106, `to_micros(to_seconds(stamp)) == stamp`.
+    """
     return round(seconds * MICROSECONDS)

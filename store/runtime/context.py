@@ -1,4 +1,4 @@
-"""Context of the calls that a task makes: their actor and their idempotency key."""
+"""Context variables for the store calls that an asyncio task makes: their actor and their idempotency key."""
 
 from contextvars import ContextVar
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 from store.domain.commands import Idempotency
 
 actor: Final[ContextVar[str | None]] = ContextVar("rollbook_actor", default=None)
-"""The actor for the log: `key:<id>`, `dashboard` …; None if there is none.
+"""The person or program that makes the calls, as the log records it: `key:<id>`, `dashboard` …; None if unknown.
 
-If a command has its own actor, that actor is recorded instead.
+If a command names an actor of its own, the log records that actor instead.
 """
 
 idempotency_key: Final[ContextVar[Idempotency | None]] = ContextVar("rollbook_idempotency", default=None)

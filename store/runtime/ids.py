@@ -1,8 +1,8 @@
 """Generators of ids in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex.
 
-Ids of rollouts increase with time, so that the rows of active rollouts are adjacent in every table and index. The last
-digits are random, and any id may exist already. A caller that inserts an id checks this first and generates another id
-if necessary.
+Ids of rollouts increase with time, so that the rows of active rollouts are adjacent in every table and index. No id is
+guaranteed to be new, because ids have random digits. So a caller must check that an id does not exist before it inserts
+the id, and otherwise generate another id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BITS = 48
 
 
 class Rising:
-    """Generator of 48-bit numbers that increase until they wrap; the numbers of several processes interleave."""
+    """Generator of 48-bit numbers that increase with time until they wrap, also across several processes."""
 
     def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
         self._now = now
@@ -53,12 +53,12 @@ rising = Rising()
 
 
 def rollout_id() -> str:
-    """Return `ro-` and 12 hex digits, which increase with each id."""
+    """Return `ro-` and 12 hex digits. In one process, each id is greater than the id before it."""
     return f"ro-{rising.draw():012x}"
 
 
 def attempt_id() -> str:
-    """Return `at-` and 8 hex digits, enough for the few attempts of one rollout."""
+    """Return `at-` and 8 hex digits, because ids of attempts must differ only within one rollout."""
     return "at-" + os.urandom(4).hex()
 
 
@@ -68,22 +68,22 @@ def resources_id() -> str:
 
 
 def checkpoint_id() -> str:
-    """Return `cp-` and 12 hex digits, enough for the checkpoints of one rollout."""
+    """Return `cp-` and 12 hex digits, because ids of checkpoints must differ only within one rollout."""
     return "cp-" + os.urandom(6).hex()
 
 
 def artifact_id() -> str:
-    """Return `ar-` and 12 hex digits, enough for the artifacts of one rollout."""
+    """Return `ar-` and 12 hex digits, because ids of artifacts must differ only within one rollout."""
     return "ar-" + os.urandom(6).hex()
 
 
 def trace_id() -> str:
-    """Return 32 hex digits, not all zero: OpenTelemetry's form."""
+    """Return 32 hex digits, not all zero, as OpenTelemetry requires."""
     return _nonzero(16)
 
 
 def span_id() -> str:
-    """Return 16 hex digits, not all zero: OpenTelemetry's form."""
+    """Return 16 hex digits, not all zero, as OpenTelemetry requires."""
     return _nonzero(8)
 
 

@@ -1,4 +1,4 @@
-r"""Parser of JSON that other programs wrote. It accepts what common JSON libraries write beyond the standard.
+r"""Parser of JSON that other programs wrote. It also accepts the non-standard JSON of common JSON libraries.
 
 Python writes NaN and infinite numbers as `NaN` and `Infinity`. JavaScript and Python write half of a surrogate pair,
 such as the half of an emoji at the end of a shortened text, as an escape like `\ud83d`. `orjson` refuses all of these.
@@ -16,10 +16,12 @@ REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 def loads(body: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8. NaN and infinity become text, and texts may contain surrogates.
+    """Return the value of a JSON text in UTF-8.
+
+    NaN and infinities become the texts `NaN`, `Infinity` and `-Infinity`. Texts in the value may contain surrogates.
 
     Raises:
-        orjson.JSONDecodeError: the body is not JSON, or the body is not UTF-8.
+        orjson.JSONDecodeError: the body is not UTF-8, or is not JSON even with these extensions.
     """
     try:
         return orjson.loads(body)
@@ -31,9 +33,9 @@ def loads(body: bytes) -> Any:
 
 
 def storable_text(text: str) -> str:
-    """Return text without U+0000 and surrogates, which databases refuse.
+    """Return a text with replacements for U+0000 and surrogates, which databases refuse.
 
-    A pair of surrogates becomes its character. U+0000 and a surrogate without its other half become U+FFFD.
+    A pair of surrogates becomes the character that it encodes. U+0000 and single surrogates become U+FFFD.
     """
     if not text.isascii():
         try:

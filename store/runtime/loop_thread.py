@@ -1,4 +1,4 @@
-"""Daemon thread with an event loop that runs work of other threads and loops."""
+"""Daemon thread with an event loop, in which other threads and event loops can run coroutines."""
 
 import asyncio
 import threading
@@ -13,14 +13,14 @@ from store.runtime import process
 T = TypeVar("T")
 
 _ENDING_SECONDS: Final = 4.0
-"""The longest wait for cancelled coroutines before the loop is closed."""
+"""The maximum time to wait for cancelled coroutines before the loop is closed."""
 _JOIN_SECONDS: Final = 5.0
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of uvloop if it is installed, else of asyncio.
+    """Return an event loop of uvloop if uvloop is installed, else of asyncio.
 
-    Switches between threads cost a third less with uvloop.
+    With uvloop, switches between threads take a third less time.
     """
     try:
         import uvloop
@@ -32,11 +32,12 @@ def new_loop() -> asyncio.AbstractEventLoop:
 class LoopThread:
     """A thread with a running event loop.
 
-    Every call gets a result or an error; the error is `Closed` if the loop ends first.
+    Every call ends with a result or an error; the error is `Closed` if the loop ends before the call. Several users
+    may share the thread (see `shared`); it ends when the last user leaves.
 
     Args:
         name: the name of the thread.
-        loop_factory: creates the loop.
+        loop_factory: the function that creates the loop.
     """
 
     def __init__(self, name: str, loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_loop) -> None:
@@ -44,7 +45,8 @@ class LoopThread:
         """The id of the process that started the thread; a forked process does not have the thread."""
         self.loop = loop_factory()
         self._users = 1
-        # Reentrant: the garbage collector may finalise a generator during a submission, which submits its close.
+        # The lock is reentrant: while a call holds it, the garbage collector may finalise a generator in this thread,
+        # and the finaliser submits a call that closes the generator.
         self._lock = threading.RLock()
         self._calls: dict[asyncio.Task[Any], Future[Any]] = {}
         self._thread = threading.Thread(target=self._run_thread, name=name, daemon=True)
@@ -52,7 +54,7 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in this thread, where it must not wait for the loop."""
+        """Whether the caller runs in this thread. Such a caller must not wait for the loop, which it would block."""
         return threading.current_thread() is self._thread
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -60,8 +62,8 @@ class LoopThread:
     async def run(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
         """Run a coroutine in the thread and return its result in the caller's loop.
 
-        If the caller is cancelled, so is the coroutine. If the coroutine has already returned at this moment, `lost` is
-        called with the result, in the thread.
+        If the caller is cancelled, so is the coroutine. If the coroutine has already returned at this moment, nothing
+        receives its result, so `lost` is called with the result, in the thread.
 
         Raises:
             Closed: the loop ended before the coroutine was done.
@@ -92,11 +94,11 @@ class LoopThread:
             raise
 
     def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that releases a resource, and wait for it if possible.
+        """Run a coroutine that releases a resource, and wait for it unless the caller runs in this thread.
 
-        It does nothing after the loop's end.
+        After the end of the loop, this method does nothing.
         """
-        # Python may finalise a generator on any thread, including this one, which cannot wait for itself.
+        # Python may finalise a generator in any thread, also in the thread of the loop, which cannot wait for itself.
         with suppress(Closed):
             if self.is_current:
                 self.submit(work)
@@ -104,7 +106,7 @@ class LoopThread:
                 self.wait(work)
 
     def submit(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> Future[T]:
-        """Run a coroutine in the thread and return its future result.
+        """Start a coroutine in the thread, and return a future with its result.
 
         Raises:
             Closed: the loop has ended.
@@ -117,8 +119,8 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> bool:
         """Call a function in the loop; return False, without calling it, if the loop has ended."""
-        # The lock orders this call before or after `leave`. The loop runs all callbacks that it received before its
-        # stop, so no callback is lost.
+        # With the lock, this call is either before or after `leave`. The loop runs all callbacks that it received
+        # before it was stopped, so no callback is lost.
         with self._lock:
             if not self._users:
                 return False
@@ -148,7 +150,11 @@ class LoopThread:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def shared(self) -> Self:
-        """Return this thread for one more user; it ends when the last user leaves."""
+        """Count one more user of this thread, and return the thread; it ends when the last user calls `leave`.
+
+        Raises:
+            Closed: the thread has ended.
+        """
         with self._lock:
             if not self._users:
                 raise Closed("sharing connections")
@@ -156,7 +162,10 @@ class LoopThread:
         return self
 
     def leave(self) -> None:
-        """End the thread if no other user shares it. Running coroutines are cancelled; their callers get `Closed`."""
+        """End the thread if no other user shares it. Then running coroutines are cancelled; their callers get `Closed`.
+
+        In a forked process, this method does nothing.
+        """
         if self.process != process.number:
             return
         with self._lock:

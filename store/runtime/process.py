@@ -25,20 +25,26 @@ def this_process() -> dict[str, Any]:
 
 
 def started_at(pid: int) -> int | None:
-    """Return the start time of a process of this machine, in the system's unit; None if it is gone or unknown.
+    """Return the start time of a process of this machine, in clock ticks since the machine's start.
+
+    The result is None if the process is gone, or if the system does not have `/proc`.
 
     The start time and the pid together identify a process, because pids are reused.
     """
     try:
-        # The name in parentheses may contain any character. The fields after it are numbered from 3; 22 is the start
-        # time.
+        # The program's name, in parentheses, may contain any character. The fields after it are numbered from 3, and
+        # field 22 is the start time.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def is_gone(process: Mapping[str, Any]) -> bool:
-    """Return whether a process, identified by `this_process`, was on this machine and no longer runs."""
+    """Return whether a process ran on this machine and no longer runs.
+
+    Args:
+        process: the fields that `this_process` returned in that process.
+    """
     host, pid, started = process.get("host"), process.get("pid"), process.get("pid_started")
     if host != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
         return False

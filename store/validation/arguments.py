@@ -27,7 +27,7 @@ def text(value: Any, field: str) -> str:
 
 
 def whole(value: Any, field: str, meaning: str, least: int | None = None) -> int:
-    """Return an integer unchanged; `meaning` describes a valid value in the message.
+    """Return an integer unchanged; the error message says that the value is not `meaning`, such as "a count".
 
     Raises:
         Invalid: the value is not an integer, or is below `least`.
@@ -60,7 +60,11 @@ def page(limit: Any, offset: Any) -> None:
 
 
 def part_of_history(after: Any, limit: Any) -> None:
-    """Check the start and the limit of a part of a history; raise `Invalid` as `page` does."""
+    """Check the arguments of a read of a rollout's history: the number after which it starts, and the limit.
+
+    Raises:
+        Invalid: `after` is negative, the limit is below -1, or one of them is not an integer.
+    """
     whole(after, "after", "the number of an event, or 0 for the beginning", 0)
     whole(limit, "limit", "a count, or -1 for all", -1)
 
@@ -77,7 +81,7 @@ def seconds(value: Any, field: str) -> float:
 
 
 def wait_seconds(value: Any) -> float:
-    """Return the time in seconds that a claim may wait.
+    """Return the maximum time in seconds for which a claim waits for a rollout.
 
     Raises:
         Invalid: the value is not a number, is negative, or is not finite.
@@ -89,10 +93,10 @@ def wait_seconds(value: Any) -> float:
 
 
 def timeout(value: Any) -> float | None:
-    """Return the time in seconds to wait for rollouts to end; None for no limit.
+    """Return the maximum time in seconds to wait until rollouts have ended; None for no limit.
 
     Raises:
-        Invalid: the value is neither None nor a number.
+        Invalid: the value is neither None nor a number, or is NaN.
     """
     if value is None:
         return None
@@ -127,7 +131,7 @@ def choice(value: Any, field: str, one: str, other: str) -> None:
     """Check that a value is one of two strings.
 
     Raises:
-        Invalid: the value is neither.
+        Invalid: the value is neither `one` nor `other`.
     """
     if not isinstance(value, str) or value not in {one, other}:
         raise Invalid(field, f"{value!r} is neither {one!r} nor {other!r}")
@@ -140,7 +144,7 @@ def several(values: Iterable[T], field: str) -> list[T]:
         Invalid: the values are a single text, a mapping, or not iterable.
     """
     if isinstance(values, str):
-        raise Invalid(field, f"{values!r} is one text; give a list of them")
+        raise Invalid(field, f"{values!r} is one text; give a list of texts")
     kind: type = type(values)
     if issubclass(kind, bytes | Mapping) or not issubclass(kind, Iterable):
         raise Invalid(field, f"is {kind.__name__}, not a list")
@@ -176,10 +180,10 @@ def pairs(values: Any, field: str) -> list[tuple[str, str]]:
 
 
 def log_part(types: Any, rollout_id: Any) -> None:
-    """Check the filters of a part of the log.
+    """Check the filters of a read of the log.
 
     Raises:
-        Invalid: `types` are not texts, or `rollout_id` is not text.
+        Invalid: `types` is not a list of texts, or `rollout_id` is not text.
     """
     if types is not None:
         texts(types, "types")
@@ -204,11 +208,13 @@ def seal(given: Any) -> None:
         Invalid: the value is none of these.
     """
     if given is not None and not isinstance(given, Seal | str | os.PathLike):
-        raise Invalid("seal", f"is {type(given).__name__}, neither a Seal nor the path of one")
+        raise Invalid("seal", f"is {type(given).__name__}, neither a Seal nor the path of a seal")
 
 
 def sdk_span(rollout_id: Any, attempt_id: Any, readable_span: Any, sequence_id: Any) -> Span:
-    """Return a finished span of the OpenTelemetry SDK as a span of the store; `sequence_id` None becomes 0.
+    """Return a finished span of the OpenTelemetry SDK as a span of the store.
+
+    If `sequence_id` is None, the result has the number 0, and the store has to assign a number.
 
     Raises:
         Invalid: `readable_span` is not a span of the SDK, or another argument has the wrong type.

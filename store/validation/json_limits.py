@@ -1,4 +1,4 @@
-"""Encoding of payloads: JSON that every backend returns exactly, compressed and hashed before it is queued."""
+"""Encoding of payloads as JSON that every database returns unchanged, with limits, compression and hashes."""
 
 import hashlib
 import math
@@ -16,15 +16,15 @@ from store.validation import arguments
 PLAIN, ZLIB = 0, 1
 MAX_CALL_BYTES = 16 * 1024 * 1024
 MAX_CALL_ITEMS = 10_000
-# The minimum size of compressed bodies. Compressing a small body takes longer than all other steps. Large bodies mostly
-# consist of repeated prompts, which compress well.
+# The minimum size in bytes of a body that is compressed. For a small body, compression would take longer than all other
+# steps. Large bodies mostly consist of repeated prompts, which compress well.
 _COMPRESS_FROM = 4096
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _MAX_DEPTH = 200
 
 
 def dumps(value: Any, field: str) -> bytes:
-    """Return a value as JSON text that every backend returns as the same value.
+    """Return a value as JSON text from which every database returns the same value.
 
     Raises:
         Invalid: the value contains NaN, infinity, an integer beyond 64 bits, U+0000, a lone surrogate, or an object
@@ -41,7 +41,7 @@ def dumps(value: Any, field: str) -> bytes:
 
 
 def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
-    """Return an object as JSON text, like `dumps`; in errors, each key is a field with `prefix` before it."""
+    """Return an object as JSON text, like `dumps`. In errors, the field is `prefix` with the key of the value."""
     text = dumps_plain(value)
     if text is not None:
         return text
@@ -49,10 +49,11 @@ def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
 
 
 def dumps_plain(value: Any) -> bytes | None:
-    """Return a value as `dumps` does if a quick check finds nothing suspicious; None if `dumps` must examine it.
+    """Return a value as `dumps` does; None if a quick check cannot exclude a fault, so that `dumps` must examine it.
 
-    orjson writes NaN as null and accepts U+0000; both are visible in the text. With `OPT_STRICT_INTEGER` it refuses
-    integers beyond 53 bits. Only values with one of these signs are examined item by item.
+    orjson writes NaN as null and accepts U+0000. So a text without `null` and without U+0000 has neither fault. With
+    `OPT_STRICT_INTEGER`, orjson refuses integers beyond 53 bits; those of up to 64 bits are valid. `dumps` examines
+    only the other values item by item.
     """
     try:
         text = orjson.dumps(value, option=_STRICT | orjson.OPT_STRICT_INTEGER)
@@ -104,7 +105,7 @@ def _check_text(value: str, path: str) -> None:
 
 
 def check_text(value: str, path: str, limit: int = 512) -> str:
-    """Return an id or name unchanged if it can be stored.
+    """Return an id or a name unchanged, if a database can store it.
 
     Raises:
         Invalid: the value is not text, or contains U+0000 or a lone surrogate.
@@ -121,7 +122,10 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
 
 
 def are_plain(texts: Iterable[str]) -> bool:
-    """Return whether all ids together are short ASCII text, so that `check_text` accepts each of them."""
+    """Return whether ids need no further check: all of them together are ASCII text of at most 512 characters.
+
+    `check_text` accepts each of these ids. If the result is False, they must be checked one by one.
+    """
     try:
         joined = "".join(texts)
     except TypeError:
@@ -130,7 +134,7 @@ def are_plain(texts: Iterable[str]) -> bool:
 
 
 def encode_body(raw: bytes) -> Body:
-    """Return the stored form of a payload's JSON text."""
+    """Return the stored form of a payload's JSON text: compressed if this makes it smaller, with its SHA-256."""
     sha256 = hashlib.sha256(raw).digest()
     if len(raw) >= _COMPRESS_FROM:
         packed = zlib.compress(raw, 1)
@@ -140,10 +144,10 @@ def encode_body(raw: bytes) -> Body:
 
 
 def check_call(items: int, size: int, field: str) -> None:
-    """Check that a call is small enough for one command.
+    """Check that the items of a call and their size in bytes are within the limits.
 
     Raises:
-        TooLarge: the call has more than 10,000 items or 16 MiB and must be split.
+        TooLarge: the call has more than 10,000 items, or more than 16 MiB; the caller must split it.
     """
     if items > MAX_CALL_ITEMS:
         raise TooLarge(field, items, MAX_CALL_ITEMS, "items")

@@ -1,4 +1,4 @@
-"""Wire protocol: paths, request bodies, errors and JSON, as the server and the client use them.
+"""Wire protocol between client and server: paths, request bodies, errors and JSON.
 
-It consists of Agent-lightning 0.3's routes and Rollbook's own routes under the same prefix.
+The protocol consists of the routes of Agent-lightning 0.3, and of Rollbook's own routes under the same prefix.
 """

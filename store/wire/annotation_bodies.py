@@ -17,9 +17,9 @@ class AnnotateBody(Frozen):
     """POST /rollouts/{rollout_id}/annotations."""
 
     note: str | None = None
-    """Up to 64 KiB of text."""
+    """Text of at most 64 KiB."""
     add_labels: list[str] = Field(default_factory=list[str])
-    """Up to 64 labels, each of up to 64 bytes."""
+    """At most 64 labels, each of at most 64 bytes."""
     remove_labels: list[str] = Field(default_factory=list[str])
 
 

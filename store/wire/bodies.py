@@ -1,6 +1,7 @@
-"""Request bodies as models that ignore unknown keys, and the queries that `models.queries` does not define.
+"""Models of request bodies and of some query strings; `models.queries` has the others.
 
-Where an absent key differs from null, the model's `model_fields_set` contains the keys that were given.
+The models ignore unknown keys. Some bodies distinguish an absent key from null: `model_fields_set` of the model
+contains the keys that the request has.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from store.models.queries import PastQuery
 
 
 def moment_on_wire(as_at: Any) -> Any:
-    """Return a moment for the wire: a position unchanged, a time as RFC 3339 text."""
+    """Return a moment of the log as it is sent in a request: a position unchanged, a datetime as RFC 3339 text."""
     return as_at.isoformat() if isinstance(as_at, datetime) else as_at
 
 
@@ -56,7 +57,7 @@ class DequeueBody(Frozen):
     limit: int = 1
     worker_id: str | None = None
     wait_seconds: float = 0.0
-    """The longest time to wait for a rollout, in seconds. Not part of Agent-lightning 0.3."""
+    """The maximum time to wait for a rollout, in seconds. Not part of Agent-lightning 0.3."""
 
 
 class StartAttemptBody(Frozen):
@@ -66,7 +67,9 @@ class StartAttemptBody(Frozen):
 
 
 class UpdateRolloutBody(Frozen):
-    """POST /rollouts/{rollout_id}: absent fields stay; null clears a field, and is refused for status and config."""
+    """POST /rollouts/{rollout_id}. Absent fields do not change; null clears a field, but is refused for status and
+    config.
+    """
 
     input: TaskInput = None
     mode: RolloutMode | None = None
@@ -77,7 +80,7 @@ class UpdateRolloutBody(Frozen):
 
 
 class UpdateAttemptBody(Frozen):
-    """POST /rollouts/{rollout_id}/attempts/{attempt_id}: absent fields stay; null is refused."""
+    """POST /rollouts/{rollout_id}/attempts/{attempt_id}. Absent fields do not change; null is refused."""
 
     status: AttemptStatus | None = None
     worker_id: str | None = None
@@ -88,7 +91,7 @@ class UpdateAttemptBody(Frozen):
 
 
 class UpdateWorkerBody(Frozen):
-    """POST /workers/{worker_id}; the body is optional. Null statistics are refused."""
+    """POST /workers/{worker_id}; the body is optional. Null is refused for `heartbeat_stats`."""
 
     heartbeat_stats: dict[str, Any] | None = None
 
@@ -111,7 +114,7 @@ class SpansBatchBody(Frozen):
 
     spans: list[Span]
     number: bool = False
-    """Whether the store assigns the spans' sequence numbers, instead of using the numbers in the request."""
+    """Whether the store assigns new sequence numbers to the spans, instead of using the numbers in the request."""
 
 
 class WaitBody(Frozen):
@@ -119,7 +122,7 @@ class WaitBody(Frozen):
 
     rollout_ids: list[str]
     timeout: float | None = None
-    """The longest time to wait, in seconds; null for no limit."""
+    """The maximum time to wait, in seconds; null for no limit."""
 
 
 class VerifyBody(Frozen):

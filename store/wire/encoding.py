@@ -1,7 +1,8 @@
 """Conversion of models to JSON and back.
 
 orjson writes responses directly from the models' dicts. This is several times faster than pydantic's serialiser, and
-the text is the same: every field is present, absent values are null, and unknown keys of open models are last.
+the text is the same: it contains every field, absent values are null, and keys without a field are last. Only models
+that accept unknown keys have such keys.
 """
 
 from __future__ import annotations
@@ -51,24 +52,25 @@ Decoder = Callable[[bytes], T]
 def dumps(value: Any) -> bytes:
     """Return models, and lists and dicts of models, as JSON.
 
-    It is only for values of a store, because these contain no NaN.
+    The caller must pass only values that come from a store, because other values may contain NaN.
     """
     return orjson.dumps(value, default=_fields)
 
 
 def dumps_exact(value: Any) -> bytes:
-    """Return a request as JSON. NaN and infinities are written as Python writes them, not as null.
+    """Return a request as JSON, with NaN and infinities written as `NaN` and `Infinity`, not as null.
 
-    The server refuses such values and reports the field, as it does for integers beyond 64 bits and lone surrogates.
+    So the server can refuse these values and report the field, as for integers beyond 64 bits and lone surrogates.
 
     Raises:
-        TypeError: a value is not JSON. A value that contains itself raises `ValueError`.
+        TypeError: a value cannot be written as JSON.
+        ValueError: a value contains itself.
     """
     try:
         text = orjson.dumps(value, default=_fields, option=_STRICT)
     except TypeError:
         return json.dumps(value, default=_fields).encode()
-    # orjson writes NaN as null, so a null in the text may be a NaN.
+    # orjson writes NaN as null, so a null in the text may have been a NaN.
     return json.dumps(value, default=_fields).encode() if b"null" in text else text
 
 
@@ -79,7 +81,7 @@ def _fields(value: Any) -> Any:
     if not isinstance(value, BaseModel):
         raise TypeError(f"{type(value).__name__} is not JSON; convert it to text, numbers, lists and objects")
     extras = value.__pydantic_extra__
-    # The dict belongs to the model, so it is copied before keys are added.
+    # The dict belongs to the model, so keys must be added to a copy.
     return {**value.__dict__, **extras} if extras else value.__dict__
 
 
@@ -105,7 +107,7 @@ def _page_decoder(item: Any) -> Decoder[PaginatedResult[Any]]:
 
     def decode(text: bytes) -> PaginatedResult[Any]:
         page = items.validate_json(text)
-        # The result has the plain class, because a class with a type parameter in its name cannot be pickled.
+        # `page` has a class with a type parameter in its name, which cannot be pickled, so the plain class is used.
         return PaginatedResult(items=page.items, limit=page.limit, offset=page.offset, total=page.total)
 
     return decode
@@ -130,7 +132,7 @@ decode_span_page: Decoder[PaginatedResult[Span]] = _page_decoder(Span)
 decode_resources_page: Decoder[PaginatedResult[ResourcesUpdate]] = _page_decoder(ResourcesUpdate)
 decode_worker_page: Decoder[PaginatedResult[Worker]] = _page_decoder(Worker)
 
-# These are plain dicts; pydantic would need a newer Python for their types.
+# Statistics and capabilities are plain dicts; pydantic can check their types (TypedDict) only in newer Python versions.
 decode_statistics: Decoder[LightningStoreStatistics] = orjson.loads
 decode_capabilities: Decoder[LightningStoreCapabilities] = orjson.loads
 decode_history: Decoder[list[HistoryEvent]] = _decoder(list[HistoryEvent])
@@ -180,9 +182,9 @@ class StoreInfo(BaseModel):
     """The id of the log. A copy of a database has the same id."""
     partition: str
     version: str
-    """The version of the server's program."""
+    """The version of the program that runs the server."""
     kind: str
-    """Class of the store behind the server."""
+    """The name of the class of the server's store."""
 
 
 decode_log_page: Decoder[LogPage] = _decoder(LogPage)

@@ -1,10 +1,11 @@
-"""Conversion of errors to a status and a JSON object, and back.
+"""Conversion of errors to an HTTP status and a JSON object, and back.
 
-Errors of the caller have the status 400, whatever their class, because clients of Agent-lightning 0.3 repeat a request
-after a status of 500 or above. Errors after which a retry may help have 503. A missing or insufficient key has 401 or
-403. Routes that those clients do not call respond with the status of the error's class. The object is `{"detail": text,
-"error_type": class name, …}`; the other keys are the error's fields. The response to a body of the wrong shape is 422
-with a list of faults, as in FastAPI.
+Errors after which a retry may help have the status 503. A missing or invalid key has 401, a key without permission has
+403. All other errors have 400, whatever their class, because clients of Agent-lightning 0.3 repeat a request after a
+status of 500 or above. Routes that these clients do not call respond with the status of the error's class.
+
+The JSON object is `{"detail": text, "error_type": class name, …}`; the other keys are the error's fields. The response
+to a body of the wrong shape is 422 with a list of faults, as in FastAPI.
 """
 
 from __future__ import annotations
@@ -42,16 +43,19 @@ FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     errors.WrongProcess: ("opened_in", "used_in"),
     Closed: ("operation",),
 }
-"""The fields of each error class, besides its message."""
+"""The fields of each error class, without the message."""
 
 _BY_NAME: Final = {kind.__name__: kind for kind in FIELDS}
 _MAX_TEXT: Final = 500
 
 
 def status_of(error: StoreError, *, own: bool = False) -> int:
-    """Return the status of an error: 503 if a retry may help, 401 and 403 for keys, 400 for all others.
+    """Return the HTTP status of an error: 503 if a retry may help, 401 or 403 for keys, 400 for other errors.
 
-    With `own`, errors of the caller have the status of their class.
+    Args:
+        error: the error.
+        own: whether the route is one that clients of Agent-lightning 0.3 do not call. Other errors then have the status
+            of their class if it is below 500 or the error is `Unsupported`.
     """
     if error.retryable or isinstance(error, Closed):
         return 503
@@ -68,7 +72,7 @@ def error_body(error: StoreError) -> dict[str, Any]:
 
 
 def retry_after(error: StoreError) -> str:
-    """Return the `Retry-After` of a 503: whole seconds, at least one."""
+    """Return the value of the header `Retry-After` of a response with status 503: whole seconds, at least one."""
     return str(max(1, math.ceil(error.retry_after_seconds or 1.0)))
 
 
@@ -115,7 +119,10 @@ def _restored(kind: type[StoreError], fields: dict[str, Any]) -> StoreError:
 
 
 def _of_faults(faults: list[dict[str, Any]]) -> Invalid:
-    """Return the first fault of a 422 as an error: `loc` is `["body", "rollouts", 0, "mode"]`."""
+    """Return the first fault in a response with status 422 as an error.
+
+    The key `loc` of a fault is the path of the field, such as `["body", "rollouts", 0, "mode"]`.
+    """
     try:
         first = dict(faults[0])
     except (TypeError, ValueError, IndexError):

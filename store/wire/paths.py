@@ -1,7 +1,7 @@
-"""Paths of the store's calls on a server, and the names of headers.
+"""Paths of a server's routes for the calls of a store, and the names of headers.
 
-A server serves its default partition at its root and every other partition below `/p/<partition>`. All paths in this
-module are relative to the root or to such a prefix.
+A partition is a separate store in the same database. A server serves its default partition at its root, and every other
+partition below `/p/<partition>`. All paths in this module are relative to the root or to such a prefix.
 """
 
 from __future__ import annotations
@@ -71,24 +71,24 @@ SEAL: Final = f"{PREFIX}/seal"
 
 OTLP_TRACES: Final = "/v1/traces"
 UNSUPPORTED_OTLP_PATHS: Final = ("/v1/metrics", "/v1/logs", "/v1/development/profiles")
-"""Paths that OpenTelemetry exporters may post to besides traces; the server responds with 501."""
+"""Paths to which OpenTelemetry exporters may post other data than traces; the server responds with 501."""
 
 PARTITIONS: Final = "/p/"
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-"""Request header: 32 hex digits, generated once per logical call and repeated with each retry."""
+"""Request header: 32 hex digits that a client generates for each call, and sends again with each retry of the call."""
 REQUEST_ID: Final = "X-Request-ID"
 """Header of requests and responses that identifies one request in the server's logs.
 
-The server generates the id if it is absent.
+The server generates the id if the request does not contain one.
 """
 
 RESERVED_ROLLOUT_IDS: Final = frozenset({"search"})
-"""Rollout ids that the path of a POST cannot contain."""
+"""Rollout ids that the path of a POST cannot contain, because they are names of routes."""
 
 
 def path(template: str, **ids: str) -> str:
-    """Return a template with its ids filled in, each as one percent-encoded segment.
+    """Return a path from a template; each id becomes one percent-encoded segment.
 
     >>> path(ATTEMPT, rollout_id="ro-1", attempt_id="a/b")
     '/v1/agl/rollouts/ro-1/attempts/a%2Fb'

@@ -1,4 +1,8 @@
-"""Request bodies and queries of runs, which Agent-lightning 0.3 does not have."""
+"""Request bodies and queries of runs, which Agent-lightning 0.3 does not have.
+
+`store.interface.runs` describes the fields: they are the arguments of the methods of the same names. A run is a rollout
+that is executed in phases; a scope is the subject of a phase, such as a ticker. The phase graph declares the phases.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class AppendEventsBody(Frozen):
 
     events: list[RunEvent]
     key: str | None = None
-    """Idempotency key of the call, which is kept for ever: a repeated call with this key gets the first response."""
+    """Idempotency key, which the store keeps for ever: a repeated call with this key gets the first response."""
 
 
 class RunGraphQuery(RolloutPastQuery):
@@ -35,7 +39,7 @@ class RunGraphBody(RunGraphQuery):
     """POST /rollouts/{rollout_id}/graph."""
 
     graph: PhaseGraph | None = None
-    """The phase graph by which the run is shown; by default the graph in the rollout's resources."""
+    """The phase graph that assigns nodes to phases; by default the graph in the rollout's resources."""
 
 
 # -- checkpoints and artifacts ---------------------------------------------------------------------------------------
@@ -61,7 +65,7 @@ class LatestCheckpointQuery(RolloutPastQuery):
     name: str
     view: str = "head"
     search: SearchIn = "rollout"
-    """`group` also searches the other runs of the group."""
+    """With `group`, the other runs of the same group (`rollbook.group`) are searched if this run has no checkpoint."""
 
 
 class SaveArtifactBody(Frozen):
@@ -144,5 +148,6 @@ class CompareQuery(Frozen):
     """GET /rollouts/{rollout_id}/compare."""
 
     a: int
-    """Sequence id of the attempt to compare with."""
+    """The sequence id of the attempt before the change."""
     b: int
+    """The sequence id of the attempt after the change."""

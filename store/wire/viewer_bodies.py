@@ -1,4 +1,8 @@
-"""Requests of web front ends that are older than Rollbook, and the responses to them."""
+"""Requests of web front ends that are older than Rollbook, and the responses to them.
+
+A flow is a group of runs. A node is a step of a run, such as one agent. A phase is a group of nodes that run together.
+A re-run executes a part of a run again, as a new attempt; a runner is a process that starts attempts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ class PostRunBody(Open):
     """POST /api/run/{type}: the optional parameters of a run, which become its input."""
 
     flow_id: str | None = None
-    """The id of the flow that the run joins; a new flow if absent."""
+    """The id of the flow to which the run is added; without an id, the run gets a new flow."""
     date: str | None = None
     ticker: str | None = None
     tickers: list[str] | None = None
@@ -36,6 +40,7 @@ class RerunNodeBody(Frozen):
     run_id: str
     node_id: str
     identifier: str
+    """The scope: the subject for which the node runs again, such as a ticker."""
     date: str | None = None
     """The date of the run."""
     portfolio_id: str | None = None
@@ -51,11 +56,11 @@ class RerunBegun(Frozen):
     attempt: int | None
     """The sequence id of the attempt that a runner has started; null while the request waits for a runner."""
     degraded: dict[str, Any] | None
-    """The reason why more is run again than the request selected; null if only the selected part is run again."""
+    """The reason why more runs again than the request selected; null if only the selected part runs again."""
     message: str | None
-    """The reason why the request still waits; null once a runner has accepted it.
+    """The reason why the request still waits for a runner; null once a runner has accepted the request.
 
-    Until then the run stays unchanged.
+    While the request waits, the run does not change.
     """
 
 
@@ -63,13 +68,13 @@ class RunsQuery(Frozen):
     """GET /api/run/."""
 
     include: str | None = None
-    """`events` to include the events of each run."""
+    """The only value is `events`: the response then includes the events of each run."""
     limit: int = Field(default=_MOST, ge=1, le=_MOST)
     offset: int = Field(default=0, ge=0)
 
 
 class RunRecord(Open):
-    """A run, with its `events` if the request includes them."""
+    """A run; the response also contains its `events` if the request has `include=events`."""
 
     id: str
     flow_id: str | None
@@ -98,4 +103,4 @@ class PortfolioStage(Frozen):
     date: str
     portfolio_id: str
     deleted: list[str]
-    """The names of the withdrawn artifacts, once for each version."""
+    """The names of the retracted artifacts; a name occurs once for each retracted version."""
