@@ -43,7 +43,7 @@ def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationVie
     removed = [label for label in command.removed if label in labels]
     after = len(labels) + len(added) - len(removed)
     if after > MOST_LABELS and added:
-        raise Invalid("add_labels", f"makes {after} labels; a rollout has at most {MOST_LABELS}; remove some")
+        raise Invalid("add_labels", f"results in {after} labels; a rollout has at most {MOST_LABELS}; remove some")
     if not (added or removed or command.body):
         return AnnotationView(sorted(labels), None)
     fact = RolloutAnnotated(added=added, removed=removed, noted=True if command.body else None)

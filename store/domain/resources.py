@@ -55,4 +55,4 @@ def evolve(state: ResourcesState | None, event: Event) -> ResourcesState:
             state.last_position = event.position
             return state
         case _:
-            raise Corrupt(event.stream, event.fact.type, "one publication, then replacements")
+            raise Corrupt(event.stream, event.fact.type, "resources.published as the first event, then replacements")

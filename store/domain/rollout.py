@@ -370,7 +370,7 @@ def _artifact_retracted(state: RolloutState, event: Event, _: ArtifactRetracted)
 def _attempt_forked(state: RolloutState, event: Event, fact: AttemptForked) -> None:
     attempt = _named(state, event, fact.attempt_id)
     if fact.base >= attempt.sequence_id:
-        raise Corrupt(event.stream, f"a fork of attempt {fact.base}", f"one of those before {attempt.sequence_id}")
+        raise Corrupt(event.stream, f"a fork of attempt {fact.base}", f"an attempt before {attempt.sequence_id}")
     attempt.fork_version, attempt.base, attempt.base_version = event.version, fact.base, fact.base_version
     state.run_version = event.version
 
@@ -402,7 +402,7 @@ def _named(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
 
 def _check_from(event: Event, stated: str, actual: str) -> None:
     if stated != actual:
-        raise Corrupt(f"{event.stream}, event {event.version}", f"a change from {stated}", f"one from {actual}")
+        raise Corrupt(f"{event.stream}, event {event.version}", f"a change from {stated}", f"a change from {actual}")
 
 
 _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {

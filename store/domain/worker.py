@@ -65,7 +65,7 @@ def evolve(state: WorkerState | None, event: Event) -> WorkerState:
             )
         case WorkerStatusChanged() as fact, WorkerState():
             if fact.from_ != state.status or event.version != state.stream_version + 1:
-                raise Corrupt(event.stream, f"a change from {fact.from_}", f"one from {state.status}")
+                raise Corrupt(event.stream, f"a change from {fact.from_}", f"a change from {state.status}")
             state.status = fact.to
             state.current_rollout_id, state.current_attempt_id = fact.rollout_id, fact.attempt_id
             if fact.to == "busy":
@@ -76,4 +76,4 @@ def evolve(state: WorkerState | None, event: Event) -> WorkerState:
             state.last_position = event.position
             return state
         case _:
-            raise Corrupt(event.stream, event.fact.type, "first seen, then changes of status")
+            raise Corrupt(event.stream, event.fact.type, "worker.seen as the first event, then changes of status")
