@@ -1,1 +1,1 @@
-"""The rules of the store: facts, states and decisions, without I/O, clock, randomness or SQL."""
+"""The rules of the store: contents of events, states, and decisions. They use no I/O, clock, random numbers or SQL."""

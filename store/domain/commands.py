@@ -1,4 +1,15 @@
-"""Commands: validated and encoded requests to the store, each with a method that requests the rows it needs."""
+"""Commands: validated and encoded requests to change the store.
+
+A rollout is a task for an agent, which waits in a queue until a worker claims it. An attempt is one execution of a
+rollout, and a span is one recorded step of an attempt. The spans of a rollout have numbers. To draw a number means to
+assign the next free number. Resources are values that attempts use, such as prompts.
+
+Each change is an event in an append-only log. A fact is the content of an event, without its place in the log. The
+stream of a rollout contains the events of the rollout. A body contains the user data of an event.
+
+Commands that are committed together form a batch. Each command lists the rows that the decision about it needs, so that
+these rows are loaded first.
+"""
 
 from dataclasses import dataclass, field
 
@@ -16,15 +27,15 @@ class Idempotency:
     """
 
     scope: str
-    """The caller that the key belongs to: keys of different callers never conflict."""
+    """The caller who chose the key. Equal keys of different callers do not conflict."""
     key: str
     request_hash: bytes
-    """SHA-256 of the request; another request under the same key is refused."""
+    """SHA-256 of the request. A request with the same key and another hash is refused."""
 
 
 @dataclass(slots=True)
 class LoadRequest:
-    """The rows that a batch of commands has to load before it is decided."""
+    """The rows that must be loaded before the commands of a batch can be decided."""
 
     rollouts: set[str] = field(default_factory=set[str])
     attempts: set[str] = field(default_factory=set[str])
@@ -32,11 +43,11 @@ class LoadRequest:
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     counters: set[str] = field(default_factory=set[str])
     draws: dict[str, int] = field(default_factory=dict[str, int])
-    """The number of span numbers that the batch draws, by rollout."""
+    """For each rollout, how many span numbers the batch draws."""
     numbers_of: set[str] = field(default_factory=set[str])
     """Rollouts whose greatest recorded span number is loaded; `reservations_of` contains their streams."""
     reservations_of: set[str] = field(default_factory=set[str])
-    """Streams of rollouts whose reservations of span numbers are loaded."""
+    """Streams of rollouts whose events about reserved blocks of span numbers are loaded."""
     plan_keys: set[str] = field(default_factory=set[str])
     workers: set[str] = field(default_factory=set[str])
     worked: set[str] = field(default_factory=set[str])
@@ -46,40 +57,42 @@ class LoadRequest:
     fresh: set[str] = field(default_factory=set[str])
     """Ids generated for new rollouts; the loader checks whether they exist already."""
     bodies_of: set[str] = field(default_factory=set[str])
-    """Rollouts whose payload is part of the result."""
+    """Rollouts whose input and metadata are loaded, because a command returns them."""
     metadata_of: set[str] = field(default_factory=set[str])
-    """Rollouts whose attempts' metadata is part of the result."""
+    """Rollouts for which the metadata of the attempts are loaded, because a command returns them."""
     claims: int = 0
-    """The number of rollouts that the batch may claim."""
+    """The maximum number of rollouts that the batch claims."""
     leavers: int = 0
-    """The number of other commands that may remove a rollout from the queue before a claim reads it."""
+    """The number of commands, other than claims, that may take a rollout out of the queue before a claim does."""
     joiners: set[str] = field(default_factory=set[str])
     """Rollouts that may return to the queue, so that a claim of the same batch may start an attempt at them."""
     keys: set[str] = field(default_factory=set[str])
-    """Idempotency keys of calls that may have been made before."""
+    """Idempotency keys of calls that may have been executed before."""
     keyed: set[str] = field(default_factory=set[str])
-    """Rollouts whose run has calls with a caller's key; `run_keys` contains these keys."""
+    """Rollouts to which the keys in `run_keys` belong."""
     run_keys: set[str] = field(default_factory=set[str])
+    """Keys that callers gave to calls about one rollout. A key may belong to an earlier call, which is loaded."""
     blobs: set[str] = field(default_factory=set[str])
-    """Hashes of blobs that may exist already."""
+    """Hashes of blobs that may exist already. A blob is a large value that is stored once under its hash."""
     artifacts: set[str] = field(default_factory=set[str])
-    """Ids of the artifacts that are loaded; `artifacts_of` contains their rollouts."""
+    """Ids of the artifacts (saved results) that are loaded; `artifacts_of` contains their rollouts."""
     artifacts_of: set[str] = field(default_factory=set[str])
     forked: set[str] = field(default_factory=set[str])
-    """Rollouts whose attempts are all needed."""
+    """Rollouts for which all attempts are loaded."""
     labelled: set[str] = field(default_factory=set[str])
-    """Rollouts whose labels are needed."""
+    """Rollouts whose labels are loaded."""
     threads: set[str] = field(default_factory=set[str])
+    """LangGraph threads, which contain checkpoints, and writes of tasks on these checkpoints."""
     whole_threads: set[str] = field(default_factory=set[str])
-    """Threads that are loaded completely.
+    """Those of `threads` that are loaded completely.
 
-    Other threads are loaded with only the requested checkpoints and tasks' writes.
+    Of the other threads, only the requested checkpoints and the writes of the requested tasks are loaded.
     """
     thread_namespaces: set[str] = field(default_factory=set[str])
     thread_checkpoints: set[str] = field(default_factory=set[str])
     thread_tasks: set[str] = field(default_factory=set[str])
     due: bool = False
-    """Whether to load the rollouts that the watchdog has to check now."""
+    """Whether to load the rollouts whose time limits have to be checked now."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,15 +101,15 @@ class Command:
 
     actor: str | None = None
     idempotency: Idempotency | None = None
-    """The key under which the request may be repeated."""
+    """The caller's key for the request; None if a repeat of the request is executed again."""
 
     @property
     def size(self) -> int:
-        """The size of the payload in bytes. The sum over a batch is limited."""
+        """The size of the bodies in bytes. The total size of a batch is limited."""
         return 0
 
     def request_rows(self, request: LoadRequest) -> None:
-        """Add the rows that the decision needs."""
+        """Add to `request` the rows that must be loaded before this command is decided."""
         raise NotImplementedError
 
 
@@ -113,11 +126,12 @@ class NewRollout:
     group: str | None
     step: int | None
     plan_key: str | None
+    """The caller's key for the rollout. The store contains at most one rollout with this key."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Enqueue(Command):
-    """Create rollouts at the tail of the queue, all or none."""
+    """Create rollouts at the end of the queue: all of them or, if one is refused, none."""
 
     items: list[NewRollout]
 
@@ -138,7 +152,7 @@ class Enqueue(Command):
 
 @dataclass(slots=True, kw_only=True)
 class StartRollout(Command):
-    """Create a rollout and its first attempt without the queue."""
+    """Create a rollout that skips the queue, and start its first attempt."""
 
     item: NewRollout
     attempt_id: str
@@ -157,11 +171,11 @@ class StartRollout(Command):
 
 @dataclass(slots=True, kw_only=True)
 class Claim(Command):
-    """Take rollouts from the head of the queue and start an attempt at each."""
+    """Take rollouts from the front of the queue, and start an attempt at each of them."""
 
     limit: int
     attempt_ids: list[str]
-    """One fresh id per rollout that may be claimed."""
+    """One new id for each rollout that may be claimed."""
     worker_id: str | None
     owner: Json | None
 
@@ -181,9 +195,11 @@ class ReleaseClaim(Command):
     claim_position: int
     """The position of the `attempt.started` event of the claim."""
     status_before: str
+    """The status of the rollout before the claim."""
     queued_at: int
+    """The position of the rollout in the queue before the claim."""
     claim_key: Idempotency | None = None
-    """The idempotency key of the claim. It is deleted with the claim."""
+    """The idempotency key of the claim. The stored reply under this key is deleted."""
 
     def request_rows(self, request: LoadRequest) -> None:
         if self.claim_key is not None:
@@ -196,7 +212,7 @@ class ReleaseClaim(Command):
 
 @dataclass(slots=True, kw_only=True)
 class StartAttempt(Command):
-    """Start another attempt at a rollout, whatever its status."""
+    """Start another attempt at a rollout. The rollout may have any status."""
 
     rollout_id: str
     attempt_id: str
@@ -245,7 +261,7 @@ class UpdateAttempt(Command):
 
     rollout_id: str
     attempt_id: str
-    """An id, or `latest`."""
+    """The id of the attempt, or `latest` for the latest attempt of the rollout."""
     fields: list[str]
     status: str | None = None
     worker_id: str | None = None
@@ -272,13 +288,13 @@ class UpdateAttempt(Command):
 
 @dataclass(slots=True, kw_only=True)
 class AnnotateRollout(Command):
-    """Add labels to a rollout, remove others, and add a note."""
+    """Add labels to a rollout, remove labels from it, and add a note to it."""
 
     rollout_id: str
     added: list[str]
     removed: list[str]
     body: Body | None = None
-    """The note."""
+    """The text of the note; None if no note is added."""
 
     @property
     def size(self) -> int:
@@ -300,11 +316,11 @@ class NewSpan:
 
 @dataclass(slots=True, kw_only=True)
 class RecordSpans(Command):
-    """Record spans, group by group."""
+    """Record spans. The spans of one attempt form a group. If a group is refused, the groups before it are recorded."""
 
     items: list[NewSpan]
     number: bool = False
-    """Whether to replace the own number of each new span by the next number of its rollout."""
+    """Whether each new span gets the next number of its rollout instead of the number that the caller gave."""
 
     @property
     def size(self) -> int:
@@ -328,7 +344,7 @@ class RecordSpans(Command):
 class NumberSpans(Command):
     """Draw the next span number of each given rollout, whether the rollout exists or not.
 
-    The numbers of a rollout that exists are reserved in its stream, a block at a time.
+    If the rollout exists, an event in its stream reserves a block of numbers, and later draws use up this block.
     """
 
     rollout_ids: list[str]
@@ -341,12 +357,12 @@ class NumberSpans(Command):
 
 @dataclass(slots=True, kw_only=True)
 class PublishResources(Command):
-    """Publish resources under a new id, or replace those under a known one."""
+    """Publish resources under a new id, or replace the resources under an existing id."""
 
     resources_id: str
     body: Body
     is_new: bool
-    """Whether the id was generated for this call."""
+    """Whether the store generated the id for this call. Then another id may replace it."""
 
     @property
     def size(self) -> int:
@@ -362,7 +378,7 @@ class BeatWorker(Command):
 
     worker_id: str
     heartbeat_stats: str | None
-    """JSON text, or None to leave the present value."""
+    """JSON text, or None to keep the stored value."""
 
     def request_rows(self, request: LoadRequest) -> None:
         request.workers.add(self.worker_id)
@@ -370,7 +386,7 @@ class BeatWorker(Command):
 
 @dataclass(slots=True, kw_only=True)
 class Sweep(Command):
-    """Check the rollouts that are due, and end the attempts that are overdue."""
+    """Check the rollouts whose time of a check has come, and end the attempts that have exceeded a time limit."""
 
     def request_rows(self, request: LoadRequest) -> None:
         request.due = True

@@ -1,7 +1,15 @@
 """Decide which events a command records.
 
-A command is refused before it records an event. `RecordSpans` is the exception: the groups of spans before the refused
-group stay recorded.
+A rollout is a task for an agent. It waits in a queue until a worker claims it. An attempt is one execution of a
+rollout, and a span is one recorded step of an attempt. Each change is an event in a log: `fact` is the content of the
+event, `position` its place in the log, `actor` the caller, and `cause` the position of the event that led to it. The
+stream of a rollout contains the events of the rollout.
+
+A batch is a group of commands that are committed together. The working set of a batch contains the loaded states, which
+the commands change one after another. Each item of a command gets its own timestamp: `tick` begins the next one.
+
+A refused command records no event, with one exception: if `RecordSpans` refuses a group of spans, the groups before it
+stay recorded.
 """
 
 from collections import Counter
@@ -98,7 +106,11 @@ def _enqueue(command: Enqueue, working_set: WorkingSet) -> list[RolloutView]:
 
 
 def _check_plan_keys(items: list[NewRollout], working_set: WorkingSet) -> dict[str, str]:
-    """Return the existing rollouts by plan key. Refuse all items if a key belongs to a rollout with another input."""
+    """Return the existing rollouts by plan key. A plan key is a caller's key, which at most one rollout has.
+
+    Raises:
+        Conflict: a key belongs to a rollout, or to an earlier item, with another input.
+    """
     existing: dict[str, str] = {}
     inputs: dict[str, str] = {}
     for item in items:
@@ -259,7 +271,7 @@ def _start(
 def _move(
     rollout_id: str, to: str, reason: str, working_set: WorkingSet, actor: str | None, *, cause: int | None = None
 ) -> Event | None:
-    """Set the status of a rollout. A waiting status puts the rollout at the tail of the queue."""
+    """Set the status of a rollout. With a waiting status, a rollout outside the queue joins the end of the queue."""
     state = working_set.rollouts[rollout_id]
     if state.status == to and to not in TERMINAL:
         return None
@@ -310,7 +322,8 @@ def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptV
         raise NotFound.attempt(command.attempt_id, command.rollout_id)
 
     if command.fields == ["last_heartbeat_time"] and command.status is None:
-        # A heartbeat alone is a signal, not an event: heartbeats are frequent, and only the latest one matters.
+        # A heartbeat without other changes is not recorded as an event, because heartbeats are frequent and only the
+        # latest heartbeat matters.
         attempt.signal_time, attempt.signal_stamped_at = command.last_heartbeat_time, working_set.stamp
         working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
         working_set.rewatch.setdefault(state.rollout_id, False)
@@ -351,7 +364,7 @@ def _report(
     overdue: retry.Overdue | None = None,
     error: Json | None = None,
 ) -> Event | None:
-    """Set the status of an attempt. `succeeded` and `failed` set its end time, even if it had ended before."""
+    """Set the status of an attempt. `succeeded` and `failed` also set the end time, even if the attempt had one."""
     if attempt.status == to and to not in ENDED_ATTEMPT and error is None:
         return None
     fact = AttemptStatusChanged(
@@ -369,7 +382,7 @@ def _report(
 def _propagate(
     state: RolloutState, attempt: AttemptState, working_set: WorkingSet, actor: str | None, cause: int | None
 ) -> None:
-    """Set the status of a rollout from its latest attempt; other attempts do not change it."""
+    """Set the status of a rollout from `attempt` if this is its latest attempt. Other attempts do not change it."""
     if state.latest is not attempt:
         return
     to = retry.status_after(attempt, state.config)
@@ -383,8 +396,8 @@ def _propagate(
 def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
     """Return the next number of each given rollout, in the given order.
 
-    A rollout whose numbers exceed its reserved block reserves the next block. The numbers of a rollout that does not
-    exist are not in the log.
+    If the reserved block of a rollout has too few numbers left for this call, an event reserves the next block. The log
+    does not contain the numbers of a rollout that does not exist.
     """
     is_first = True
     for rollout_id, count in Counter(command.rollout_ids).items():
@@ -404,10 +417,12 @@ def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
 def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[int, int]]:
     """Record spans group by group; return (index in the call, sequence id) of each new span.
 
-    A group contains all spans of one attempt. Groups are in the order of their first spans. The counter of the rollout
-    is raised before the checks, so that a refused or repeated span raises it too. But no number is drawn for a span
-    that exists, so that the numbers stay dense when an exporter repeats a request. A group of an unknown rollout or
-    attempt is refused, and the groups before it stay recorded.
+    A group contains all spans of one attempt. Groups are in the order of their first spans. A group of an unknown
+    rollout or attempt is refused, and the groups before it stay recorded.
+
+    The counter of the rollout's span numbers is raised before the checks, so that a refused span raises it too. If the
+    command draws numbers, it draws none for a span that exists, so that the numbers stay dense when an exporter repeats
+    a request.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for index, item in enumerate(command.items):
@@ -433,12 +448,16 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[i
 
 
 def _number_new_spans(items: list[NewSpan], working_set: WorkingSet) -> None:
-    """Give each span of an attempt the next number of its rollout, unless the span exists or is repeated."""
+    """Give each new span of an attempt the next number of its rollout.
+
+    A span that exists, or that occurs earlier in `items`, gets no number.
+    """
     drawn: set[str] = set()
     for item in items:
         fact = item.fact
         if fact.span_id not in drawn and (item.rollout_id, fact.attempt_id, fact.span_id) not in working_set.spans:
-            # The facts belong to the command until they are recorded. If it is decided again, they get new numbers.
+            # The span is not recorded yet, so its fact may be changed. If the command is decided again, for example
+            # after a failed commit, the fact gets a new number.
             fact.sequence_id = working_set.next_number(item.rollout_id)
             drawn.add(fact.span_id)
 
@@ -452,7 +471,10 @@ def _record_span(
     *,
     is_first: bool,
 ) -> bool:
-    """Record a span unless it exists, and set its attempt and its rollout to running if they are not."""
+    """Record a span unless the span exists; return whether it was recorded.
+
+    A new span is a sign of life, so it can set the status of its attempt and of its rollout to `running`.
+    """
     key = (item.rollout_id, attempt.attempt_id, item.fact.span_id)
     if key in working_set.spans:
         return False
@@ -463,7 +485,7 @@ def _record_span(
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)
-    # A late span of an attempt that is over must not remove the retry that waits in the queue.
+    # If the attempt is over, its rollout may wait in the queue for a retry. A late span must not end this wait.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
@@ -474,10 +496,11 @@ def _record_span(
 
 
 def _sweep(command: Sweep, working_set: WorkingSet) -> int:
-    """End the overdue attempts in the order in which their rollouts were created, and return their number.
+    """End the attempts that have exceeded a time limit, and return their number.
 
-    Attempts that are due but alive are checked again later. Attempts that an earlier command of the batch has changed
-    may be overdue as well, although no table shows it yet.
+    Rollouts are checked in the order of their creation. If the time of a check has come and no limit is exceeded, the
+    rollout is checked again later. Rollouts that earlier commands of the batch have changed are checked too, because
+    the tables do not yet contain their new times of a check.
     """
     given_up = 0
     due = set(working_set.due)

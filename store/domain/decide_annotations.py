@@ -1,4 +1,8 @@
-"""Decide which events an annotation of a rollout records."""
+"""Decide which event an annotation of a rollout records.
+
+A rollout is a task for an agent, and its stream contains its events. An annotation of a rollout adds labels or a note,
+or removes labels. The working set contains the loaded states that a decision reads and changes.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +17,7 @@ MOST_LABELS = 64
 
 @dataclass(frozen=True, slots=True)
 class AnnotationView:
-    """The labels of a rollout after an annotation, and the event that recorded it."""
+    """The labels of a rollout after an annotation, and the number of the event that recorded the annotation."""
 
     labels: list[str]
     """All labels of the rollout, sorted."""
@@ -22,7 +26,9 @@ class AnnotationView:
 
 
 def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationView:
-    """Record the labels that change something, and the note.
+    """Record the new labels that the rollout does not have, the removed labels that it has, and the note.
+
+    Nothing is recorded if there is no such label and no note.
 
     Raises:
         NotFound: the rollout does not exist.
@@ -37,7 +43,7 @@ def annotate(command: AnnotateRollout, working_set: WorkingSet) -> AnnotationVie
     removed = [label for label in command.removed if label in labels]
     after = len(labels) + len(added) - len(removed)
     if after > MOST_LABELS and added:
-        raise Invalid("add_labels", f"makes {after} labels; a rollout has at most {MOST_LABELS}; remove some")
+        raise Invalid("add_labels", f"results in {after} labels; a rollout has at most {MOST_LABELS}; remove some")
     if not (added or removed or command.body):
         return AnnotationView(sorted(labels), None)
     fact = RolloutAnnotated(added=added, removed=removed, noted=True if command.body else None)

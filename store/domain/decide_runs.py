@@ -1,6 +1,12 @@
 """Decide which events are recorded for the events of a run, for forks, and for moves of the head.
 
-A fork is an attempt that runs a part of the run again. The head is the attempt whose results are those of the run.
+A rollout is a task for an agent. A run is the execution of a rollout in one or more attempts. The stream of a rollout
+contains its events, and the version of an event is its number in this stream. A fork starts an attempt that builds on
+an earlier attempt, its base, and repeats a part of the work. The view of an attempt contains the events that count as
+its history, including events of its base. The head of a rollout is the attempt whose view is the view of the rollout.
+A blob is a large value that is stored once under its hash.
+
+The working set contains the loaded states, which decisions read and change.
 """
 
 from dataclasses import dataclass
@@ -17,12 +23,17 @@ from store.errors import AttemptActive, Conflict, NotFound
 
 @dataclass(frozen=True, slots=True)
 class AppendedEvents:
-    """The place of a call's events in the rollout's stream, where they are consecutive."""
+    """The place of a call's events in the rollout's stream. The versions of these events are consecutive."""
 
     first: int
+    """The version of the first event."""
     last: int
+    """The version of the last event."""
     kind: str
-    """`events`, or the type of the only event. For a repeated call it is the kind of the first call."""
+    """`events` for a call with a list of events; otherwise the type of the call's only event.
+
+    For a repeated call, this is the kind that the first call had.
+    """
     is_repeated: bool
 
     @property
@@ -33,16 +44,24 @@ class AppendedEvents:
 
 @dataclass(frozen=True, slots=True)
 class GroundMoved:
-    """A plan is no longer valid, since the events it depends on have changed."""
+    """The result of a fork that was not started, because the state that its plan depends on has changed."""
 
     found: ForkPrecondition
+    """The present state."""
 
 
 # -- events of a run ---------------------------------------------------------------------------------------------------
 
 
 def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEvents:
-    """Record the events of an attempt, and set it and its rollout to running, as a span does."""
+    """Record the events of an attempt. Like a span, they can set the attempt and the rollout to `running`.
+
+    A call with a known key records nothing and returns the place of the earlier call's events.
+
+    Raises:
+        NotFound: the rollout or the attempt does not exist.
+        Conflict: the key was used for another request.
+    """
     known = _known(working_set, command.rollout_id, command.key, command.kind)
     if known is not None:
         if known.attempt_id != command.attempt_id:
@@ -74,18 +93,33 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
 def come_to_life(
     state: RolloutState, attempt: AttemptState, working_set: WorkingSet, actor: str | None, cause: int | None
 ) -> None:
-    """Set an attempt that showed a sign of life to running, and do the same with its rollout."""
+    """Set an attempt and its rollout to `running` after a sign of life, such as an event.
+
+    Args:
+        state: the rollout.
+        attempt: the attempt that showed the sign of life. An attempt that has ended does not change.
+        working_set: the loaded states.
+        actor: the caller.
+        cause: the position of the event that is the sign of life; None if there is no such event.
+    """
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="event")
         working_set.record_rollout(state.rollout_id, fact, actor=actor, cause=cause)
-    # As with spans, only the latest attempt changes its rollout, and only while the rollout is not over.
+    # Spans follow the same rule: only the latest attempt changes its rollout, and only if the rollout has not ended.
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="event")
         working_set.record_rollout(state.rollout_id, moved, actor=actor, cause=cause)
 
 
 def retract_artifact(command: RetractArtifact, working_set: WorkingSet) -> int:
-    """Retract an artifact and return the version at which it was saved; a second call changes nothing."""
+    """Retract an artifact (a saved result), and return the version of the event that saved it.
+
+    If the artifact is already retracted, nothing changes.
+
+    Raises:
+        NotFound: the rollout or the artifact does not exist.
+        Conflict: the key was used for another request.
+    """
     known = _known(working_set, command.rollout_id, command.key, ArtifactRetracted.type)
     state = _rollout(working_set, command.rollout_id)
     artifact = working_set.artifacts.get((command.rollout_id, command.artifact_id))
@@ -105,12 +139,14 @@ def retract_artifact(command: RetractArtifact, working_set: WorkingSet) -> int:
 
 
 def fork(command: Fork, working_set: WorkingSet) -> RolloutView | GroundMoved:
-    """Start the attempt of a plan, unless the events that the plan depends on have changed.
+    """Start the attempt of a fork, unless the state that the plan of the fork depends on has changed.
 
-    A repeated request returns the attempt that the first one started.
+    A repeated request returns the attempt that the first request started.
 
     Raises:
-        AttemptActive: an attempt is active, and the command does not supersede it.
+        AttemptActive: an attempt is active, and the command must not end it.
+        NotFound: the rollout or the base does not exist.
+        Conflict: the key was used for another request.
     """
     rollout_id, fact = command.rollout_id, command.fact
     known = _known(working_set, rollout_id, fact.request_id, AttemptForked.type)
@@ -156,7 +192,10 @@ def _is_base(attempt: AttemptState, sequence_id: int) -> bool:
 
 
 def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str | None) -> int | None:
-    """End active attempts, because a new attempt replaces them; return the position of the last end."""
+    """End active attempts, because a new attempt replaces them.
+
+    Return the position of the event that ended the last of them; None if no attempt was active.
+    """
     cause: int | None = None
     for attempt in active:
         fact = AttemptStatusChanged(
@@ -168,7 +207,14 @@ def _supersede(active: list[AttemptState], working_set: WorkingSet, actor: str |
 
 
 def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
-    """Make another attempt's view the view of the rollout; its status and its place in the queue do not change."""
+    """Make the view of another attempt the view of the rollout.
+
+    The status of the rollout and its place in the queue do not change.
+
+    Raises:
+        NotFound: the rollout or the attempt does not exist.
+        Conflict: the key was used for another request.
+    """
     known = _known(working_set, command.rollout_id, command.request_id, HeadMoved.type)
     state = _rollout(working_set, command.rollout_id)
     attempt = state.attempt(command.attempt_id)
@@ -186,7 +232,8 @@ def move_head(command: MoveHead, working_set: WorkingSet) -> RolloutView:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 _EVENTS = "events"
-# A rejected checkpoint has the same request as a saved one, so both kinds may have the same key.
+# A request to save a checkpoint records either of these types, so a repeated request with the same key may find the
+# other type.
 _SAME = {"checkpoint.rejected": "checkpoint.saved"}
 
 
@@ -198,7 +245,7 @@ def _rollout(working_set: WorkingSet, rollout_id: str) -> RolloutState:
 
 
 def _known(working_set: WorkingSet, rollout_id: str, key: str | None, kind: str) -> RunKey | None:
-    """Return the events that an earlier call with this key recorded; None if there was no such call.
+    """Return the key's entry with the events that an earlier call recorded; None if there was no such call.
 
     Raises:
         Conflict: the key was used for another request.

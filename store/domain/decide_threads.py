@@ -1,4 +1,9 @@
-"""Decide which events are recorded when a LangGraph checkpointer saves, copies and deletes."""
+"""Decide which events are recorded when a LangGraph checkpointer saves, copies and deletes.
+
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. The working
+set contains the loaded states, which decisions read and change. A body contains the user data of an event, and a blob
+is a large value that is stored once under its hash. Both are called payload.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,14 +24,18 @@ from store.domain.working_set import WorkingSet
 from store.errors import NotFound, TooLarge
 
 MOST_COPIED = 10_000
-"""The maximum number of checkpoints and groups of writes that one call copies."""
+"""The maximum number of events with checkpoints or writes that one call copies."""
 
-# The maximum size of the keys in one event, so that its `data` stays within its limit.
+# The maximum size of the checkpoint keys in one event. The JSON text of an event (`data`) has a size limit.
 _PRUNED_BYTES = 6000
 
 
 def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
-    """Save the items that do not exist yet, and the sign of life of the attempt that sent them."""
+    """Save the items that do not exist yet. If an attempt sent them, also save that the attempt is alive.
+
+    Raises:
+        NotFound: the attempt or its rollout does not exist.
+    """
     attempt = _attempt(command, working_set)
     cause: int | None = None
     for ordinal, item in enumerate(command.items):
@@ -55,7 +64,7 @@ def _attempt(command: KeepInThread, working_set: WorkingSet) -> AttemptState | N
 
 
 def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, working_set: WorkingSet) -> None:
-    """Note a sign of life of an attempt. It is not an event of its own, because the thread's events imply it."""
+    """Save a sign of life of an attempt. No event is recorded for it, because the thread's events are the sign."""
     attempt.signal_time, attempt.signal_stamped_at = working_set.stamp / 1_000_000, working_set.stamp
     working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
     working_set.rewatch.setdefault(attempt.rollout_id, False)
@@ -63,7 +72,7 @@ def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, worki
 
 
 def _unknown(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> ThreadFact | None:
-    """Return the part of an item that has to be recorded; None if all of it exists."""
+    """Return the part of an item that has to be recorded; None if the whole item exists."""
     state, fact = working_set.threads.get(thread_id), item.fact
     if state is None:
         return fact
@@ -78,7 +87,7 @@ def _unknown(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> Th
 
 
 def delete_thread(command: DeleteThread, working_set: WorkingSet) -> bool:
-    """Delete the contents of a thread; return whether it had any."""
+    """Delete the contents of a thread; return whether the thread had contents."""
     state = working_set.threads.get(command.thread_id)
     if state is None or not (state.checkpoints or state.writes):
         return False
@@ -116,10 +125,12 @@ def _in_parts(keys: list[CheckpointKey]) -> Iterator[list[CheckpointKey]]:
 
 
 def copy_thread(command: CopyThread, working_set: WorkingSet) -> int:
-    """Copy a thread without storing its payload again; return the number of checkpoints.
+    """Copy the contents of a thread to another thread, and return the number of checkpoints.
+
+    The events of the copy refer to the payload of the source, which is not stored again.
 
     Raises:
-        TooLarge: the thread has more checkpoints and writes than one call may copy.
+        TooLarge: the copy would need more than `MOST_COPIED` events.
     """
     source = working_set.threads.get(command.source_id)
     if source is None or not (source.checkpoints or source.writes):
@@ -145,7 +156,7 @@ def _copies(source: ThreadState) -> Iterator[ThreadFact]:
             step=kept.step,
             origin=kept.body_position,
         )
-    # Writes of one event are copied in one event, unless some of them were replaced.
+    # Writes that one event saved are copied in one event. Writes that were replaced later are not copied.
     together: dict[int, list[WriteKey]] = {}
     for key in sorted(source.writes):
         together.setdefault(source.writes[key].position, []).append(key)

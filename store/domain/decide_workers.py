@@ -1,4 +1,9 @@
-"""Decide the status of a worker from its attempts."""
+"""Decide which events about a worker are recorded.
+
+A worker is a process that executes attempts. Its status (`busy`, `idle` or `unknown`) follows from the status of its
+attempts. Signals are times and values that are stored outside of the log, such as the time of the last heartbeat. In
+each function, `cause` is the position of the event that led to the change, and `actor` is the caller.
+"""
 
 from store.domain.events import WorkerSeen, WorkerStatusChanged
 from store.domain.rollout import AttemptState
@@ -15,13 +20,13 @@ _STATUS_OF = {
 
 
 def seen(worker_id: str, working_set: WorkingSet, actor: str | None) -> None:
-    """Record a worker that is not known yet."""
+    """Record the existence of a worker if the store does not know the worker yet."""
     if worker_id not in working_set.workers:
         working_set.record_worker(worker_id, WorkerSeen(), actor=actor)
 
 
 def sync(attempt: AttemptState, working_set: WorkingSet, actor: str | None, *, cause: int | None) -> None:
-    """Set the status of an attempt's worker from the attempt; other workers do not change."""
+    """Set the status of the worker of an attempt according to the status of the attempt."""
     if not attempt.worker_id:
         return
     status = _STATUS_OF[attempt.status]
@@ -34,7 +39,10 @@ def sync(attempt: AttemptState, working_set: WorkingSet, actor: str | None, *, c
 def idle(
     worker_id: str, working_set: WorkingSet, actor: str | None, *, cause: int | None = None, forget: bool = False
 ) -> None:
-    """Record that a worker found no work. Its last rollout and attempt stay, unless `forget` is set."""
+    """Record that a worker found no work.
+
+    The worker's row keeps the last rollout and the last attempt, unless `forget` is set.
+    """
     seen(worker_id, working_set, actor)
     state = working_set.workers[worker_id]
     if state.status != "idle" or forget:
@@ -43,7 +51,7 @@ def idle(
 
 
 def beat(worker_id: str, heartbeat_stats: str | None, working_set: WorkingSet) -> None:
-    """Save a worker's heartbeat."""
+    """Save a heartbeat of a worker as a signal."""
     signals = working_set.signals_of(worker_id)
     signals.last_heartbeat_at = working_set.stamp
     if heartbeat_stats is not None:
@@ -65,7 +73,7 @@ def _become(
         fact = WorkerStatusChanged(from_=state.status, to=status, rollout_id=rollout_id, attempt_id=attempt_id)
         working_set.record_worker(worker_id, fact, actor=actor, cause=cause)
     elif status == "busy":
-        # A change that only refreshes the time is a signal and not an event.
+        # Only the time would change, so the time is saved as a signal and no event is recorded.
         working_set.signals_of(worker_id).last_busy_at = working_set.stamp
     else:
         working_set.signals_of(worker_id).last_idle_at = working_set.stamp

@@ -1,7 +1,13 @@
-"""Facts: the contents of events. Names and meanings never change; a changed form is a new `shape` with an upcaster.
+"""Facts: the contents of events, without their places in the log. Each class describes the `data` of one event type.
 
-Each class is the `data` of one event type: ids, enums, numbers and hashes, never user payload. A field that is None is
-left out of the stored text and is read as None.
+A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one recorded step of an
+attempt. A stream contains the events of one rollout, worker, thread or set of resources.
+
+The data contain ids, status words, numbers and hashes, but no payload (data of users), which is stored in the body of
+the event. A field that is None is left out of the stored text and is read as None.
+
+Names and meanings of stored fields never change. If the fields of a type have to change, the type gets the next number
+as its `shape`, and an upcaster converts data of the shape before.
 """
 
 from collections.abc import Callable
@@ -20,9 +26,10 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Body:
-    """The payload of one event, as stored: a JSON object keyed by field."""
+    """The payload of one event in its stored form, usually a JSON object with one key for each field."""
 
     codec: int
+    """The number of the compression method."""
     raw_len: int
     """The number of bytes before compression."""
     stored: bytes
@@ -60,7 +67,7 @@ class RolloutStarted(_RolloutCreated):
 
 @dataclass(slots=True)
 class RolloutAmended:
-    """Fields of a rollout other than its status were set. `fields` lists them, because null is a value too."""
+    """Fields of a rollout were set. `fields` lists their names, because a field may also have been set to null."""
 
     type: ClassVar = "rollout.amended"
     shape: ClassVar = 1
@@ -73,14 +80,14 @@ class RolloutAmended:
 
 @dataclass(slots=True)
 class RolloutStatusChanged:
-    """A rollout changed its status, or its end time was set again (`from` = `to`)."""
+    """A rollout changed its status. If `from` equals `to`, only its end time was set again."""
 
     type: ClassVar = "rollout.status_changed"
     shape: ClassVar = 1
     from_: str
     to: str
     reason: str
-    """claimed, attempt, span or manual."""
+    """`claimed`, `attempt`, `span`, `event`, `fork` or `manual`."""
 
 
 @dataclass(slots=True)
@@ -92,17 +99,18 @@ class AttemptStarted:
     attempt_id: str
     sequence: int
     via: str
-    """dequeue, start, rollout or fork."""
+    """The call that started the attempt: `dequeue`, `start`, `rollout` (with the creation of the rollout) or `fork`."""
     rerun_seq: int = 0
+    """The number of the re-run to which the attempt belongs; 0 before the first re-run."""
     worker_id: str | None = None
     resources_version: int | None = None
     owner: Json | None = None
-    """host, pid and started (µs) of the process that runs it."""
+    """The process that executes the attempt: `host`, `pid`, and `started`, its start in microseconds."""
 
 
 @dataclass(slots=True)
 class AttemptStatusChanged:
-    """An attempt changed its status, or its end time was set again."""
+    """An attempt changed its status. If `from` equals `to`, only its end time or its error was set again."""
 
     type: ClassVar = "attempt.status_changed"
     shape: ClassVar = 1
@@ -110,17 +118,17 @@ class AttemptStatusChanged:
     from_: str
     to: str
     reason: str
-    """reported, span, timeout, unresponsive or superseded."""
+    """`reported`, `span`, `event`, `timeout`, `unresponsive` or `superseded`."""
     limit: float | None = None
-    """The limit that was passed, in seconds (timeout, unresponsive)."""
+    """For `timeout` and `unresponsive`: the time limit that the attempt exceeded, in seconds."""
     last_sign: float | None = None
-    """The last sign of life, in seconds since the epoch (timeout, unresponsive)."""
+    """For `timeout` and `unresponsive`: the time of the last sign of life, in seconds since the epoch."""
     error: Json | None = None
 
 
 @dataclass(slots=True)
 class AttemptAmended:
-    """Fields of an attempt other than its status were set; `fields` lists them."""
+    """Fields of an attempt were set. `fields` lists their names, because a field may also have been set to null."""
 
     type: ClassVar = "attempt.amended"
     shape: ClassVar = 1
@@ -132,7 +140,10 @@ class AttemptAmended:
 
 @dataclass(slots=True)
 class ClaimReleased:
-    """A claim whose caller had stopped waiting was released; the rollout is back at its old place in the queue."""
+    """A claim was undone, because its caller had stopped waiting.
+
+    The rollout has its old place in the queue again, and the attempt that the claim started no longer counts.
+    """
 
     type: ClassVar = "claim.released"
     shape: ClassVar = 1
@@ -141,24 +152,24 @@ class ClaimReleased:
     from_: str
     to: str
     queued_at: int
-    """The position at which the rollout had entered the queue."""
+    """The rollout's place in the queue: the log position of the event with which the rollout had joined the queue."""
 
 
 @dataclass(slots=True)
 class SpanNumbersReserved:
-    """Span numbers of a rollout were reserved for calls that draw numbers without recording spans."""
+    """A block of span numbers of a rollout was reserved for calls that draw numbers without recording spans."""
 
     type: ClassVar = "span.numbers_reserved"
     shape: ClassVar = 1
     first: int
-    """The first number of the block, which the call drew at once."""
+    """The first number of the block. The call that reserved the block drew this number."""
     until: int
-    """The last number of the block. Drawing the other numbers of the block appends no event."""
+    """The last number of the block. Later calls draw the other numbers without an event."""
 
 
 @dataclass(slots=True)
 class SpanRecorded:
-    """A span arrived."""
+    """A span was recorded. The body contains those fields of the span that the data do not contain."""
 
     type: ClassVar = "span.recorded"
     shape: ClassVar = 1
@@ -196,7 +207,7 @@ class ResourcesPublished:
 
 @dataclass(slots=True)
 class ResourcesReplaced:
-    """The resources under a known id were replaced."""
+    """The resources under an existing id were replaced."""
 
     type: ClassVar = "resources.replaced"
     shape: ClassVar = 1
@@ -205,7 +216,7 @@ class ResourcesReplaced:
 
 @dataclass(slots=True)
 class WorkerSeen:
-    """A worker appeared for the first time."""
+    """A worker called the store for the first time."""
 
     type: ClassVar = "worker.seen"
     shape: ClassVar = 1
@@ -213,7 +224,7 @@ class WorkerSeen:
 
 @dataclass(slots=True)
 class WorkerStatusChanged:
-    """A worker changed its status or its attempt."""
+    """A worker changed its status, or it works on another attempt."""
 
     type: ClassVar = "worker.status_changed"
     shape: ClassVar = 1
@@ -234,17 +245,22 @@ class RolloutAnnotated:
     removed: list[str]
     """Labels that the rollout had."""
     noted: bool | None = None
-    """Whether there is a note. States are computed from events without their bodies, so the data contain this flag."""
+    """True if a note was added; otherwise None.
+
+    The data repeat what the body shows, because states are computed from events without their bodies.
+    """
 
 
 @dataclass(slots=True)
 class BodyDropped:
-    """The body of an earlier event was removed by a policy."""
+    """The deletion of the body of an earlier event was ordered."""
 
     type: ClassVar = "body.dropped"
     shape: ClassVar = 1
     position: int
+    """The position of the earlier event."""
     policy: str
+    """The name of the policy that ordered the deletion."""
 
 
 RolloutEvent = (
@@ -295,17 +311,18 @@ class Event:
     """A fact with its place in the log."""
 
     position: int
-    """Its position in the log. Positions follow the order of commits."""
+    """The position of the event in the log. Positions follow the order of commits."""
     stream: str
     version: int
-    """Its number in its stream, from 1, without gaps."""
+    """The number of the event in its stream. Numbers begin at 1 and have no gaps."""
     command: int
-    """The ordinal of its command within the commit."""
+    """The index of the command that recorded the event, among the commands of the commit."""
     at: int
-    """The time of the command, in µs since the epoch."""
+    """The time of the event in microseconds since the epoch."""
     actor: str | None
+    """The caller."""
     cause: int | None
-    """The position of the earlier event that caused it."""
+    """The position of the earlier event that led to this event."""
     fact: Fact
     body: Body | None = None
 
@@ -320,7 +337,7 @@ _GETTERS = {kind: attrgetter(*(name for name, _ in _names(kind))) for kind in FA
 
 
 def encode(fact: Fact) -> str:
-    """Return the exact JSON text of a fact in the log."""
+    """Return the JSON text of a fact, exactly as the log stores it."""
     kind = type(fact)
     getter = _GETTERS.get(kind)
     if getter is None:
@@ -329,19 +346,19 @@ def encode(fact: Fact) -> str:
     return orjson.dumps({key: value for key, value in values if value is not None}).decode()
 
 
-# For each type and sequence of stored keys: the class, a function that puts the values into the order of its fields,
-# and the defaults that are appended to the values before. Keyword arguments would take longer than all other steps of
-# decoding.
+# How to decode data with a certain type and a certain sequence of keys: the class, a function that puts the values into
+# the order of the fields of the class, and the defaults of absent fields. The defaults are appended to the values, and
+# then the function is called. Keyword arguments would take longer than all other steps of decoding.
 _Form = tuple[type[Fact], Callable[[tuple[Any, ...]], tuple[Any, ...]], tuple[Any, ...]]
 _FORMS: dict[tuple[str, ...], _Form] = {}
 _FORMS_KEPT = 4096
 
 
 def decode(type_: str, data: Json) -> Fact:
-    """Return the fact of an event that has the current shape.
+    """Return the fact with a type and its data. The data must have the current shape of the type.
 
     Raises:
-        KeyError: the type is not known to this version.
+        KeyError: this version of the program does not know the type.
         TypeError: a field is missing or unknown.
     """
     form = _FORMS.get((type_, *data))
@@ -352,7 +369,7 @@ def decode(type_: str, data: Json) -> Fact:
 
 
 def _decode_first(type_: str, data: Json) -> Fact:
-    """Return a fact with a new sequence of keys, and remember the sequence."""
+    """Return a fact whose sequence of keys has not occurred before, and remember how to decode this sequence."""
     kind, keys = FACTS[type_], tuple(data)
     fact = kind(**{"from_" if key == "from" else key: value for key, value in data.items()})
     if len(_FORMS) < _FORMS_KEPT and set(keys) <= set(_KEYS[kind]):
@@ -365,15 +382,16 @@ def _decode_first(type_: str, data: Json) -> Fact:
     return fact
 
 
-# (type, shape as stored) → the data in the next shape. Empty while every type is at its first shape.
+# Functions by type and shape. Each function converts data of this shape to the next shape. The dict is empty as long as
+# every type has its first shape.
 UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {}
 
 
 def upcast(type_: str, shape: int, data: Json) -> Fact:
-    """Return the fact of an event that was written by any version.
+    """Return the fact with a type and its data, which may have any shape up to the current one.
 
     Raises:
-        Incompatible: a newer version wrote a type or a shape that this version does not know.
+        Incompatible: a newer version of the program wrote a type or a shape that this version does not know.
     """
     kind = FACTS.get(type_)
     if kind is None or shape > kind.shape:

@@ -1,4 +1,8 @@
-"""Idempotent calls: replies are stored next to the log, and a repeated call gets the stored reply."""
+"""Idempotent calls: the reply to a call with a key is stored, and a repeat of the call gets the stored reply.
+
+To decide a command means to record its events in the working set, which contains the loaded states, and to return its
+result. The working set also contains the stored replies to earlier calls.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,19 +33,20 @@ from store.errors import Conflict
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The result of a repeated call: the reply of the first call and its position."""
+    """The result of a repeated call: the stored reply to the first call."""
 
     position: int
-    """The position of the last event when the call was first decided."""
+    """The position of the last event in the log when the first call had been decided."""
     reply: Json
-    """Ids and numbers of the reply, without its payload."""
+    """The ids and numbers of the first call's result. The rest of the result is read again at `position`."""
 
 
 def decide_once(command: Command, working_set: WorkingSet) -> Any:
-    """Decide a command as `decide` does. If its key is known, return `Repeat` and do not execute it again.
+    """Decide a command as `decide` does. If its key has a stored reply, return `Repeat` instead.
 
     Raises:
         Conflict: the key was used for another request.
+        StoreError: the command was refused.
     """
     idempotency = command.idempotency
     if idempotency is None:
@@ -51,7 +56,7 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
     if known is None:
         answer = decide(command, working_set)
         reply = _REPLIES[type(command)](command, answer)
-        # A claim that found nothing may be tried again under its key.
+        # A claim that found no rollout has no stored reply, so a repeat with the same key is executed.
         if reply is not None:
             working_set.keep_answer(key, Answered(idempotency.request_hash, working_set.next_position - 1, reply))
         return answer
@@ -60,15 +65,16 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
             f"idempotency key {idempotency.key!r} was used for another request", "make a new key for each call"
         )
     if isinstance(command, Claim) and not known.is_repeated:
-        # A caller has the reply now, so the claim must not be released any more.
+        # The claim of a caller that has stopped waiting is undone. Now another call with the key gets the claim, so the
+        # reply is marked, and the claim is kept.
         working_set.keep_answer(key, Answered(known.request_hash, known.position, known.reply | {"repeated": True}))
     return Repeat(known.position, known.reply)
 
 
 def is_keyed(command: Command) -> bool:
-    """Return whether a repeat would change more than one call does, so that the command needs a key.
+    """Return whether the command needs a key, because two executions can change more than one execution.
 
-    A repeated heartbeat, for example, changes nothing more.
+    A heartbeat, for example, needs no key.
     """
     return type(command) in _REPLIES
 
@@ -102,7 +108,8 @@ def _appended(_: AppendToRun, answer: AppendedEvents) -> Json:
 
 
 def _annotated(command: AnnotateRollout, answer: AnnotationView) -> Json:
-    # The labels may be too long for a stored reply, so a repeat reads them at the event with this number.
+    # The labels may be too long for a stored reply. For a repeat, the labels are read as they were after the event with
+    # this number.
     return {"rollout": command.rollout_id, "number": answer.version}
 
 

@@ -1,4 +1,8 @@
-"""The state of one set of resources, and the function that applies a publication to it."""
+"""The state of one set of resources, and the function that applies an event to this state.
+
+Resources are values that agents use, such as prompts, published together under one id. The stream of the resources
+contains one event for each publication under this id.
+"""
 
 from dataclasses import dataclass
 
@@ -8,23 +12,26 @@ from store.errors import Corrupt
 
 @dataclass(slots=True)
 class ResourcesState:
-    """The state of the resources under one id. The latest resources are those with the greatest last position."""
+    """The state of the resources under one id."""
 
     resources_id: str
     version: int
+    """The number of publications under the id."""
     create_at: int
     update_at: int
     body_position: int
+    """The position in the log of the event that contains the current values."""
     stream_version: int
     first_position: int
     last_position: int
+    """The position of the last event. Among all ids, the resources with the greatest position are the latest."""
 
 
 def evolve(state: ResourcesState | None, event: Event) -> ResourcesState:
-    """Apply one fact of a resources stream.
+    """Apply the next event of the resources, and return the new state. It may be the given object, changed.
 
     Raises:
-        Corrupt: the fact does not follow from the state.
+        Corrupt: the event does not follow from the state.
     """
     match event.fact, state:
         case ResourcesPublished(version=version), None:
@@ -48,4 +55,4 @@ def evolve(state: ResourcesState | None, event: Event) -> ResourcesState:
             state.last_position = event.position
             return state
         case _:
-            raise Corrupt(event.stream, event.fact.type, "one publication, then replacements")
+            raise Corrupt(event.stream, event.fact.type, "resources.published as the first event, then replacements")

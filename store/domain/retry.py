@@ -1,19 +1,25 @@
-"""The rules of retries and of the watchdog."""
+"""The rules of retries and of the watchdog.
+
+A rollout is a task for an agent, and an attempt is one execution of it. The watchdog ends attempts that have exceeded
+a time limit. A sign of life is an event or a heartbeat of an attempt. Times are microseconds since the epoch, and
+limits are seconds.
+"""
 
 from dataclasses import dataclass
 
 from store.domain.events import Json
 from store.domain.rollout import ACTIVE, AttemptState, RolloutState
 
-# Later than any clock, and within 64 bits.
+# A time that no clock reaches. It fits into 64 bits.
 _NEVER = 2**62
 
 
 def status_after(attempt: AttemptState, config: Json) -> str:
     """Return the status that a rollout gets from its latest attempt.
 
-    A failed, timed out or unresponsive attempt returns the rollout to the queue if the config's `retry_condition` lists
-    that status and attempts are left. `max_attempts` limits the attempts of each re-run separately.
+    If the attempt failed, timed out or became unresponsive, the rollout returns to the queue under two conditions: its
+    config lists the status of the attempt in `retry_condition`, and fewer than `max_attempts` attempts were made. A
+    re-run, which repeats a part of the work, has its own count of attempts.
     """
     if attempt.status in {"preparing", "running", "succeeded"}:
         return attempt.status
@@ -24,21 +30,22 @@ def status_after(attempt: AttemptState, config: Json) -> str:
 
 @dataclass(slots=True)
 class Overdue:
-    """The reason why an attempt is given up."""
+    """The reason why the watchdog ends an attempt."""
 
     status: str
-    """timeout or unresponsive."""
+    """The new status of the attempt: `timeout` or `unresponsive`."""
     limit: float
     """The exceeded limit, in seconds."""
     last_sign: float | None
-    """The last sign of life, in seconds since the epoch."""
+    """The time of the last sign of life, in seconds since the epoch."""
 
 
 def judge(rollout: RolloutState, now: int) -> Overdue | None:
-    """Return the reason to give up the latest attempt of an active rollout at `now` (µs); None if there is none.
+    """Return the reason to end the latest attempt of a rollout at the time `now`; None if there is no reason.
 
-    The timeout counts from the attempt's start, and heartbeats do not extend it. Silence counts from the last sign of
-    life, or from the start if there was none. A limit must be exceeded, not only reached.
+    `timeout_seconds` limits the time since the start of the attempt, and heartbeats do not extend it.
+    `unresponsive_seconds` limits the time since the last sign of life, or since the start if there was no sign. A limit
+    that is reached but not exceeded is no reason. There is never a reason if the rollout is not active.
     """
     attempt = rollout.latest
     if rollout.status not in ACTIVE or attempt is None:
@@ -53,7 +60,7 @@ def judge(rollout: RolloutState, now: int) -> Overdue | None:
 
 
 def check_at(rollout: RolloutState) -> int | None:
-    """Return the time in µs at which the watchdog has to check the rollout; None if it never has to."""
+    """Return the time after which the latest attempt exceeds a limit; None if it cannot exceed one."""
     attempt = rollout.latest
     if rollout.status not in ACTIVE or attempt is None:
         return None

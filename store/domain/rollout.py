@@ -1,4 +1,14 @@
-"""State of a rollout and its attempts, and the function that applies the events of its stream."""
+"""State of a rollout and its attempts, and the function that applies an event to this state.
+
+A rollout is a task for an agent, and an attempt is one execution of it. The stream of a rollout contains the events of
+the rollout. The version of an event is its number in the stream, and its position is its place in the whole log.
+
+A fork starts an attempt that builds on an earlier attempt, its base. A re-run is a fork that repeats a part of the
+work, and its attempts have the number `rerun_seq`. The view of an attempt contains the events that count as its
+history: its own, and those of its base that no mask of the fork hides. The head of a rollout is the attempt whose view
+is the view of the rollout. To release a claim means to undo it; the attempt that the claim started then no longer
+counts.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,7 +54,7 @@ ENDED_ATTEMPT = frozenset({"succeeded", "failed"})
 
 @dataclass(slots=True)
 class AttemptState:
-    """The fields of an attempt that decisions and its row need."""
+    """The fields of an attempt that decisions and the row in the database need."""
 
     rollout_id: str
     attempt_id: str
@@ -65,20 +75,28 @@ class AttemptState:
     first_position: int
     last_position: int
     tries: int
-    """The number of attempts with the same rerun_seq up to this one."""
+    """The number of attempts with the same `rerun_seq`, up to and including this attempt."""
     fork_version: int | None = None
-    """The version of the fork whose masks hide events from this attempt. A retry has the fork of its predecessor."""
+    """The version of the fork event whose masks apply to this attempt; None if no fork applies.
+
+    The fork of an attempt also applies to the retries of this attempt.
+    """
     base: int | None = None
+    """The sequence id of the base."""
     base_version: int | None = None
+    """The version up to which the events of the base belong to the view of this attempt."""
     head_before: int | None = None
-    """The rollout's head before this attempt started."""
-    # The latest explicit heartbeat that is a signal and not an event. It is not part of the row.
+    """The sequence id of the attempt that was the rollout's head before this attempt started."""
+    # The latest heartbeat that was not recorded as an event. It is not part of the row.
     signal_time: float | None = None
     signal_stamped_at: int | None = None
 
     @property
     def sign_of_life(self) -> float | None:
-        """The last sign of life in seconds since the epoch: a span's arrival or a later explicit value."""
+        """The time of the last sign of life, in seconds since the epoch; None if there was no sign.
+
+        It is the time of the last event of the attempt's agent, such as a span, or the time in a later heartbeat.
+        """
         if self.signal_stamped_at is not None and self.signal_stamped_at > (self.heartbeat_stamped_at or 0):
             return self.signal_time
         return self.last_heartbeat_time
@@ -88,7 +106,8 @@ class AttemptState:
 class RolloutState:
     """A rollout with its loaded attempts.
 
-    A rebuild loads all of them; a batch loads the requested ones and the latest.
+    A rebuild of the tables loads all attempts of the rollout. A batch of commands loads the latest attempts and those
+    that the commands request.
     """
 
     rollout_id: str
@@ -117,37 +136,41 @@ class RolloutState:
     first_position: int
     last_position: int
     head: int | None = None
-    """The sequence id of the attempt whose view is the view of the rollout; None before the first attempt."""
+    """The sequence id of the attempt that is the head; None before the first attempt."""
     run_version: int | None = None
-    """The version of the last event that a plan to fork depends on."""
+    """The version of the last event of a kind that can change the plan of a fork; None if there is no such event.
+
+    A plan that was made at another version is out of date.
+    """
     attempts: dict[str, AttemptState] = field(default_factory=dict[str, AttemptState])
     labels: dict[str, int] | None = None
     """The rollout's labels, each with the position of the event that added it; None if they are not loaded."""
 
     @property
     def latest(self) -> AttemptState | None:
-        """The attempt with the greatest sequence id."""
+        """The latest attempt whose claim was not released; None if there is no attempt."""
         for attempt in reversed(self.attempts.values()):
             if attempt.sequence_id == self.attempt_count and attempt.released_position is None:
                 return attempt
         return None
 
     def attempt(self, attempt_id: str) -> AttemptState | None:
-        """Return the attempt with this id; None if it is missing or its claim was released."""
+        """Return the attempt with this id; None if it is not loaded or its claim was released."""
         found = self.attempts.get(attempt_id)
         return None if found is None or found.released_position is not None else found
 
 
 def evolve(state: RolloutState | None, event: Event, *, may_skip: bool = False) -> RolloutState:
-    """Apply the next event of a rollout's stream; the given state may be changed and returned.
+    """Apply the next event of a rollout's stream, and return the new state. It may be the given object, changed.
 
     Args:
         state: the state before the event; None for the first event.
         event: the event.
-        may_skip: whether events between the state and this one may be missing, since the reader does not need them.
+        may_skip: whether some events between the state and this event may be left out by a caller that does not need
+            their effects.
 
     Raises:
-        Corrupt: the event does not follow from the state, so the log or the row was changed from outside.
+        Corrupt: the event does not follow from the state, so another program has changed the log or the row.
     """
     if state is None:
         if event.version != 1 or not isinstance(event.fact, RolloutEnqueued | RolloutStarted):
@@ -228,7 +251,7 @@ def _status_changed(state: RolloutState, event: Event, fact: RolloutStatusChange
 def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) -> None:
     if fact.sequence != state.attempt_count + 1:
         raise Corrupt(event.stream, f"attempt {fact.sequence}", f"attempt {state.attempt_count + 1}")
-    # A retry has the rerun_seq of the attempt before it. For a fork, the event with its base and its masks comes next.
+    # A retry has the `rerun_seq` of the attempt before it. The base and the masks of a fork are in the next event.
     before, is_fork = state.latest, fact.via == "fork"
     retried = before if not is_fork and before is not None and before.rerun_seq == fact.rerun_seq else None
     tries = _tries(state, fact.rerun_seq) if is_fork else retried.tries if retried is not None else 0
@@ -245,7 +268,7 @@ def _attempt_started(state: RolloutState, event: Event, fact: AttemptStarted) ->
         end_at=None,
         last_heartbeat_time=None,
         heartbeat_stamped_at=None,
-        # The metadata of a re-run describe its fork, so a retry of the re-run needs them too.
+        # The metadata of an attempt that a fork started describe this fork, so a retry of the attempt needs them too.
         metadata_position=None if retried is None or retried.fork_version is None else retried.metadata_position,
         via=fact.via,
         rerun_seq=fact.rerun_seq,
@@ -306,7 +329,7 @@ def _claim_released(state: RolloutState, event: Event, fact: ClaimReleased) -> N
 
 
 def _numbers_reserved(_state: RolloutState, _event: Event, _fact: SpanNumbersReserved) -> None:
-    """The reservation is not part of the rollout's row; it is in the row of the rollout's span counter."""
+    """Change nothing: the row of the rollout's span counter contains the reservation."""
 
 
 def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> None:
@@ -319,7 +342,7 @@ def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> Non
     state.tokens_in += fact.tokens_in or 0
     state.tokens_out += fact.tokens_out or 0
     if fact.rewards:
-        # The first dimension of a reward is the primary dimension.
+        # A reward has one or more named values. The first value is the primary value.
         state.last_reward = fact.rewards[0][1]
 
 
@@ -347,7 +370,7 @@ def _artifact_retracted(state: RolloutState, event: Event, _: ArtifactRetracted)
 def _attempt_forked(state: RolloutState, event: Event, fact: AttemptForked) -> None:
     attempt = _named(state, event, fact.attempt_id)
     if fact.base >= attempt.sequence_id:
-        raise Corrupt(event.stream, f"a fork of attempt {fact.base}", f"one of those before {attempt.sequence_id}")
+        raise Corrupt(event.stream, f"a fork of attempt {fact.base}", f"an attempt before {attempt.sequence_id}")
     attempt.fork_version, attempt.base, attempt.base_version = event.version, fact.base, fact.base_version
     state.run_version = event.version
 
@@ -379,7 +402,7 @@ def _named(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
 
 def _check_from(event: Event, stated: str, actual: str) -> None:
     if stated != actual:
-        raise Corrupt(f"{event.stream}, event {event.version}", f"a change from {stated}", f"one from {actual}")
+        raise Corrupt(f"{event.stream}, event {event.version}", f"a change from {stated}", f"a change from {actual}")
 
 
 _EVOLVE: dict[type[Fact], Callable[[RolloutState, Event, Any], None]] = {

@@ -1,4 +1,10 @@
-"""Commands for runs: validated and encoded requests, each with a method that requests the rows it needs."""
+"""Commands for runs: validated and encoded requests, each with a method that lists the rows that must be loaded first.
+
+A rollout is a task for an agent. A run is the execution of a rollout in one or more attempts. A fork starts an attempt
+that builds on an earlier attempt. The view of an attempt contains the events that count as its history. The head of a
+rollout is the attempt whose view is the view of the rollout. A fact is the content of an event, a body contains the
+user data of an event, and a blob is a large value that is stored once under its hash.
+"""
 
 from dataclasses import dataclass, field
 
@@ -7,34 +13,35 @@ from store.domain.events import Body, Json
 from store.domain.run_events import ArtifactSaved, AttemptForked, CheckpointRejected, CheckpointSaved, Phase, RunEvent
 
 Told = RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved
-"""The events that an attempt records about its run."""
+"""The types of facts that an attempt records about its run."""
 
 
 @dataclass(slots=True)
 class NewRunFact:
-    """One event of a run to record."""
+    """One event that has to be recorded about a run."""
 
     fact: Told
     body: Body | None
     blobs: list[Body] = field(default_factory=list[Body])
-    """The blobs that the event refers to by their hashes, in addition to the body."""
+    """The blobs to which the event refers by their hashes. They are stored in addition to the body."""
 
     @property
     def size(self) -> int:
-        """The size of the payload in bytes."""
+        """The size of the body and the blobs in bytes."""
         return (0 if self.body is None else len(self.body.stored)) + sum(len(blob.stored) for blob in self.blobs)
 
 
 @dataclass(slots=True, kw_only=True)
 class AppendToRun(Command):
-    """Record events of an attempt about its run, all or none."""
+    """Record events of an attempt about its run: all of them or, if the command is refused, none."""
 
     rollout_id: str
     attempt_id: str
     kind: str
-    """The kind of call that the key belongs to: `events`, or the type of the only fact."""
+    """The kind of the call: `events` for a list of events; otherwise the type of the only fact."""
     items: list[NewRunFact]
     key: str | None
+    """The caller's key for this call. A key must not be used for calls of different kinds."""
 
     @property
     def size(self) -> int:
@@ -55,7 +62,7 @@ class AppendToRun(Command):
 
 @dataclass(slots=True, kw_only=True)
 class RetractArtifact(Command):
-    """Retract an artifact."""
+    """Retract an artifact, which is a saved result."""
 
     rollout_id: str
     artifact_id: str
@@ -73,7 +80,7 @@ class RetractArtifact(Command):
 
 @dataclass(slots=True, kw_only=True)
 class MoveHead(Command):
-    """Make the view of another attempt the view of the rollout."""
+    """Make another attempt the head of the rollout."""
 
     rollout_id: str
     attempt_id: str
@@ -95,28 +102,30 @@ class MoveHead(Command):
 
 @dataclass(slots=True)
 class ForkPrecondition:
-    """The state that a plan to fork depends on."""
+    """The state of a rollout on which the plan of a fork depends. If it has changed, the plan is out of date."""
 
     head: int | None
+    """The sequence id of the head; None if there is no attempt."""
     run_version: int
-    """The version of the last event that matters to a plan; 0 if there is none."""
+    """The number, in the stream of the rollout, of the last event that can change a plan; 0 if there is none."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Fork(Command):
-    """Start the attempt of a plan, which continues another attempt."""
+    """Start an attempt that builds on an earlier attempt, as a plan describes."""
 
     rollout_id: str
     fact: AttemptForked
-    """The fork, with the id of the new attempt."""
+    """The content of the fork's event, which includes the id of the new attempt."""
     ground: ForkPrecondition
+    """The state that the plan was made for. The fork is refused if the rollout has another state."""
     supersede: bool
-    """Whether to end active attempts instead of refusing the fork."""
+    """Whether to end attempts that are active. Otherwise, the fork is refused if an attempt is active."""
     worker_id: str | None
     owner: Json | None
     body: Body | None
     metadata: Body
-    """The metadata of the attempt, which describe the fork to the runner."""
+    """The metadata of the new attempt. They describe the fork to the process that executes the attempt."""
 
     @property
     def size(self) -> int:
@@ -138,4 +147,4 @@ class Fork(Command):
 
 
 IN_BLOBS = frozenset({CheckpointSaved.type, ArtifactSaved.type})
-"""Types of events whose body is in `blobs`."""
+"""Types of events whose bodies are stored as blobs."""

@@ -1,8 +1,15 @@
-"""Events of runs: nodes and phases, checkpoints, artifacts, forks, and the head.
+"""Contents of the events of runs: nodes and phases, checkpoints, artifacts, forks, and the head.
 
-A node is a step of a phase, such as one agent. A scope is the subject for which a phase runs, such as a ticker. A fork
-is an attempt that runs a part of the run again. The view of an attempt contains its events and those of the attempts on
-which it builds, except the events that masks hide.
+A rollout is a task for an agent, and a run is the execution of a rollout in one or more attempts. A pipeline divides a
+run into phases. A phase is executed for a scope, which is a subject such as a ticker. A node is a step of a phase, such
+as one agent, and may be executed several times.
+
+A fork starts an attempt that builds on an earlier attempt, its base. The masks of a fork select events of the base that
+the new attempt hides. The view of an attempt contains its own events, and the events of its base that are not hidden.
+The head of a rollout is the attempt whose view is the view of the rollout.
+
+The events of a rollout form its stream, and the version of an event is its number in the stream. A blob is a large
+value that is stored once under its hash. The body of an event contains the data of users.
 """
 
 from dataclasses import dataclass
@@ -11,7 +18,7 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True)
 class RunEvent:
-    """An event of a node or of the run itself, which is not a span."""
+    """An event of a node or of the run itself. Spans have their own type of event."""
 
     type: ClassVar = "run.event"
     shape: ClassVar = 1
@@ -23,18 +30,18 @@ class RunEvent:
     agent: str | None = None
     phase: str | None = None
     node_exec: str | None = None
-    """The execution of the node to which the event belongs."""
+    """The caller's name for one execution of the node, if the node is executed several times."""
     status: str | None = None
     service: str | None = None
     metrics: dict[str, Any] | None = None
-    """Numbers, and `model`."""
+    """Measured numbers by name. The name `model` has the name of the model as its value."""
     prompt_sha256: str | None = None
-    """The hash of the prompt's blob in hex; None if the body contains the prompt."""
+    """The hash, in hex, of the blob with the prompt; None if the body contains the prompt or there is no prompt."""
     response_sha256: str | None = None
     key: str | None = None
     """The caller's key of the call that recorded the event."""
     ordinal: int | None = None
-    """The index of the event in that call, from 0."""
+    """The index of the event among the events of this call. The first index is 0."""
 
 
 @dataclass(slots=True)
@@ -43,7 +50,7 @@ class _Phase:
     phase: str
     scope: str | None = None
     cascade: bool | None = None
-    """Whether the phase runs only because a phase of another scope was run again."""
+    """Whether the phase is executed only because a phase of another scope was executed again."""
     reason: str | None = None
     key: str | None = None
     ordinal: int | None = None
@@ -51,7 +58,7 @@ class _Phase:
 
 @dataclass(slots=True)
 class PhaseStarted(_Phase):
-    """A phase of a scope began."""
+    """The execution of a phase for a scope began."""
 
     type: ClassVar = "phase.started"
     shape: ClassVar = 1
@@ -59,7 +66,7 @@ class PhaseStarted(_Phase):
 
 @dataclass(slots=True)
 class PhaseCompleted(_Phase):
-    """A phase of a scope was completed."""
+    """The execution of a phase for a scope was completed."""
 
     type: ClassVar = "phase.completed"
     shape: ClassVar = 1
@@ -67,7 +74,7 @@ class PhaseCompleted(_Phase):
 
 @dataclass(slots=True)
 class PhaseSkipped(_Phase):
-    """A phase of a scope was skipped."""
+    """A phase was not executed for a scope."""
 
     type: ClassVar = "phase.skipped"
     shape: ClassVar = 1
@@ -86,15 +93,15 @@ class CheckpointSaved:
     after_phase: str | None = None
     parent_id: str | None = None
     graph: str | None = None
-    """The digest of the phase graph at that time."""
+    """The digest of the phase graph (the declaration of all phases) that was used when the checkpoint was saved."""
     external: dict[str, Any] | None = None
-    """The location of the state if it is stored elsewhere."""
+    """The location of the state if the state is stored outside of this store."""
     key: str | None = None
 
 
 @dataclass(slots=True)
 class CheckpointRejected:
-    """A checkpoint was rejected, because its condition was not met."""
+    """A checkpoint was not saved, because the state did not meet the condition that is declared for the checkpoint."""
 
     type: ClassVar = "checkpoint.rejected"
     shape: ClassVar = 1
@@ -123,7 +130,7 @@ class ArtifactSaved:
 
 @dataclass(slots=True)
 class ArtifactRetracted:
-    """An artifact was retracted."""
+    """An artifact was retracted: queries of a run no longer return the artifact, but the log keeps it."""
 
     type: ClassVar = "artifact.retracted"
     shape: ClassVar = 1
@@ -134,43 +141,51 @@ class ArtifactRetracted:
 
 @dataclass(slots=True)
 class AttemptForked:
-    """An attempt continues the work of an earlier one. The events that its masks hide are not part of its view."""
+    """A fork started an attempt that builds on an earlier attempt."""
 
     type: ClassVar = "attempt.forked"
     shape: ClassVar = 1
     attempt_id: str
     kind: str
-    """rerun, resume or branch."""
+    """`rerun`, `resume` or `branch`."""
     base: int
-    """The sequence id of the attempt that it continues."""
+    """The sequence id of the base."""
     base_version: int
-    """The version of the stream up to which the base's events belong to the attempt's view."""
+    """The version up to which events of the base belong to the view of the new attempt."""
     masks: list[dict[str, Any]]
-    """The scopes, nodes, phases and children of each mask. A list that is None or missing matches everything."""
+    """The fields of each mask, by name: `scopes`, `nodes`, `phases` and `children`.
+
+    A mask without `scopes` applies to all scopes. A mask without `nodes` and `phases` hides all events of its scopes.
+    """
     scopes: list[str] | None = None
+    """The scopes for which phases are executed again."""
     phase: str | None = None
+    """The phase at which the execution begins. None if scopes begin at different phases."""
     entry: str | None = None
-    """The first node that runs."""
+    """The node at which the execution begins."""
     checkpoints: list[str] | None = None
     """The ids of the checkpoints from which the attempt starts."""
     cascade: list[str] | None = None
-    """The phases of other scopes that run again afterwards."""
+    """The phases of other scopes that are executed again afterwards, because they depend on the repeated phases."""
     graph: str | None = None
+    """The digest of the phase graph (the declaration of all phases) for which the fork was planned."""
     degraded: dict[str, Any] | None = None
-    """The reason why more scopes run again than were requested; None if none do."""
+    """The reason why more phases are executed again than the caller requested; None if there are no more."""
     confirmed: bool | None = None
-    """Whether the caller has confirmed that side effects may happen again."""
+    """Whether the caller has confirmed that side effects may occur again."""
     request_id: str | None = None
 
 
 @dataclass(slots=True)
 class HeadMoved:
-    """The view of another attempt became the view of the rollout."""
+    """Another attempt became the head of the rollout."""
 
     type: ClassVar = "rollout.head_moved"
     shape: ClassVar = 1
     from_: int
+    """The sequence id of the head before."""
     to: int
+    """The sequence id of the new head."""
     request_id: str | None = None
 
 

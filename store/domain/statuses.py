@@ -1,4 +1,7 @@
-"""Status words of rollouts, attempts and workers. They are stored in events and cannot change."""
+"""Status words of rollouts (tasks), attempts (executions of a rollout) and workers (processes that execute attempts).
+
+The words are stored in events, so they must not change.
+"""
 
 from typing import Literal
 

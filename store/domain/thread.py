@@ -1,4 +1,8 @@
-"""State of a thread of a LangGraph checkpointer, and the function that applies the events of its stream."""
+"""State of a thread of a LangGraph checkpointer, and the function that applies an event to this state.
+
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. The stream of
+a thread contains its events. A position is the place of an event in the log. The body of an event contains its values.
+"""
 
 from dataclasses import dataclass, field
 
@@ -13,27 +17,28 @@ from store.domain.thread_events import (
 from store.errors import Corrupt
 
 CheckpointKey = tuple[str, str]
-"""Namespace and id."""
+"""The namespace and the id of a checkpoint."""
 WriteKey = tuple[str, str, str, int]
 """The namespace and the id of the checkpoint, the task, and the number of the write among the writes of the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptCheckpoint:
-    """A checkpoint that exists."""
+    """A checkpoint that was saved and not deleted."""
 
     parent_id: str | None
     run_id: str | None
     source: str | None
     step: int | None
     position: int
+    """The position of the event that saved the checkpoint."""
     body_position: int
-    """The position of the event that has the body. For a copy it is an event of another thread."""
+    """The position of the event whose body contains the checkpoint. For a copy, it is an event of another thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptWrite:
-    """A write that exists."""
+    """A write that was saved and neither replaced nor deleted. The positions are those of its event and of its body."""
 
     channel: str
     task_path: str
@@ -43,7 +48,7 @@ class KeptWrite:
 
 @dataclass(slots=True)
 class ThreadState:
-    """A thread. In a batch it has only the checkpoints and writes that the batch needs."""
+    """A thread. While commands are decided, it contains only the checkpoints and writes that these commands request."""
 
     thread_id: str
     stream_version: int
@@ -54,10 +59,10 @@ class ThreadState:
 
 
 def evolve(state: ThreadState | None, event: Event) -> ThreadState:
-    """Apply the next event of a thread's stream; the given state may be changed and returned.
+    """Apply the next event of a thread's stream, and return the new state. It may be the given object, changed.
 
     Raises:
-        Corrupt: the fact does not follow from the state.
+        Corrupt: the event does not follow from the state.
     """
     if state is None:
         state = ThreadState(event.stream.removeprefix("thread/"), 0, event.position, event.position)

@@ -1,4 +1,9 @@
-"""Commands of a LangGraph checkpointer, validated and encoded, each with a method that requests the rows it needs."""
+"""Commands of a LangGraph checkpointer, validated and encoded.
+
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. A fact is the
+content of an event. The body of an event contains its values, and a blob is a large value that is stored once under its
+hash. Each command has a method that lists the rows that must be loaded before the command is decided.
+"""
 
 from dataclasses import dataclass, field
 
@@ -10,16 +15,16 @@ from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved
 
 @dataclass(slots=True)
 class NewThreadFact:
-    """One item to save in a thread."""
+    """An event to record in a thread: one checkpoint, or writes of one task."""
 
     fact: ThreadCheckpointSaved | ThreadWritesSaved
     body: Body
     blobs: list[Body] = field(default_factory=list[Body])
-    """The values that the body refers to by their hashes."""
+    """The large values to which the body refers by their hashes."""
 
     @property
     def size(self) -> int:
-        """The size of the payload in bytes."""
+        """The size of the body and the blobs in bytes."""
         return len(self.body.stored) + sum(len(blob.stored) for blob in self.blobs)
 
 
@@ -29,10 +34,11 @@ class KeepInThread(Command):
 
     thread_id: str
     items: list[NewThreadFact]
-    """One checkpoint, or the writes of one task."""
+    """One item with the checkpoint, or one or more items with the writes of the task."""
     rollout_id: str | None = None
+    """The rollout (task for an agent) to which the attempt belongs; None if the call names no attempt."""
     attempt_id: str | None = None
-    """The attempt that shows a sign of life by this call. It is None if and only if `rollout_id` is None."""
+    """The attempt (execution of the rollout) that makes the call, which is a sign that the attempt is alive."""
 
     @property
     def size(self) -> int:
@@ -78,7 +84,7 @@ class PruneThread(Command):
 
 @dataclass(slots=True, kw_only=True)
 class CopyThread(Command):
-    """Copy the contents of a thread into another one."""
+    """Copy the contents of a thread into another thread."""
 
     source_id: str
     target_id: str

@@ -1,4 +1,9 @@
-"""Events of threads: a LangGraph checkpointer saved, copied or deleted something."""
+"""Contents of the events that are recorded when a LangGraph checkpointer saves, copies or deletes.
+
+A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. A position is
+the place of an event in the log. The body of an event contains its values, and a blob is a large value that is stored
+once under its hash.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,22 +11,22 @@ from typing import Any, ClassVar
 
 @dataclass(slots=True)
 class ThreadCheckpointSaved:
-    """The state of a graph was saved. It replaces a state that was saved under the same id before."""
+    """The state of a graph was saved as a checkpoint. It replaces an earlier checkpoint with the same id."""
 
     type: ClassVar = "thread.checkpoint_saved"
     shape: ClassVar = 1
     ns: str
-    """The namespace, which is empty for the graph itself."""
+    """The namespace of the checkpoint. It is empty for the outermost graph, and names the place of a subgraph."""
     checkpoint_id: str
     parent_id: str | None = None
     run_id: str | None = None
     source: str | None = None
-    """input, loop, update or fork."""
+    """What LangGraph saved the checkpoint for: `input`, `loop`, `update` or `fork`."""
     step: int | None = None
     sha256s: list[str] | None = None
-    """The hashes, in hex, of the blobs that contain values of its body."""
+    """The hashes, in hex, of the blobs to which the body of this event refers."""
     origin: int | None = None
-    """The position of the event whose body this copy shares; None if the event is not a copy."""
+    """For a copy: the position of the event that has the body. None if this event has its own body."""
 
 
 @dataclass(slots=True)
@@ -34,15 +39,20 @@ class ThreadWritesSaved:
     checkpoint_id: str
     task_id: str
     writes: list[list[Any]]
-    """The number and the channel of each write. A write with a negative number replaces an earlier one."""
+    """The number and the channel of each write.
+
+    A write with a negative number replaces an earlier write of the task with this number.
+    """
     task_path: str | None = None
     sha256s: list[str] | None = None
+    """The hashes, in hex, of the blobs to which the body of this event refers."""
     origin: int | None = None
+    """For a copy: the position of the event that has the body. None if this event has its own body."""
 
 
 @dataclass(slots=True)
 class ThreadCopied:
-    """The contents of another thread follow in the same call."""
+    """The contents of another thread were copied. Later events of the same call record the copied contents."""
 
     type: ClassVar = "thread.copied"
     shape: ClassVar = 1
@@ -57,7 +67,7 @@ class ThreadPruned:
     type: ClassVar = "thread.pruned"
     shape: ClassVar = 1
     reason: str
-    """`keep_latest`, or `runs` if the checkpoints of some runs were deleted."""
+    """`keep_latest` if all but the latest checkpoints were deleted; `runs` if the checkpoints of some runs were."""
     checkpoints: list[list[str]]
     """The namespace and the id of each checkpoint."""
 
@@ -79,4 +89,4 @@ THREAD_FACTS: tuple[type[ThreadFact], ...] = (
     ThreadDeleted,
 )
 WITH_BLOBS = frozenset({ThreadCheckpointSaved.type, ThreadWritesSaved.type})
-"""Types of events whose bodies refer to values in `blobs`."""
+"""Types of events whose bodies may refer to blobs."""

@@ -1,4 +1,10 @@
-"""Results of decisions. They contain copies of rows, because the states change afterwards."""
+"""Results of commands, and functions that make them from states.
+
+A rollout is a task for an agent, and an attempt is one execution of it. A result contains copies of values instead of a
+state object, because later commands change the state objects. A row contains the values in the order of the table's
+columns. The working set contains the loaded states, and the loaded bodies by their positions in the log. A body is the
+stored payload of one event, such as the input of a rollout. Signals are times that are stored outside of the log.
+"""
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -13,7 +19,7 @@ from store.domain.working_set import WorkingSet
 
 Row = tuple[Any, ...]
 
-# The names of a row's columns, in the order of its table.
+# The names of the columns of each row, in the order of the columns of the table.
 ROLLOUT_COLUMNS = tuple(field.name for field in fields(RolloutState) if field.name not in {"attempts", "labels"})
 ATTEMPT_COLUMNS = tuple(field.name for field in fields(AttemptState) if not field.name.startswith("signal_"))
 RESOURCES_COLUMNS = tuple(field.name for field in fields(ResourcesState))
@@ -29,7 +35,7 @@ signals_row = attrgetter(*SIGNALS_COLUMNS)
 
 @dataclass(slots=True)
 class AttemptView:
-    """An attempt with its payload."""
+    """An attempt with its metadata."""
 
     row: Row
     sign_of_life: float | None
@@ -38,22 +44,26 @@ class AttemptView:
 
 @dataclass(slots=True)
 class RolloutView:
-    """A rollout with its payload, and one attempt if the result has one."""
+    """A rollout with its input and its metadata."""
 
     row: Row
     input: Body
     metadata: Body
     attempt: AttemptView | None = None
+    """The attempt that the result describes in addition to the rollout; None if there is none."""
 
 
 @dataclass(slots=True)
 class ClaimView:
-    """A claimed rollout, and the data to undo the claim."""
+    """A claimed rollout, and the data that are needed to undo the claim."""
 
     rollout: RolloutView
     claim_position: int
+    """The position of the event with which the claim started the attempt."""
     status_before: str
+    """The status of the rollout before the claim."""
     queued_at: int
+    """The place of the rollout in the queue before the claim."""
     idempotency: Idempotency | None = None
     """The idempotency key of the claim."""
 
@@ -75,7 +85,7 @@ class WorkerView:
 
 
 def view_rollout(working_set: WorkingSet, rollout_id: str, attempt_id: str | None = None) -> RolloutView:
-    """Return a rollout as it is now; its payload must be loaded."""
+    """Return the present state of a rollout, and of an attempt if an id is given. The bodies must be loaded."""
     state = working_set.rollouts[rollout_id]
     return RolloutView(
         rollout_row(state),
@@ -86,13 +96,13 @@ def view_rollout(working_set: WorkingSet, rollout_id: str, attempt_id: str | Non
 
 
 def view_attempt(working_set: WorkingSet, attempt: AttemptState) -> AttemptView:
-    """Return an attempt as it is now; its payload must be loaded."""
+    """Return the present state of an attempt. The body with its metadata must be loaded."""
     position = attempt.metadata_position
     metadata = None if position is None else working_set.bodies[position]
     return AttemptView(attempt_row(attempt), attempt.sign_of_life, metadata)
 
 
 def view_worker(working_set: WorkingSet, worker_id: str) -> WorkerView:
-    """Return a worker as it is now."""
+    """Return the present state of a worker."""
     signals = working_set.worker_signals.get(worker_id)
     return WorkerView(worker_row(working_set.workers[worker_id]), None if signals is None else signals_row(signals))

@@ -1,4 +1,8 @@
-"""The state of a worker, and the function that applies the events of its stream."""
+"""The state of a worker, and the function that applies an event to this state.
+
+A worker is a process that executes attempts at rollouts (tasks for an agent). Its stream contains its events, and the
+`version` of an event is its number in the stream.
+"""
 
 from dataclasses import dataclass
 
@@ -8,9 +12,9 @@ from store.errors import Corrupt
 
 @dataclass(slots=True)
 class WorkerState:
-    """One worker, with the fields that decisions and its row need.
+    """The fields of a worker that decisions and the row in the database need.
 
-    Its heartbeats are signals, which are stored separately.
+    Heartbeats of the worker are not part of this state. `WorkerSignals` contains them.
     """
 
     worker_id: str
@@ -26,11 +30,14 @@ class WorkerState:
 
 @dataclass(slots=True)
 class WorkerSignals:
-    """The last heartbeat of a worker. It is not an event, so reads of the past do not have it."""
+    """The last heartbeat and the last times of activity of a worker.
+
+    These values are not recorded as events, so a read of a past state does not return them.
+    """
 
     worker_id: str
     heartbeat_stats: str | None = None
-    """JSON text."""
+    """JSON text that the worker sent with its last heartbeat."""
     last_heartbeat_at: int | None = None
     last_dequeue_at: int | None = None
     last_busy_at: int | None = None
@@ -38,10 +45,10 @@ class WorkerSignals:
 
 
 def evolve(state: WorkerState | None, event: Event) -> WorkerState:
-    """Apply one fact of a worker's stream.
+    """Apply the next event of a worker's stream, and return the new state. It may be the given object, changed.
 
     Raises:
-        Corrupt: the fact does not follow from the state.
+        Corrupt: the event does not follow from the state.
     """
     match event.fact, state:
         case WorkerSeen(), None:
@@ -58,7 +65,7 @@ def evolve(state: WorkerState | None, event: Event) -> WorkerState:
             )
         case WorkerStatusChanged() as fact, WorkerState():
             if fact.from_ != state.status or event.version != state.stream_version + 1:
-                raise Corrupt(event.stream, f"a change from {fact.from_}", f"one from {state.status}")
+                raise Corrupt(event.stream, f"a change from {fact.from_}", f"a change from {state.status}")
             state.status = fact.to
             state.current_rollout_id, state.current_attempt_id = fact.rollout_id, fact.attempt_id
             if fact.to == "busy":
@@ -69,4 +76,4 @@ def evolve(state: WorkerState | None, event: Event) -> WorkerState:
             state.last_position = event.position
             return state
         case _:
-            raise Corrupt(event.stream, event.fact.type, "first seen, then changes of status")
+            raise Corrupt(event.stream, event.fact.type, "worker.seen as the first event, then changes of status")

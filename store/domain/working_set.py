@@ -1,7 +1,14 @@
-"""The rows that a batch works on, and the events that it adds.
+"""The working set of a batch: the states that were loaded for the batch, and the changes that the batch makes.
 
-A working set is loaded under the write lock, changed by one decision after another, and discarded after COMMIT or
-rollback.
+A batch is a group of commands that one transaction executes. The working set is loaded while the transaction has the
+write lock of the database. Then the commands are decided one after another, and each decision changes the working set.
+After COMMIT or rollback, the working set is discarded.
+
+A rollout is a task for an agent, which waits in a queue until a worker claims it. An attempt is one execution of a
+rollout, and a span is one recorded operation of an attempt. Spans have numbers. Numbers are drawn one by one, after an
+event has reserved a block of them. Each change is an event in a log. The position of an event is its place in the log,
+and a fact is its content. The events of one rollout, worker, thread or set of resources form a stream. Signals are
+heartbeats and times that are stored outside of the log. The watchdog ends attempts that have exceeded a time limit.
 """
 
 import heapq
@@ -27,10 +34,11 @@ from store.domain.worker import WorkerSignals, WorkerState
 
 EVERYTHING = 2**63 - 1
 CallKey = tuple[str, str]
-"""The scope of the key, and the key."""
+"""The caller who chose an idempotency key, and the key."""
 
 
-# Events that are signs of life of an attempt. They are frequent, and they change nothing else in the attempt's row.
+# The facts of events that are frequent signs of life of an attempt. Such an event changes only the time of the last
+# sign of life and the last position in the attempt's row.
 _Sign = (
     SpanRecorded
     | RunEvent
@@ -44,7 +52,7 @@ _Sign = (
 
 
 class NeedsHeads(Exception):
-    """A claim used up the loaded rows of the queue, and the table has more rows."""
+    """A claim needs more rows of the queue than are loaded, and the table has more rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +61,40 @@ class Answered:
 
     request_hash: bytes
     position: int
-    """The position of the last event when the call was decided."""
+    """The position of the last event in the log when the call had been decided."""
     reply: Json
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the reply was returned a second time."""
+        """Whether the reply was already returned to a repeated call."""
         return bool(self.reply.get("repeated"))
 
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
-    """The events that a call with a caller's key wrote to a rollout's stream."""
+    """The events that a call with a caller's key recorded in the stream of a rollout."""
 
     kind: str
     version: int
+    """The number of the first event in the stream."""
     last_version: int
+    """The number of the last event in the stream."""
     attempt_id: str | None
 
 
 @dataclass(slots=True)
 class WorkingSet:
-    """The rows that a batch loaded and the changes that it made.
+    """The states that were loaded for a batch, and the changes that the batch made.
 
-    The batch has the write lock, so no other writer uses the positions that it assigns.
+    The batch has the write lock, so no other writer uses the positions that the working set assigns.
     """
 
     now: int
-    """The clock when the batch took the lock, in µs."""
+    """The time at which the batch took the lock, in microseconds since the epoch."""
     last_stamp: int
-    """The greatest timestamp of an event so far."""
+    """The greatest timestamp of all events up to now, in microseconds since the epoch."""
     next_position: int
+    """The position of the next event."""
 
     rollouts: dict[str, RolloutState] = field(default_factory=dict[str, RolloutState])
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
@@ -92,31 +103,41 @@ class WorkingSet:
     resource_versions: dict[str, int] = field(default_factory=dict[str, int])
     latest_resources: str | None = None
     counters: dict[str, int] = field(default_factory=dict[str, int])
-    """The greatest span number of each rollout that was drawn or recorded."""
+    """For each rollout, the greatest span number that was drawn or recorded."""
     reserved: dict[str, int] = field(default_factory=dict[str, int])
-    """The greatest span number of each rollout that its stream reserves, 0 if none; absent if it was not looked up."""
+    """For each rollout, the greatest reserved span number, or 0 if no number is reserved.
+
+    A rollout whose reservations were not loaded has no entry.
+    """
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     taken: set[str] = field(default_factory=set[str])
-    """The ids generated for new rollouts that exist already."""
+    """Those of the ids generated for new rollouts that existing rollouts have."""
     plan_keys: dict[str, str] = field(default_factory=dict[str, str])
+    """Ids of rollouts by plan key. A plan key is a caller's key, which at most one rollout has."""
     bodies: dict[int, Body] = field(default_factory=dict[int, Body])
+    """Bodies by the positions of their events."""
     answered: dict[CallKey, Answered] = field(default_factory=dict[CallKey, Answered])
     run_keys: dict[tuple[str, str], RunKey] = field(default_factory=dict[tuple[str, str], RunKey])
-    """By rollout and key."""
+    """The events of earlier calls, by rollout and by the key of the call."""
     blobs: set[str] = field(default_factory=set[str])
-    """The requested hashes whose blobs exist."""
+    """The hashes of the blobs that exist, among the requested hashes. A blob is a value stored once under its hash."""
     artifacts: dict[tuple[str, str], tuple[int, int | None]] = field(
         default_factory=dict[tuple[str, str], tuple[int, int | None]]
     )
-    """By rollout and id: the versions at which the artifact was saved and retracted."""
+    """Artifacts (saved results), by rollout and artifact id.
+
+    The first value is the number, in the rollout's stream, of the event that saved the artifact. The second value is
+    the number of the event that retracted the artifact; None if it was not retracted.
+    """
     threads: dict[str, ThreadState] = field(default_factory=dict[str, ThreadState])
     body_hashes: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """The hashes of the bodies of thread checkpoints, by position."""
+    """The hashes of the bodies that contain thread checkpoints, by the positions of their events."""
     due: list[str] = field(default_factory=list[str])
+    """Rollouts that the watchdog has to check now."""
     heads: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """A heap of (queued position, rollout id)."""
+    """The loaded part of the queue: a heap of (position in the queue, rollout id)."""
     heads_until: int = EVERYTHING
-    """Rows of the queue beyond this position are not loaded."""
+    """The last loaded position of the queue. `EVERYTHING` if the queue is loaded to its end."""
 
     # The changes.
     events: list[Event] = field(default_factory=list[Event])
@@ -124,11 +145,11 @@ class WorkingSet:
     command: int = 0
     stamp: int = 0
     queued_before: dict[str, int | None] = field(default_factory=dict[str, int | None])
-    """The place in the queue before the batch, for each changed rollout."""
+    """For each changed rollout, its position in the queue before the batch; None if it was not in the queue."""
     moved: set[str] = field(default_factory=set[str])
-    """Rollouts changed by events other than signs of life, annotations and reservations of span numbers."""
+    """Rollouts that changed by an event other than a sign of life, an annotation or a reserved block of numbers."""
     moved_attempts: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    """Attempts changed by events other than signs of life."""
+    """Attempts that changed by an event other than a sign of life."""
     touched_attempts: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
     touched_labels: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Pairs of a rollout and a label that was added or removed."""
@@ -136,14 +157,19 @@ class WorkingSet:
     touched_resources: set[str] = field(default_factory=set[str])
     touched_threads: set[str] = field(default_factory=set[str])
     touched_checkpoints: set[tuple[str, CheckpointKey]] = field(default_factory=set[tuple[str, CheckpointKey]])
-    """Checkpoints of threads that were saved or deleted."""
+    """Checkpoints that were saved or deleted, each with the id of its thread."""
     touched_writes: set[tuple[str, WriteKey]] = field(default_factory=set[tuple[str, WriteKey]])
     touched_counters: set[str] = field(default_factory=set[str])
     touched_signals: set[str] = field(default_factory=set[str])
     beats: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
+    """Attempts with a new heartbeat that is not an event."""
     rewatch: dict[str, bool] = field(default_factory=dict[str, bool])
-    """Rollouts whose next check by the watchdog may have changed; True if a row of `watch` may have to be deleted."""
+    """Rollouts for which the time of the watchdog's next check may have changed.
+
+    The value is True if the rollout may have a row in the table `watch` that has to be deleted.
+    """
     queue_reordered: bool = False
+    """Whether a rollout returned to its old place in the queue instead of the end."""
     touched_answers: set[CallKey] = field(default_factory=set[CallKey])
     """Keys of calls whose replies were stored or deleted."""
 
@@ -153,17 +179,17 @@ class WorkingSet:
         self.stamp = max(self.now, self.last_stamp + 1)
 
     def tick(self) -> None:
-        """Set the timestamp of the next item. It is later than every event before it.
+        """Set the timestamp of the next item of a command. The timestamp is later than that of every event so far.
 
-        Commands and items without an event do not advance the timestamp, so it does not matter which commands share a
-        batch.
+        Commands and items without an event do not advance the timestamp. So timestamps do not depend on which commands
+        share a batch.
         """
         self.stamp = max(self.now, self.last_stamp + 1)
 
     def record_rollout(
         self, rollout_id: str, fact: Fact, *, actor: str | None, cause: int | None = None, body: Body | None = None
     ) -> Event:
-        """Append a fact to a rollout's stream and evolve its state."""
+        """Append a fact to the stream of a rollout, and apply the new event to the rollout's state."""
         state = self.rollouts.get(rollout_id)
         if rollout_id not in self.queued_before:
             self.queued_before[rollout_id] = state.queued_position if state else None
@@ -193,8 +219,9 @@ class WorkingSet:
         event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, cause, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
         self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
-        # A sign of life usually postpones the next check. The row of `watch` then stays, and the check comes too early,
-        # which is harmless. If the last sign of life was in the future, the new one brings the check forward.
+        # A sign of life usually postpones the next check. Then the row of `watch` is not changed, and the check comes
+        # too early, which is harmless. If the last sign of life was in the future, the new sign of life makes the next
+        # check earlier, so the row must be changed.
         if sign_before is not None and sign_before > event.at / 1_000_000:
             self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or _limited(state)
         return event
@@ -207,7 +234,7 @@ class WorkingSet:
         cause: int | None,
         body: Body | None,
     ) -> Event:
-        """Append an event that changes no status and no attempt, so that the watchdog need not check the rollout."""
+        """Append a fact that changes no status and no attempt, so that the time of the next check does not change."""
         event = self._event(f"rollout/{state.rollout_id}", state.stream_version, fact, actor, cause, body)
         self.rollouts[state.rollout_id] = rollout.evolve(state, event)
         if isinstance(fact, RolloutAnnotated):
@@ -215,7 +242,7 @@ class WorkingSet:
         return event
 
     def record_worker(self, worker_id: str, fact: Fact, *, actor: str | None, cause: int | None = None) -> Event:
-        """Append a fact to a worker's stream and evolve its state."""
+        """Append a fact to the stream of a worker, and apply the new event to the worker's state."""
         state = self.workers.get(worker_id)
         event = self._event(f"worker/{worker_id}", state.stream_version if state else 0, fact, actor, cause, None)
         self.workers[worker_id] = worker.evolve(state, event)
@@ -223,7 +250,7 @@ class WorkingSet:
         return event
 
     def record_resources(self, resources_id: str, fact: Fact, *, actor: str | None, body: Body) -> Event:
-        """Append a fact to a resources stream and evolve its state."""
+        """Append a fact to the stream of a set of resources, and apply the new event to the state of the resources."""
         state = self.resources.get(resources_id)
         event = self._event(f"resources/{resources_id}", state.stream_version if state else 0, fact, actor, None, body)
         self.resources[resources_id] = resources.evolve(state, event)
@@ -235,7 +262,7 @@ class WorkingSet:
     def record_thread(
         self, thread_id: str, fact: ThreadFact, *, actor: str | None, cause: int | None = None, body: Body | None = None
     ) -> Event:
-        """Append a fact to a thread's stream and evolve its state."""
+        """Append a fact to the stream of a thread, and apply the new event to the thread's state."""
         state = self.threads.get(thread_id)
         event = self._event(f"thread/{thread_id}", state.stream_version if state else 0, fact, actor, cause, body)
         kept = (set(state.checkpoints), set(state.writes)) if state else (set[CheckpointKey](), set[WriteKey]())
@@ -256,14 +283,14 @@ class WorkingSet:
         return event
 
     def keep_blob(self, body: Body) -> None:
-        """Add a body to the blobs, unless a blob with its hash exists."""
+        """Store a body as a blob, unless a blob with the hash of the body exists."""
         name = body.sha256.hex()
         if name not in self.blobs:
             self.blobs.add(name)
             self.new_blobs[name] = body
 
     def signals_of(self, worker_id: str) -> WorkerSignals:
-        """Return the signals of a worker, which the caller is about to change."""
+        """Return the signals of a worker for a change. They are written with the batch."""
         self.touched_signals.add(worker_id)
         return self.worker_signals.setdefault(worker_id, WorkerSignals(worker_id))
 
@@ -275,7 +302,7 @@ class WorkingSet:
             self.touched_counters.add(rollout_id)
 
     def next_number(self, rollout_id: str) -> int:
-        """Take the next span number of a rollout."""
+        """Draw the next span number of a rollout."""
         number = self.counters.get(rollout_id, 0) + 1
         self.counters[rollout_id] = number
         self.touched_counters.add(rollout_id)
@@ -287,21 +314,21 @@ class WorkingSet:
         self.touched_answers.add(key)
 
     def forget_answer(self, key: CallKey) -> None:
-        """Delete the reply under a key, so that the call can be executed again."""
+        """Delete the stored reply under a key, so that a repeated call is executed again."""
         if self.answered.pop(key, None) is not None:
             self.touched_answers.add(key)
 
     def joins_queue(self, rollout_id: str) -> None:
-        """Add a rollout that has just joined the queue, so that later claims of this batch see it."""
+        """Add a rollout that has just joined the queue to `heads`, so that later claims of this batch can take it."""
         position = self.rollouts[rollout_id].queued_position
         assert position is not None  # it has just joined
         heapq.heappush(self.heads, (position, rollout_id))
 
     def take_heads(self, limit: int) -> list[str]:
-        """Take up to `limit` rollouts from the head of the queue.
+        """Take up to `limit` rollouts from the front of the queue, and return their ids.
 
         Raises:
-            NeedsHeads: the table may have more rows than are loaded; nothing was taken.
+            NeedsHeads: the loaded rows do not suffice, and the table may have more rows. No rollout was taken.
         """
         taken: list[tuple[int, str]] = []
         while len(taken) < limit:
@@ -312,7 +339,7 @@ class WorkingSet:
                     heapq.heappush(self.heads, head)
                 raise NeedsHeads
             position, rollout_id = heapq.heappop(self.heads)
-            # A rollout that left the queue in this batch is still in the heap at its old place, which is skipped.
+            # The heap also contains the old positions of rollouts that left the queue in this batch. They are skipped.
             if self.rollouts[rollout_id].queued_position == position:
                 taken.append((position, rollout_id))
         return [rollout_id for _, rollout_id in taken]

@@ -1,8 +1,12 @@
-"""Comparison of the streams of the log with all tables, in one snapshot and in limited memory.
+"""Comparison of the streams of the log with all tables, in one snapshot of the database and in limited memory.
 
-A stream contains the events of one rollout, worker, thread or set of resources. Its fold is the rows that follow from
-these events. Events are read stream by stream. For each page of events, the table rows in the page's range of ids are
-read too. A rollout with very many spans is compared in pieces, and its spans are looked up by their keys.
+A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. The name of a
+stream is its kind, a slash, and its key, which is the id of the rollout, worker, thread or set of resources. The
+version of an event is its number in its stream, and its position is its place in the log. To fold a stream means to
+compute the table rows that follow from its events.
+
+Events are read stream by stream. For each page of events, the table rows of the same streams are read and compared with
+the folded rows. A span is one recorded operation of a rollout. A rollout with very many spans is compared in parts.
 """
 
 import asyncio
@@ -22,13 +26,13 @@ from store.verification.fold import Compared, Finding, Live, Stream, compare, di
 from store.verification.state_hash import StateHash
 
 LARGE = 20_000
-"""The number of spans and run events of one rollout that are collected before they are compared with their rows."""
+"""The number of rows of spans and run events from which a rollout is compared in parts."""
 
 Calls = Callable[[], int]
-"""Function that returns the number of calls that the writer of this process has finished."""
+"""Function that returns the number of calls that the writer of this process has finished since it started."""
 
 _KEYS_AT_ONCE = 2000
-# The writer counts as busy if it finishes more calls than this while one page is compared, in about 50 ms.
+# The writer counts as busy if it finishes more calls than this during the comparison of one page (about 50 ms).
 _AT_WORK = 2
 _TABLES: dict[str, tuple[Table, ...]] = {
     "resources/": (core_tables.resources,),
@@ -53,27 +57,31 @@ _LAST_VERSION = 2**63 - 1
 
 
 class StreamRange(Frozen):
-    """A range of streams in the order of their names. Either all have the same kind, or none has a kind."""
+    """A range of streams in the order of their names. All streams have the same kind, or all have an unknown kind."""
 
     prefix: str
-    """The kind of the streams and a slash; empty for the streams of the store itself and of newer versions."""
+    """The kind of the streams and a slash.
+
+    It is empty for streams without tables: those of the store itself, and those of kinds that this version of the
+    program does not know.
+    """
     first: str
     """The lower bound of the names, included."""
     before: str | None
-    """The upper bound of the names, excluded; None for the end."""
+    """The upper bound of the names, excluded; None if there is no upper bound."""
     after: str | None = None
-    """Only streams with keys after this one, which may be empty; None for all."""
+    """The lower bound of the keys, excluded; None if there is no bound. The empty string is a bound too."""
     until: str | None = None
-    """Only streams with keys up to this one; None for all."""
+    """The upper bound of the keys, included; None if there is no bound."""
 
     @property
     def place(self) -> tuple[str, int]:
-        """The stream and version after which the range begins."""
+        """The name of a stream and a version. The events of the range come after this place."""
         return (self.first, 0) if self.after is None else (self.prefix + self.after, _LAST_VERSION)
 
     @property
     def last(self) -> str | None:
-        """The greatest possible name in the range; None if there is no bound."""
+        """The greatest possible name in the range, if `until` gives a bound; otherwise None."""
         return None if self.until is None else self.prefix + self.until
 
 
@@ -92,7 +100,7 @@ STRETCHES = (
 
 
 class Comparison:
-    """One comparison, with the numbers of compared streams and events."""
+    """One comparison of streams with the tables. It counts the compared streams and events."""
 
     def __init__(self, dialect: Dialect, session: ReadSession, calls: Calls, state_hash: StateHash) -> None:
         """Begin before the first stream.
@@ -100,8 +108,8 @@ class Comparison:
         Args:
             dialect: the database.
             session: a session that reads a snapshot of the database.
-            calls: returns the number of calls so far, which shows whether the store is in use.
-            state_hash: receives every table row that is read, except those of the queue.
+            calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
+            state_hash: a hash over all table rows. The comparison adds every row that it reads, except queue rows.
         """
         self._dialect = dialect
         self._session = session
@@ -114,7 +122,7 @@ class Comparison:
         self.streams = 0
 
     async def of(self, stretch: StreamRange) -> AsyncGenerator[Compared]:
-        """Yield the findings in a range of streams, page by page."""
+        """Compare a range of streams page by page, and yield the result for each page."""
         prefix, place, after = stretch.prefix, stretch.place, stretch.after
         self._queue = _Queue(self._dialect, self._session, stretch)
         unfinished: Stream | None = None
@@ -145,12 +153,12 @@ class Comparison:
                     yield Compared(findings={unfinished.name: findings})
 
     def _look_around(self) -> None:
-        """Give way to the writer of this process while it is busy.
+        """Decide whether the comparison of the next page is polite, which means that it lets other threads run often.
 
-        The writer releases the interpreter lock at each step of a statement. It gets the lock back only after the
-        switch interval of 5 ms, unless this thread releases it as well. A rebuild that releases the lock takes three
-        times as long, but the slowest percent of calls take 8 ms instead of 32. So the comparison releases it only
-        while calls arrive.
+        It is polite while the writer of this process is busy. The writer releases the interpreter lock at each step of
+        a statement. If the thread of the comparison does not release the lock, the writer gets it back only after the
+        switch interval of 5 ms. A polite rebuild takes three times as long, but the slowest percent of calls take 8 ms
+        instead of 32.
         """
         calls = self._calls()
         self._is_polite = calls > self._calls_before + _AT_WORK
@@ -167,7 +175,8 @@ class Comparison:
     def _compare(self, prefix: str, streams: Sequence[Stream], live: Live) -> Compared:
         self.streams += len(streams)
         for table, rows in live.items():
-            # The queue is not ordered by rollout, so it is read again in its own order.
+            # The rows of the queue are hashed in the order of the queue. Here they are in the order of rollouts, so
+            # they are read again elsewhere.
             if table.info["family"] == "projection" and table is not core_tables.queue:
                 self._count(table, rows)
         return compare(prefix, streams, live, is_polite=self._is_polite)
@@ -178,7 +187,7 @@ class Comparison:
     # -- a rollout with very many spans --------------------------------------------------------------------------------
 
     async def _part_of_large(self, stream: Stream) -> list[Finding]:
-        """Compare the collected spans and rewards with their rows, and drop them."""
+        """Compare the collected rows of spans, rewards and run events with the tables, and drop the collected rows."""
         if stream.fault is not None:
             return []
         findings: list[Finding] = []
@@ -207,7 +216,7 @@ class Comparison:
         return findings
 
     async def _rest_of_large(self, stream: Stream, after: str | None, prefix: str) -> Compared:
-        """Compare the rest of a large rollout, and all rows with ids between the previous rollout and this one."""
+        """Compare the rest of a large rollout, and the table rows with ids after `after` and before this rollout."""
         dialect, session = self._dialect, self._session
         live: Live = {
             table: await scan.rows_between(
@@ -253,7 +262,7 @@ class Comparison:
 
 
 class _Queue:
-    """Reader of the queue's rows in the order of rollout ids, for the rollouts of a range."""
+    """Reader of the rows of the queue in the order of rollout ids, for the rollouts of a range."""
 
     def __init__(self, dialect: Dialect, session: ReadSession, stretch: StreamRange) -> None:
         self._batches = scan.queue_between(dialect, session, stretch.after, stretch.until)
@@ -262,7 +271,7 @@ class _Queue:
         self._ended = False
 
     async def take(self, until: str | None) -> list[Row]:
-        """Return the rows of the next rollouts, up to an id or to the end."""
+        """Return the next rows: up to the rollout with the id `until`, or all remaining rows if it is None."""
         taken: list[Row] = []
         while True:
             while self._at < len(self._ahead):

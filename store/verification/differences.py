@@ -1,4 +1,4 @@
-"""Collection of the differences that `verify` finds: it describes the first ones and counts all."""
+"""Collection of the differences between the log and the tables. It counts all differences and describes the first."""
 
 from typing import Any
 
@@ -15,14 +15,22 @@ _CHECKS = {"span_counters": "counters"}
 
 
 class Differences:
-    """The first differences, and the number of all differences."""
+    """The first differences, at most `SHOWN`, and the number of all differences."""
 
     def __init__(self) -> None:
         self.first: list[Difference] = []
         self.count = 0
 
     def add(self, check: str, key: str, field: str | None, expected: Any, found: Any) -> None:
-        """Add a difference."""
+        """Add a difference.
+
+        Args:
+            check: the name of the check that found the difference, such as the name of a table.
+            key: the object that differs, such as an event or the primary key of a row.
+            field: the field that differs; None if the object is missing, is unexpected, or differs as a whole.
+            expected: the correct value; None if there should be no value.
+            found: the value that was found; None if there is no value.
+        """
         self.count += 1
         if len(self.first) < SHOWN:
             self.first.append(
@@ -30,12 +38,12 @@ class Differences:
             )
 
     def join(self, others: list[Difference], count: int) -> None:
-        """Add the differences of another check."""
+        """Add the first differences of another collection, and the number of all its differences."""
         self.count += count
         self.first.extend(others[: SHOWN - len(self.first)])
 
     def add_row(self, finding: Finding) -> None:
-        """Add a row that is missing or unexpected, or each of its columns that differs."""
+        """Add one difference for a row that is missing or unexpected, or else one for each column that differs."""
         table, expected, found = finding.table, finding.expected, finding.found
         check, key = _CHECKS.get(table.name, table.name), "/".join(str(part) for part in finding.key)
         if expected is None or found is None:

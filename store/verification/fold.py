@@ -1,7 +1,11 @@
-"""Fold of the log: the rows of each stream, computed from its events by the functions that the writer uses.
+"""Fold of the log: the rows of each stream are computed from the events of the stream.
 
-A stream contains the events of one rollout, worker, thread or set of resources. This module is pure and does not
-depend on the source of the events. `compare` compares its rows with the tables.
+A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. The version of
+an event is its number in its stream, and its position is its place in the log. A span is one recorded operation of a
+rollout. The functions that compute the rows are those with which the store writes them.
+
+The functions of this module do no I/O: the caller reads the events and the table rows. `compare` compares the computed
+rows with the rows of the tables.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,43 +41,46 @@ State = RolloutState | WorkerState | ResourcesState | ThreadState
 _STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
 _stream_of = itemgetter(_STREAM)
 _SHAPES = {type_: fact.shape for type_, fact in FACTS.items()}
-# The errors that decoding and `evolve` may raise for an event that no writer wrote.
+# The errors that decoding and `evolve` may raise for an event that was not written by this program.
 _REFUSALS = (StoreError, JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(slots=True)
 class Stream:
-    """One stream, folded up to some event."""
+    """One stream, and the rows that follow from the events that were folded so far."""
 
     name: str
     key: str
-    """The name without its kind: the id of the rollout, worker, resources or thread."""
+    """The name of the stream without its kind, which is the id of the rollout, worker, resources or thread."""
     state: State | None = None
     events: int = 0
     spans: list[Row] = field(default_factory=list[Row])
-    """The spans of a rollout, in the order of the log."""
+    """The rows of the rollout's spans, in the order of the log, without the dropped rows."""
     rewards: list[Row] = field(default_factory=list[Row])
     run: RunRows = field(default_factory=RunRows)
+    """The rows of the tables of runs. A run is the execution of a rollout."""
     last_number: int = 0
-    """The greatest sequence id of the rollout's spans."""
+    """The greatest number of a span in the stream."""
     drawn: int = 0
-    """The greatest span number that the rollout's reservations prove to be drawn."""
+    """The first number of the last block of span numbers that an event reserved. This number was drawn at once."""
     reserved: int = 0
-    """The greatest span number that is reserved."""
+    """The last number of this block. The log does not show which other numbers of the block were drawn."""
     last_position: int = 0
+    """The position of the last event."""
     fault: str | None = None
     """The reason why an event could not be folded; None if there is no such event. Later events are not folded."""
     fault_at: int = 0
-    """The version of that event."""
+    """The version of the event that could not be folded."""
     compared_spans: int = 0
-    """The number of spans that were compared and dropped from `spans`."""
+    """The number of spans whose rows were compared with the table and then dropped from `spans`."""
     missing_spans: int = 0
+    """The number of compared spans that the table does not contain."""
     wrong_spans: set[tuple[Any, ...]] = field(default_factory=set[tuple[Any, ...]])
-    """Keys, within the rollout, of the compared spans whose rows are missing or differ."""
+    """Compared spans whose table rows are missing or wrong, as (attempt id, span id)."""
     compared_until: int = 0
-    """The position up to which rewards were compared."""
+    """The position up to which rewards were compared and dropped."""
     compared_version: int = 0
-    """The version up to which run events were compared."""
+    """The version up to which run events were compared and dropped."""
 
     @property
     def held(self) -> int:
@@ -82,19 +89,20 @@ class Stream:
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether some of these rows were compared and dropped."""
+        """Whether rows of spans or run events were already compared and dropped."""
         return bool(self.compared_spans or self.compared_version)
 
 
 def fold(
     prefix: str, rows: Iterable[Row], unfinished: Stream | None = None, *, is_polite: bool = False
 ) -> list[Stream]:
-    """Fold events, ordered by (stream, version), and return their streams; the last one may be incomplete.
+    """Fold events and return their streams. The last stream may be incomplete.
 
     Args:
-        prefix: the kind of the streams and a slash; events of streams without a known kind are only decoded.
-        rows: the columns `FOLDED` of events.
-        unfinished: the last stream of the previous rows, which is continued and returned first.
+        prefix: the kind of the streams and a slash. With an unknown kind, the events are only decoded.
+        rows: the columns `FOLDED` of the events, which must be sorted by stream and version.
+        unfinished: the last stream of the call before. The events in `rows` may continue this stream. It is the first
+            stream of the result.
         is_polite: whether to let other threads run after each stream.
     """
     evolve = _EVOLVE.get(prefix)
@@ -182,13 +190,13 @@ _EVOLVE: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(slots=True)
 class Finding:
-    """One row that differs from the fold of the log."""
+    """A difference between a row of a table and the row that follows from the log."""
 
     table: Table
     expected: Row | None
-    """The correct row; None if there should be no row."""
+    """The row that follows from the log; None if there should be no row."""
     found: Row | None
-    """The row of the table; None if there is no row."""
+    """The row of the table; None if the table has no such row."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -202,9 +210,12 @@ class Compared:
 
     streams: list[Stream] = field(default_factory=list[Stream])
     findings: dict[str, list[Finding]] = field(default_factory=dict[str, list[Finding]])
-    """Rows that differ, by the name of their stream."""
+    """The differences, by the name of the stream."""
     unwatched: list[str] = field(default_factory=list[str])
-    """Names of the streams of rollouts that the watchdog would check too late or without need."""
+    """Names of the streams of rollouts whose times of a check, in the table `watch`, are wrong.
+
+    The watchdog, which ends attempts that have exceeded a time limit, would check them too late or without need.
+    """
 
     @property
     def is_sound(self) -> bool:
@@ -213,7 +224,7 @@ class Compared:
 
 
 Live = dict[Table, Sequence[Row]]
-"""Rows of the tables, each list in the order of its key."""
+"""The rows that were read from tables. The rows of each table are in the order of its primary key."""
 
 
 def key_of(table: Table, row: Row) -> tuple[Any, ...]:
@@ -228,7 +239,10 @@ _KEYS = {
 
 
 def rows_of(stream: Stream) -> dict[Table, list[Row]]:
-    """Return the rows of a stream without spans, rewards and run events, each list in the order of its key."""
+    """Return the rows that follow from a stream, by table, in the order of the table's primary key.
+
+    Rows of spans, rewards and run events are not included.
+    """
     match stream.state:
         case RolloutState() as state:
             queued = row_of.queued(state)
@@ -255,9 +269,15 @@ def rows_of(stream: Stream) -> dict[Table, list[Row]]:
 
 
 def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bool = False) -> Compared:
-    """Return the differences between the rows of the tables in a range and the fold of all streams in that range.
+    """Compare streams with table rows, and return the differences.
 
-    A stream that could not be folded is not compared. Spans and rewards that a stream has dropped were compared before.
+    A stream that could not be folded is not compared. Rows that a stream has dropped were compared earlier.
+
+    Args:
+        prefix: the kind of the streams and a slash.
+        streams: all streams with keys in some range.
+        live: all table rows that belong to keys in this range.
+        is_polite: whether to let other threads run after each stream.
     """
     compared = Compared(list(streams))
     by_key = {table: _by_first(table, rows) for table, rows in live.items()}
@@ -294,18 +314,18 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
 
 
 def _add_extra(compared: Compared, prefix: str, left: Mapping[Table, Mapping[str, Sequence[Row]]]) -> None:
-    """Add the rows that do not belong to a stream."""
+    """Add a difference for each table row that does not belong to a stream."""
     for table, groups in left.items():
         if table is core_tables.span_counters or table is core_tables.watch:
-            continue  # numbers may be taken for rollouts that do not exist
+            continue  # these rows are not computed from the log: a rollout with a counter, for example, need not exist
         for key, rows in groups.items():
             extra = [Finding(table, None, row) for row in rows]
             compared.findings.setdefault(prefix + key, []).extend(extra)
 
 
 def differing(table: Table, expected: Sequence[Row], found: Sequence[Row]) -> list[Finding]:
-    """Return the differences between rows, which are matched by their keys."""
-    # The rows of a driver may have their own type, which is equal to a tuple of the same values.
+    """Return the differences between expected and found rows of a table. Rows with the same key are compared."""
+    # Drivers may return rows of their own type. Such a row is equal to a tuple of the same values.
     if list(expected) == list(found):
         return []
     wanted = {key_of(table, row): row for row in expected}
@@ -330,10 +350,11 @@ def _by_first(table: Table, rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
 
 
 def correct_counter(stream: Stream, found: Row | None) -> Row | None:
-    """Return the row that replaces a wrong or missing row of a rollout's span counter; None if there is no fault.
+    """Return the row to write instead of a wrong or missing row of a span counter; None if the row is correct.
 
-    The counter may be ahead of the log, because most draws append no event. If the row is wrong, it is unknown which of
-    the reserved numbers were drawn, so the counter rises to the end of the reserved block. It never falls.
+    The counter contains the greatest span number that was drawn or recorded. It may be ahead of the log, because most
+    draws append no event. If the row is wrong, it is unknown which of the reserved numbers were drawn, so the new value
+    is at least the last reserved number. The new value is never less than the old value.
     """
     value, reserved = (0, None) if found is None else (found[1], found[2])
     if value >= max(stream.last_number, stream.drawn) and (reserved or 0) == stream.reserved:

@@ -1,6 +1,10 @@
 """Check of the log's consistency: the hash chain over all commits, the hashes of bodies, and the running totals.
 
-This module is pure. It receives commits, and events with their bodies, in the order of the log.
+An event belongs to a commit, and its position is its place in the log. The body of an event contains its payload. The
+hash of a commit covers its events and the hash of the commit before. The running totals of a commit count all events,
+attempts, bytes of bodies and so on up to this commit.
+
+This module does no I/O. The caller passes the rows of commits, and of events with their bodies, in the log's order.
 """
 
 import hashlib
@@ -18,7 +22,7 @@ from store.journal import log_rows
 from store.journal.log_rows import totals_after
 
 Report = Callable[[str, str, str | None, Any, Any], None]
-"""Function that takes a difference: check, key, field, expected, found."""
+"""Function that is called with each difference: check, key, field, expected value, found value."""
 
 _WIDTH = len(EVENT_COLUMNS)
 _TYPE, _AT, _HASH = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("at"), EVENT_COLUMNS.index("body_hash")
@@ -31,7 +35,13 @@ class LogCheck:
     """One check of the log from its beginning to its end."""
 
     def __init__(self, report: Report, *, dense: bool) -> None:
-        """Begin before the first commit; `dense` is true for a database that leaves no gaps between commit ids."""
+        """Begin before the first commit.
+
+        Args:
+            report: called with each difference.
+            dense: whether the database leaves no gaps between commit ids and between positions, so that a gap is a
+                difference.
+        """
         self._report = report
         self._dense = dense
         self._commits: deque[Row] = deque()
@@ -47,32 +57,33 @@ class LogCheck:
         self.commits = 0
         self.events = 0
         self.bodies = 0
-        """Bodies that belong to an event."""
+        """The number of bodies that belong to an event."""
 
     @property
     def wants_commits(self) -> bool:
-        """Whether the next commits must be added before more events."""
+        """Whether the caller must add the next commits before it adds more events."""
         return not self._commits
 
     @property
     def head(self) -> str:
-        """The hash of the last commit, in hex."""
+        """The hash of the last checked commit, in hex."""
         return self._previous.hex()
 
     @property
     def last_position(self) -> int:
-        """The last position that a commit covers."""
+        """The position of the last event of the last checked commit."""
         return self._last_position
 
     def add_commits(self, rows: Sequence[Row]) -> None:
-        """Check the next rows of `commits`."""
+        """Add the next rows of `commits`. A commit is checked when its events have been added."""
         self._commits.extend(rows)
 
     def add_events(self, rows: Sequence[Row], dropped: Mapping[int, bool]) -> int:
-        """Check the next rows of `events` with codec, raw_len and bytes of their bodies; return how many were checked.
+        """Check the next events, up to the end of the last added commit, and return the number of checked events.
 
-        Events after the added commits are not checked. `dropped` states for each missing body whether an event ordered
-        its removal.
+        Args:
+            rows: rows of `events`, each followed by the codec, raw_len and bytes of its body.
+            dropped: for each missing body, by position, whether an event of the log ordered its removal.
         """
         used = 0
         while used < len(rows):
@@ -84,14 +95,17 @@ class LogCheck:
         return used
 
     def end(self, rest: Sequence[Row]) -> None:
-        """Finish the added commits; `rest` contains the events after all commits."""
+        """Finish the check of the added commits. `rest` contains the events after the last commit."""
         while self._commits:
             self._finish()
         for row in rest:
             self._stray(row)
 
     def _take(self, commit: Row, rows: Sequence[Row], used: int, dropped: Mapping[int, bool]) -> int:
-        """Check the events of a commit and the events before it; return the number of rows checked so far."""
+        """Check the events of a commit, and events before it that belong to no commit.
+
+        `used` is the number of rows that were already checked. Return the number of rows that are checked now.
+        """
         commit_id, _, first, last = commit[:4]
         following = self._next or first
         digests, counted = self._digests, self._counted
@@ -113,7 +127,8 @@ class LogCheck:
             self._stamp = row[_AT]
             size = 0 if row[_HASH] is None else self._body(position, row, dropped)
             if row[_TYPE] in IN_BLOBS:
-                # A blob that several events share does not count for any of them.
+                # The body of this event is stored as a blob. Several events may share a blob, so its size is not in the
+                # totals.
                 size = 0
             counted.append((row[_TYPE], size))
         self._next = following
@@ -128,7 +143,7 @@ class LogCheck:
         self._report("chain", named, None, f"part of commit {commit_id}", None)
 
     def _body(self, position: int, row: Row, dropped: Mapping[int, bool]) -> int:
-        """Check an event's body and return its length before compression."""
+        """Check the body of an event, and return the length of the body before compression."""
         codec, raw_len, stored = row[_WIDTH:]
         expected = row[_HASH]
         if stored is None:
@@ -185,7 +200,7 @@ class LogCheck:
         found = tuple(commit[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
         expected = totals_after(tuple(self._totals), self._counted)
         if not self._is_size_known:
-            # The size of a removed body is stored nowhere else, so it is not checked.
+            # The size of a removed body is unknown, so the total of all sizes cannot be checked.
             expected = (*expected[:_BODY_BYTES], found[_BODY_BYTES])
         for name, wanted, there in zip(TOTALS, expected, found, strict=True):
             if wanted != there:

@@ -1,4 +1,8 @@
-"""Scan of the whole log, in order, with checks of events, bodies and blobs."""
+"""Scan of the whole log, in order, with checks of events, bodies and blobs.
+
+The body of an event contains its payload. A blob is a large value that is stored once under its hash, and several
+events may refer to it.
+"""
 
 import asyncio
 import hashlib
@@ -30,29 +34,31 @@ _BYTES_AT_ONCE = 32 * 1024 * 1024
 
 
 class Bounds(Frozen):
-    """The bounds of a scan: the end of the log in one snapshot."""
+    """The end of a scan: the end of the log in one snapshot of the database."""
 
     commit_id: int
+    """The id of the last commit; 0 if there is no commit."""
     position: int
-    """The position of the last event or body, even if it does not belong to a commit."""
+    """The greatest position of an event or a body, even if the event or the body does not belong to a commit."""
 
 
 class Walked(Frozen):
-    """Result of a scan of the log."""
+    """The result of a scan of the log."""
 
     commits: int
     events: int
     last_position: int
-    """The last position that a commit covers."""
+    """The position of the last event of the last commit."""
     head: str
     """The hash of the last commit in hex."""
     differences: list[Difference]
-    """The first differences."""
+    """The first differences between the stored values and the values that were computed from the log."""
     difference_count: int
+    """The number of all differences."""
 
 
 async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
-    """Return the end of the log."""
+    """Return the end of the log in the snapshot of the session."""
     commit = await log_queries.last_commit(dialect, session)
     lasts = select(func.max(core_tables.events.c.position)).union_all(select(func.max(core_tables.bodies.c.position)))
     found = await session.fetch(dialect.sql(lasts), {})
@@ -60,7 +66,10 @@ async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
 
 
 async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
-    """Check chain, bodies, blobs and totals of the log up to its bounds; the session must be a snapshot."""
+    """Check the hash chain over all commits, the running totals, the bodies and the blobs, up to the given end.
+
+    The session must be a snapshot.
+    """
     differences = Differences()
     check = LogCheck(differences.add, dense=dialect.has_dense_positions)
     await _read(dialect, session, check, differences, until)
@@ -110,7 +119,10 @@ async def _read(
 
 
 def _next_limit(rows: Sequence[Row]) -> int:
-    """Return the number of events to read next, so that their bodies have about `_BYTES_AT_ONCE` bytes."""
+    """Return the number of events to read next, so that their bodies have at most about `_BYTES_AT_ONCE` bytes.
+
+    The estimate uses the sizes of the bodies in `rows`, which were read last.
+    """
     size = sum(len(row[-1]) for row in rows if row[-1] is not None)
     return max(1, min(_EVENTS_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
 
@@ -167,7 +179,7 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
 
 
 async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    """Report changed blobs, and blobs to which no event refers; the session must be a snapshot."""
+    """Report blobs whose content was changed, and blobs to which no event refers. The session must be a snapshot."""
     after, limit = "", 100
     while rows := await blobs.blobs_after(dialect, session, after, limit):
         await asyncio.to_thread(_check, rows, differences)
@@ -193,7 +205,8 @@ def _check(rows: Sequence[Row], differences: Differences) -> None:
 
 
 async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
-    # The tables of runs find candidates quickly. They may be wrong, so the log is searched for each candidate.
+    # The tables of runs show quickly which blobs may be without a reference. These tables may be wrong, so the log is
+    # searched for events that refer to these blobs.
     accused = set(await blobs.unclaimed(dialect, session))
     after, types = 0, sorted(_NAMING | IN_BLOBS)
     while accused and (rows := await log_queries.events(dialect, session, after=after, types=types)):
@@ -203,7 +216,7 @@ async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
 
 
 def _names(row: Row) -> Iterator[str]:
-    """Yield the hashes of the blobs to which an event refers, even if the event was changed."""
+    """Yield the hashes of the blobs to which an event refers. The data of a changed event may have any form."""
     if row[_TYPE] in IN_BLOBS:
         if row[_HASH] is not None:
             yield bytes(row[_HASH]).hex()
@@ -214,7 +227,7 @@ def _names(row: Row) -> Iterator[str]:
     try:
         data = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return  # the fold of this event reports it
+        return  # the comparison with the tables reports that the data of this event cannot be decoded
     if isinstance(data, dict):
         named = (cast("Json", data).get(field) for field in _TEXTS)
         yield from (name for name in named if isinstance(name, str))

@@ -1,8 +1,9 @@
-"""Worker processes that verify a long log, so that verification uses every core and leaves the caller's core free.
+"""Worker processes that verify a long log, so that verification uses several cores.
 
-Each process opens the same database read-only, reads the same state of it, and does one job after another. A job that
-returns None, for any reason, is repeated in the caller's process. Only the caller's process reports and repairs
-differences.
+A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. Each worker
+process opens the same database read-only, takes a snapshot with the same state as the other processes, and does one job
+after another. If a job returns None, for example because it found a difference, the caller's process repeats the job.
+Only the caller's process reports and repairs differences.
 """
 
 import asyncio
@@ -27,11 +28,12 @@ from store.verification.log_scan import Bounds, Walked, bounds, walk
 from store.verification.state_hash import Hashed, StateHash
 
 WORTHWHILE = 100_000
-"""The minimum number of events for which starting processes saves more time than it costs."""
+"""The minimum number of events in the log for which the processes save more time than their start takes."""
 
 _MOST = 4
-# While other clients write, it takes a few tries until all processes read the same state.
+# If another client writes between the snapshots of the processes, their states differ, and all snapshots are repeated.
 _TRIES = 50
+# The message that makes a process take a new snapshot and respond with the end of the log in this snapshot.
 _LOOK = b"\n"
 
 
@@ -44,11 +46,14 @@ class ProofJob(Frozen, Generic[Result]):
     result: ClassVar[type[Frozen]]
 
     async def do(self, dialect: Dialect, session: ReadSession) -> Result | None:
-        """Return the result; None if it is too large to be sent to another process."""
+        """Return the result; None if the caller's process has to do the job."""
         raise NotImplementedError
 
     def read(self, answer: bytes) -> Result | None:
-        """Parse the response of another process; return None if `do` returned None or the response is malformed."""
+        """Return the result that the response of another process contains.
+
+        Return None if `do` returned None in that process, or if the response is malformed.
+        """
         try:
             found: Any = None if answer == b"null\n" else self.result.model_validate_json(answer)
         except ValidationError:
@@ -57,7 +62,7 @@ class ProofJob(Frozen, Generic[Result]):
 
 
 class Walk(ProofJob[Walked]):
-    """Check that the log is consistent."""
+    """The job that checks the log itself, up to `bounds`."""
 
     result = Walked
     kind: Literal["walk"] = "walk"
@@ -68,7 +73,7 @@ class Walk(ProofJob[Walked]):
 
 
 class Sound(Frozen):
-    """The result for a range of streams whose rows are all correct."""
+    """The result for a range of streams whose table rows are all correct."""
 
     events: int
     streams: int
@@ -76,13 +81,13 @@ class Sound(Frozen):
 
 
 class Compare(ProofJob[Sound]):
-    """Compare a range of streams with the tables, up to the first difference."""
+    """The job that compares a range of streams with the tables. It stops at the first difference and returns None."""
 
     result = Sound
     kind: Literal["compare"] = "compare"
     stretch: StreamRange
     cuts: list[str]
-    """The rollout ids at which the state hash divides the rollouts."""
+    """The rollout ids at which the rollouts are divided into parts for the hash over all rows."""
 
     async def do(self, dialect: Dialect, session: ReadSession) -> Sound | None:
         state_hash = StateHash(self.cuts)
@@ -103,7 +108,7 @@ def job_of(text: bytes) -> ProofJob[Any]:
 
 
 class Order(Frozen):
-    """The first message to a process: which database it has to read."""
+    """The first message to a process. It names the database that the process has to read."""
 
     dialect: str
     url: str
@@ -111,14 +116,14 @@ class Order(Frozen):
 
 
 class _Helper:
-    """One process. After a failure it sends no more responses."""
+    """One worker process. After a failure, each response of the process is empty."""
 
     def __init__(self, process: subprocess.Popen[bytes], order: Order) -> None:
         self._process = process
         self._order = order.model_dump_json().encode() + b"\n"
 
     async def ask(self, line: bytes) -> bytes:
-        """Return the response to a line; empty if the process has failed."""
+        """Send a line to the process, and return the response. The response is empty if the process has failed."""
         line, self._order = self._order + line, b""
         return await asyncio.to_thread(self._ask, line)
 
@@ -133,15 +138,15 @@ class _Helper:
             return b""
 
     def end(self) -> None:
-        """End the process if it still runs; nothing is lost with it."""
+        """End the process if it still runs. It only reads, so it can be killed at any time."""
         self._process.kill()
-        # The process may not have read the last message.
+        # If the process has not read the last message, closing the pipe fails.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
 
 
 class Team:
-    """The processes of one verification."""
+    """The worker processes of one verification."""
 
     def __init__(self, helpers: Sequence[_Helper]) -> None:
         self._set(helpers)
@@ -152,26 +157,29 @@ class Team:
 
     def _set(self, helpers: Sequence[_Helper]) -> None:
         self._helpers = list(helpers)
-        # None means that no process is left.
+        # None in the queue means that no process is left.
         self._idle: asyncio.Queue[_Helper | None] = asyncio.Queue()
         for helper in helpers or (None,):
             self._idle.put_nowait(helper)
 
     async def sees(self, state: Bounds) -> bool:
-        """Let every process take a new snapshot of the database; return whether all snapshots have this state.
+        """Let every process take a new snapshot of the database; return whether all snapshots have the given state.
 
-        Call this before the first job. Processes that have failed get no jobs afterwards.
+        The caller must call this method before the first job. A process that fails here gets no jobs.
         """
         answers = await asyncio.gather(*(helper.ask(_LOOK) for helper in self._helpers))
         self._set([helper for helper, answer in zip(self._helpers, answers, strict=True) if answer])
         return all(_bounds(answer) == state for answer in answers if answer)
 
     def dismiss(self) -> None:
-        """Make this process do every job."""
+        """Use the worker processes for no further job, so that the caller's process does every job."""
         self._set(())
 
     def begin(self, job: ProofJob[Result]) -> asyncio.Task[Result | None]:
-        """Queue a job for a process; the task returns its result, or None if this process has to do the job."""
+        """Give a job to the next idle worker process.
+
+        The returned task returns the result of the job, or None if the caller's process has to do the job.
+        """
         task = asyncio.create_task(self._do(job))
         self._begun.append(task)
         return task
@@ -200,13 +208,16 @@ def _bounds(answer: bytes) -> Bounds | None:
 
 @asynccontextmanager
 async def team(dialect: Dialect, store_id: str, events: int) -> AsyncGenerator[Team]:
-    """Start as many processes as are possible and worthwhile for the number of events."""
+    """Start the worker processes for a log with the given number of events, and end them at the end of the block.
+
+    The team has no processes if the log is short, the database is private to this process, or there is only one core.
+    """
     kind = type(dialect)
     order = Order(dialect=f"{kind.__module__}:{kind.__qualname__}", url=dialect.url.text, store_id=store_id)
     helpers: list[_Helper] = []
     found: Team | None = None
     try:
-        # If a process cannot be started, fewer are used, or none.
+        # If a process cannot be started, the team consists of the processes before it.
         with contextlib.suppress(OSError):
             for _ in range(_size(dialect, events)):
                 process = start()
@@ -227,7 +238,7 @@ def _size(dialect: Dialect, events: int) -> int:
 
 
 def start() -> subprocess.Popen[bytes]:
-    """Start one process."""
+    """Start one worker process."""
     return subprocess.Popen(
         [sys.executable, "-m", "store.verification.pool"],
         stdin=subprocess.PIPE,
@@ -239,7 +250,10 @@ def start() -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def same_state(dialect: Dialect, team: Team) -> AsyncGenerator[ReadSession]:
-    """Yield a snapshot of the database whose state all processes of the team read."""
+    """Yield a session with a snapshot that has the same state as the snapshots of all processes of the team.
+
+    If no such state is found after several tries, the team is dismissed.
+    """
     for _ in range(_TRIES):
         async with dialect.read(snapshot=True) as session:
             if await team.sees(await bounds(dialect, session)):
@@ -260,7 +274,7 @@ async def _obey(order: Order) -> None:
     found = await dialect.open(create=False)
     try:
         if found != order.store_id:
-            # This happens if the path is relative and the working directory has changed.
+            # The URL may contain a relative path, and the working directory may have changed.
             raise NotFound("store", order.store_id)
         line = _heard()
         while line == _LOOK:
@@ -282,8 +296,8 @@ def _tell(found: Frozen | None) -> None:
 
 
 def main() -> None:
-    """Read the order and then do one job per line."""
-    # Rows are not part of reference cycles, so the garbage collector, which takes a tenth of the time, is not needed.
+    """Read the order from the first line of standard input, and then do one job for each line."""
+    # The garbage collector would take a tenth of the time, and it frees only reference cycles, which rows do not form.
     gc.disable()
     asyncio.run(_obey(Order.model_validate_json(_heard())))
 

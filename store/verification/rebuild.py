@@ -1,10 +1,12 @@
-"""Rebuild: repair of the projections while the store is in use. Only rows that differ are written, a few at a time.
+"""Rebuild: repair of the projections while the store is in use. Only rows that differ from the log are written.
 
-A projection is a table that is computed from the log. To fold events means to compute the rows that follow from them.
+A projection is a table whose rows are computed from the log. A stream contains the events of one rollout (a task for an
+agent), worker, thread or set of resources. To fold a stream means to compute the rows that follow from its events.
 
-The log is folded and compared outside of the lock. Rows that differ are compared again under the lock, together with
-the events recorded since, and written in the same transaction. If the process is killed at any moment, each row is
-either unchanged or correct. Tables, names and indexes never change, and readers see a row change at most once.
+First, all streams are folded and compared with the tables, without the write lock of the database. Then each repair
+takes the lock for a few rows: it folds the events that were recorded since the comparison, compares these rows again,
+and writes the correct rows in the same transaction. If the process is killed at any moment, each row is either
+unchanged or correct. Tables, names and indexes never change, and readers see each row change at most once.
 """
 
 import time
@@ -45,27 +47,29 @@ from store.verification.state_hash import state_hash
 from store.verification.verify import Proof
 
 ROWS_AT_ONCE = 500
-"""The number of rows that one transaction repairs, about as many as a busy batch writes."""
+"""The number of rows after which the next repair begins. A large commit of callers writes about as many rows."""
 
 _STREAMS_AT_ONCE = 200
 _KINDS = ("rollout/", "thread/", "worker/", "resources/")
 _STREAM = scan.FOLDED.index("stream")
-# The rows of these tables come from one event each and never change. The rows of the other tables are states of
-# streams.
+# Each row of these tables is computed from one event and never changes. Each row of the other projections is computed
+# from all events of a stream.
 _OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
 
 Job = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
-"""Function that runs another function on the writing session, between two batches."""
+"""Function that calls another function with the session that writes, between two commits of the writer."""
 
 
 @dataclass(slots=True)
 class _Slice:
-    """The repairs of one transaction."""
+    """The rows to repair in one transaction."""
 
     streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
-    """The streams whose rows have to be compared, folded at least up to `position`."""
+    """The streams whose rows have to be compared again. A stream is folded up to `position`, or not at all."""
     findings: list[Finding] = field(default_factory=list[Finding])
+    """The differences that were found without the lock."""
     position: int = 0
+    """The last position of the log at the time of the comparison."""
 
 
 async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> RebuildReport:
@@ -73,12 +77,12 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
 
     Args:
         dialect: the database.
-        store_id: the store's id.
-        job: runs a function on the writing session between two batches.
-        calls: returns the number of calls so far, which shows whether the store is in use.
+        store_id: the id of the store.
+        job: calls a function with the session that writes, between two commits of the writer.
+        calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
 
     Raises:
-        Corrupt: a stream of the log cannot be folded; rows repaired before that are correct.
+        Corrupt: a stream of the log cannot be folded. Rows that were already repaired are correct.
     """
     started = time.monotonic()
     differences = Differences()
@@ -133,8 +137,8 @@ def _slices(compared: Compared, position: int) -> Iterable[_Slice]:
         findings = compared.findings.get(name, [])
         of_stream = [finding for finding in findings if finding.table not in _OF_EVENTS]
         if of_stream or name in compared.unwatched:
-            # A large rollout is compared in parts, so its stream may not be complete yet. It is then folded under the
-            # lock.
+            # A large rollout is compared in parts, so the result may not contain its stream yet. Then the stream is
+            # folded from its first event under the lock.
             current.streams[name] = known.get(name) or _unfolded(name)
             current.findings.extend(of_stream)
         of_events = iter(finding for finding in findings if finding.table in _OF_EVENTS)
@@ -156,7 +160,7 @@ def _unfolded(name: str) -> Stream:
 
 
 class _Mending:
-    """The repair of one slice, under the write lock."""
+    """The repair of one slice, in one transaction with the write lock."""
 
     def __init__(self, dialect: Dialect, part: _Slice) -> None:
         self._dialect = dialect
@@ -166,7 +170,7 @@ class _Mending:
         self._upserts: dict[Table, list[Row]] = {}
 
     async def run(self, session: WriteSession) -> Counter[str]:
-        """Repair the rows and commit; return the number of written and removed rows by projection."""
+        """Repair the rows and commit. Return the number of written or deleted rows by projection."""
         tail = await session.begin()
         await self._catch_up(session)
         await self._find_holders(session)
@@ -177,7 +181,7 @@ class _Mending:
         return written
 
     async def _catch_up(self, session: ReadSession) -> None:
-        """Fold the events that were appended since the comparison, and streams that were not folded."""
+        """Fold the events that were appended since the comparison, and the streams that were not folded before."""
         streams = self._part.streams
         await self._fold([name for name in streams if streams[name].state is not None], self._part.position, session)
         await self._fold([name for name in streams if streams[name].state is None], 0, session)
@@ -191,12 +195,15 @@ class _Mending:
                 of_kind = [row for row in rows if row[_STREAM].startswith(kind)]
                 for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
                     fold(kind, of_stream, streams[name])
-                    # The rows of these tables come from one event each and are repaired separately.
+                    # Rows that are computed from one event are repaired in `_facts`.
                     streams[name].spans, streams[name].rewards, streams[name].run.run_events = [], [], []
         _check_sound(Compared([streams[name] for name in names]))
 
     async def _find_holders(self, session: ReadSession) -> None:
-        """Add rollouts whose wrong rows contain a plan key that the correct row of another rollout needs."""
+        """Add the rollouts whose rows contain a plan key that the correct row of another rollout contains.
+
+        A plan key is a caller's key for a rollout. It is unique in the table, so the wrong row must be repaired too.
+        """
         streams = self._part.streams
         while True:
             states = [stream.state for stream in streams.values()]
@@ -243,13 +250,17 @@ class _Mending:
         wrong = {finding.key[0] for finding in self._part.findings if finding.table is core_tables.queue}
         places = {row[0]: row for row in queued}
         found = await scan.queue_at(self._dialect, session, sorted(wrong | places.keys()))
-        # A row at one of these places may belong to a rollout outside of this slice. It is then left out, unless the
-        # log assigns its place to this slice.
+        # A found row may belong to a rollout outside of this slice. Such a row is left out, unless the log gives its
+        # place in the queue to a rollout of this slice.
         live[core_tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
         return live
 
     async def _signals(self, session: ReadSession) -> None:
-        """Raise wrong span counters above the log, and correct wrong times of the watchdog's next checks."""
+        """Repair counters of span numbers, and the times of the watchdog's next checks.
+
+        A counter that is too low is raised at least to the greatest number in the log. The watchdog ends attempts that
+        have exceeded a time limit.
+        """
         dialect = self._dialect
         rollouts = {stream.key: stream for name, stream in self._part.streams.items() if name.startswith("rollout/")}
         if not rollouts:
@@ -283,7 +294,11 @@ class _Mending:
     # -- rows of single events -----------------------------------------------------------------------------------------
 
     async def _facts(self, session: ReadSession, next_position: int) -> None:
-        """Repair rows that come from one event. Such a row never changes, but a wrong row may already be gone."""
+        """Repair rows that are computed from one event.
+
+        The correct row never changes, so it is written without another comparison. A row that should not exist is
+        compared again before it is deleted.
+        """
         findings = [finding for finding in self._part.findings if finding.table in _OF_EVENTS]
         for finding in findings:
             if finding.expected is not None:
@@ -314,7 +329,7 @@ class _Mending:
                     self._mend(finding)
 
     async def _claimed(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
-        """Return the keys of all rewards that the events at some positions contain."""
+        """Return the keys of the rows of all rewards in the events at some positions."""
         claimed: set[tuple[Any, ...]] = set()
         for row in await scan.events_at(self._dialect, session, positions):
             event = log_queries.event_of(row)
@@ -332,13 +347,14 @@ class _Mending:
             self._inserts.setdefault(finding.table, {})[finding.key] = finding.expected
 
     async def _write(self, session: WriteSession) -> Counter[str]:
-        # All deletes come before all inserts, because rows may have exchanged unique values.
+        # All deletes come before all inserts, because a new row may need a unique value of a row that is deleted.
         deletes: dict[Table, list[Row]] = {table: list(keys) for table, keys in self._deletes.items()}
         if deletes:
             await session.write(Changes({}, {}, deletes))
         inserts: dict[Table, list[Row]] = {table: list(rows.values()) for table, rows in self._inserts.items()}
         if any(table is core_tables.queue for table in inserts):
-            # The row is at an old place of the queue, so processes that have read beyond it must start again.
+            # Processes remember up to which place they have read the queue. The new row may be before this place, and a
+            # new epoch makes the processes read the queue again from its beginning.
             epoch = (await session.fetch(self._dialect.sql(core_tables.queue_epoch.select()), {}))[0][1]
             self._upserts[core_tables.queue_epoch] = [(1, epoch + 1)]
         if inserts or self._upserts:

@@ -1,4 +1,8 @@
-"""Seals: the end of the log at one moment, stored in a file that the owner of the database cannot change."""
+"""Seals. A seal is a file with the id and the hash of the last commit of the log at one moment.
+
+Store a seal where a person who can change the database cannot change the seal. A later verification then shows whether
+the log still contains this commit.
+"""
 
 import os
 import time
@@ -15,7 +19,7 @@ from store.models import Seal
 
 
 async def head(dialect: Dialect, session: ReadSession, store_id: str) -> Seal:
-    """Return a seal of the current log."""
+    """Return a seal of the present log."""
     commit = await log_queries.last_commit(dialect, session)
     named = {} if commit is None else dict(zip(log_queries.COMMIT_COLUMNS, commit, strict=True))
     return Seal(
@@ -42,7 +46,7 @@ def write(seal: Seal, path: str | os.PathLike[str]) -> None:
             file.write(seal.model_dump_json(indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces a file that was created in between.
+        # Another process may have created the file by now. A rename would replace it; a link fails instead.
         os.link(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)

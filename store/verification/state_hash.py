@@ -1,8 +1,9 @@
-"""One hash over all projected rows. It is equal for the same commands at the same timestamps on every database.
+"""The state hash: one hash over the rows of all projections, which are the tables that are computed from the log.
 
-Positions, commit ids and some versions depend on the place of an event and not on its content, so they are left out. Of
-the queue and of a rollout's rewards, only the order counts. The row of an attempt whose claim was
-released is left out, because this attempt does not exist for readers.
+The same commands at the same timestamps give the same state hash on every database. For this purpose, some values are
+left out. Positions, commit ids and numbers of events are left out, because they depend on the place of an event in the
+log. Of the queue and of the rewards of a rollout, only the order counts. A released claim is a claim that was undone:
+the row of its attempt is left out, because reads do not return this attempt.
 """
 
 import hashlib
@@ -21,8 +22,9 @@ from store.db.tables import core as core_tables
 from store.models.enums import Frozen
 
 PARTS = 16
-"""The number of parts into which the rollouts are divided, large enough to keep all processes busy until the end."""
+"""The number of parts into which the rollouts are divided. With many parts, no process is idle for long at the end."""
 
+# Columns that are left out.
 _PLACES = frozenset(
     {
         "position",
@@ -41,12 +43,13 @@ _PLACES = frozenset(
         "retracted",
     }
 )
-# In these tables, `version` is the number of an event of the rollout. In other tables it counts replacements.
+# In the tables of runs and annotations, `version` is the number of an event and is left out too. In other tables,
+# `version` counts replacements.
 _PLACES_OF_RUNS = _PLACES | {"version"}
 
 
 class _Canon:
-    """The canonical text of a table's rows: JSON arrays of values in the order of the sorted column names."""
+    """Encoder of the rows of one table. Each row is a JSON array of values in the order of the sorted column names."""
 
     def __init__(self, table: Table) -> None:
         names = [str(column.name) for column in table.columns]
@@ -61,7 +64,7 @@ class _Canon:
         self._released = names.index("released_position") if "released_position" in names else None
 
     def text(self, rows: Sequence[Row]) -> bytes:
-        """Return the rows' texts, each followed by a comma."""
+        """Return the texts of the rows. A comma follows each text."""
         if self._released is not None:
             rows = [row for row in rows if row[self._released] is None]
         if not rows:
@@ -73,7 +76,7 @@ class _Canon:
 
 
 def _is_plain(values: Iterable[float | None]) -> bool:
-    """Return whether Python and every JSON library write these floats in the same way."""
+    """Return whether `orjson` certainly writes these floats in the same way as `repr`."""
     present = [value for value in values if value]
     return not present or (min(present) >= 1e-4 and max(present) < 1e16)
 
@@ -85,7 +88,7 @@ def _exact(value: Any) -> Any:
 _CANON = {table: _Canon(table) for table in core_tables.PROJECTIONS}
 
 
-# Tables whose rows are hashed in parts, like the rollouts to which they belong.
+# Tables whose rows belong to rollouts. Their rows are divided into the same parts as the rollouts.
 _CUT = frozenset(
     {
         core_tables.rollouts,
@@ -100,23 +103,27 @@ _first = itemgetter(0)
 
 
 class Hashed(Frozen):
-    """The hashes of some rows, in the form that processes exchange."""
+    """The hashes of some rows, as one process sends them to another process."""
 
     digests: dict[str, str]
-    """The hashes in hex, by table and part."""
+    """The hashes in hex, by the name of the table and the number of the part."""
     rows: dict[str, int]
-    """The numbers of rows by table."""
+    """The numbers of rows, by the name of the table."""
 
 
 class StateHash:
-    """The state hash. The rows of each table are added in the order of its key, those of the queue in queue order.
+    """The state hash. The caller must add the rows of each table in the order of the primary key.
 
     Rows that belong to rollouts are hashed in parts, so that several processes can share the work. The result is a hash
     over the hashes of all parts.
     """
 
     def __init__(self, cuts: Sequence[str]) -> None:
-        """Begin before the first row; `cuts` are the ids at which the rollouts are divided."""
+        """Begin before the first row.
+
+        Args:
+            cuts: the sorted ids of the rollouts that are the last rollouts of their parts.
+        """
         self._cuts = cuts
         self._hashers: dict[str, Any] = {}
         self._digests: dict[str, str] = {}
@@ -128,7 +135,7 @@ class StateHash:
         for part, of_part in self._parts(table, rows):
             text = _CANON[table].text(of_part)
             if text:
-                # A part with only released claims is hashed like a part without rows.
+                # If all rows of a part are left out, the part has no hash, like a part without rows.
                 self._hashers.setdefault(f"{table.name} {part}", hashlib.sha256()).update(text)
 
     def _parts(self, table: Table, rows: Sequence[Row]) -> Iterator[tuple[int, Sequence[Row]]]:
@@ -142,17 +149,17 @@ class StateHash:
             start = end
 
     def take(self, others: Hashed) -> None:
-        """Add complete parts that another process has hashed."""
+        """Add the hashes of parts that another process has hashed completely."""
         self._digests.update(others.digests)
         self._rows.update(others.rows)
 
     def found(self) -> Hashed:
-        """Return the hashes of all rows so far."""
+        """Return the hashes of all rows that were added up to now."""
         digests = {name: hasher.hexdigest() for name, hasher in self._hashers.items()}
         return Hashed(digests={**self._digests, **digests}, rows=dict(self._rows))
 
     def hexdigest(self) -> str:
-        """Return the hash over all tables."""
+        """Return the state hash, in hex."""
         digests, whole = self.found().digests, hashlib.sha256()
         for table in core_tables.PROJECTIONS:
             whole.update(f"{table.name}:{','.join(_CANON[table].names)}\0".encode())
@@ -163,14 +170,14 @@ class StateHash:
 
 
 def cuts_in(ids: Sequence[str]) -> list[str]:
-    """Return those of the sorted rollout ids after which a new part begins."""
+    """Return the ids, among the sorted rollout ids, after which a new part begins."""
     return [ids[place] for place in _places(len(ids))]
 
 
 async def cuts(dialect: Dialect, session: ReadSession) -> list[str]:
     """Return the rollout ids after which a new part begins.
 
-    They depend only on the rows, like the state hash itself.
+    The ids depend only on the rows of the table, because the state hash must depend on nothing else.
     """
     key = core_tables.rollouts.c.rollout_id
     places = _places(await scan.count(dialect, session, core_tables.rollouts))
@@ -182,7 +189,7 @@ def _places(count: int) -> list[int]:
 
 
 async def state_hash(dialect: Dialect, session: ReadSession) -> str:
-    """Return the state hash of all projected rows; the session must be a snapshot."""
+    """Return the state hash of all rows of the projections. The session must be a snapshot."""
     found = StateHash(await cuts(dialect, session))
     for table in core_tables.PROJECTIONS:
         async for rows in scan.all_rows(dialect, session, table):

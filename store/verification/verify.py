@@ -1,6 +1,10 @@
-"""Check, in one snapshot, that the log is complete and that every table is equal to the fold of the log.
+"""Check, in one snapshot of the database, that the log is complete and that the tables agree with it.
 
-For a long log, other processes compare ranges of streams. A range with a difference is compared again in this process.
+A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. To fold a stream
+means to compute the table rows that follow from its events. A projection is a table with rows that are so computed.
+
+For a long log, other processes (the team) compare ranges of streams. If another process finds a difference in a range,
+this process compares the range again and reports the difference.
 """
 
 import time
@@ -20,16 +24,16 @@ from store.verification.pool import Compare, Team, Walk
 
 
 class Proof:
-    """One comparison of all streams with all tables. Its counts are complete when `run` has ended."""
+    """One comparison of all streams with all tables. Its attributes are complete when `run` has ended."""
 
     def __init__(self, dialect: Dialect, session: ReadSession, team: Team, calls: Calls) -> None:
         """Begin before the first stream.
 
         Args:
             dialect: the database.
-            session: a session that reads a snapshot with the same state as the team.
+            session: a session that reads a snapshot. The processes of the team must read the same state.
             team: the processes that do a part of the work.
-            calls: returns the number of calls so far, which shows whether the store is in use.
+            calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
         """
         self._dialect = dialect
         self._session = session
@@ -40,13 +44,17 @@ class Proof:
         self.rows: dict[str, int] = {}
         """The number of rows of each projection."""
         self.state_hash = ""
+        """A hash over all rows of the projections."""
 
     async def run(self) -> AsyncIterator[Compared]:
-        """Yield the results in the order of the streams; with a team, only results with a difference."""
+        """Compare all streams, and yield results in the order of the streams.
+
+        For a range that the team has compared without a difference, nothing is yielded.
+        """
         cuts = await state_hash.cuts(self._dialect, self._session)
         found = state_hash.StateHash(cuts)
         stretches = _cut(cuts) if len(self._team) else STRETCHES
-        # Ranges that cannot be divided come first, since they may take longest.
+        # Only the range of rollouts was divided. The other ranges may take longest, so they are begun first.
         begun = sorted(stretches, key=lambda stretch: stretch.prefix == "rollout/")
         elsewhere = {stretch: self._team.begin(Compare(stretch=stretch, cuts=cuts)) for stretch in begun}
         async for rows in scan.all_rows(self._dialect, self._session, core_tables.queue):
@@ -70,7 +78,7 @@ class Proof:
 
 
 def _cut(cuts: Sequence[str]) -> list[StreamRange]:
-    """Return ranges that together contain every stream, with the rollouts divided into several ranges."""
+    """Return ranges that together contain every stream. The rollouts are divided into several ranges."""
     found: list[StreamRange] = []
     for stretch in STRETCHES:
         places = cuts if stretch.prefix == "rollout/" else ()
@@ -80,13 +88,15 @@ def _cut(cuts: Sequence[str]) -> list[StreamRange]:
 
 
 async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls) -> VerifyReport:
-    """Verify the whole partition in one snapshot and return a report; SQLite's write-ahead log grows during this time.
+    """Verify the whole store in one snapshot of the database, and return a report.
+
+    While the snapshot is open, SQLite cannot shorten its write-ahead log, so this file grows with each write.
 
     Args:
         dialect: the database.
-        store_id: the store's id.
-        seal: a seal from an earlier moment; the log must still contain its commit.
-        calls: returns the number of calls so far, which shows whether the store is in use.
+        store_id: the id of the store.
+        seal: the end of the log at an earlier moment. Verification checks that the log still contains its commit.
+        calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
     """
     started = time.monotonic()
     async with dialect.read() as session:
@@ -136,7 +146,7 @@ async def _guards(dialect: Dialect, session: ReadSession, differences: Differenc
 async def _sequences(
     dialect: Dialect, session: ReadSession, commit_id: int, position: int, differences: Differences
 ) -> None:
-    """Report sequences whose last number is below that of the log, so that they would return a number twice."""
+    """Report the database's sequences for commit ids and positions if their next numbers are already in the log."""
     statement = dialect.last_numbers()
     if statement is None or not commit_id:
         return
