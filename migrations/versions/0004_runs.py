@@ -1,9 +1,10 @@
 """Add runs: their events, forks, checkpoints and artifacts, the head of a rollout, and blobs.
 
-A rollout is a task for an agent, and a run is the execution of a rollout in one or more attempts. A span is a recorded
-step of an attempt, and a node is the part of the agent that executed the step. A fork starts an attempt that builds on
-an earlier attempt. The head is the attempt whose history counts as the current history of the rollout. Blobs store
-values that occur repeatedly only once. A projection is a table whose rows are computed from the events of the log.
+A rollout is a task for an agent, and a run is the execution of a rollout in one or more attempts. A node is a step of
+the run, such as one agent. A span is a recorded operation of an attempt, and may belong to a node. A fork starts an
+attempt that builds on an earlier attempt. The head is the attempt whose history counts as the current history of the
+rollout. A blob is a large value that is stored only once. A projection is a table whose rows are computed from the
+events of the log.
 """
 
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ _HEAD_BEFORE = "CASE WHEN sequence_id > 1 THEN sequence_id - 1 END"
 
 
 def upgrade() -> None:
-    """Add the tables of runs, and insert a row into `run_events` for each stored span that has a node."""
+    """Add the tables of runs, and insert a row into `run_events` for each stored span that belongs to a node."""
     if op.get_bind().dialect.name == "postgresql":
         _widen_on_postgres()
     else:

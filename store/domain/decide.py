@@ -2,8 +2,8 @@
 
 A rollout is a task for an agent. It waits in a queue until a worker claims it. An attempt is one execution of a
 rollout, and a span is one recorded step of an attempt. Each change is an event in a log: `fact` is the content of the
-event, `position` its place in the log, `actor` the caller, and `cause` the position of the event that led to it. The
-stream of a rollout contains the events of the rollout.
+event, `position` its place in the log, `actor` the caller, and `cause` the position of an earlier event that led to
+this event. The stream of a rollout contains the events of the rollout.
 
 A batch is a group of commands that are committed together. The working set of a batch contains the loaded states, which
 the commands change one after another. Each item of a command gets its own timestamp: `tick` begins the next one.
@@ -364,7 +364,7 @@ def _report(
     overdue: retry.Overdue | None = None,
     error: Json | None = None,
 ) -> Event | None:
-    """Set the status of an attempt. `succeeded` and `failed` also set the end time, even if the attempt had one."""
+    """Set the status of an attempt. `succeeded` and `failed` also set the end time, even if it was set before."""
     if attempt.status == to and to not in ENDED_ATTEMPT and error is None:
         return None
     fact = AttemptStatusChanged(

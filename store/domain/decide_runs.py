@@ -1,9 +1,9 @@
 """Decide which events are recorded for the events of a run, for forks, and for moves of the head.
 
 A rollout is a task for an agent. A run is the execution of a rollout in one or more attempts. The stream of a rollout
-contains its events, and the version of an event is its number in this stream. A fork starts an attempt that builds on
-an earlier attempt, its base, and repeats a part of the work. The view of an attempt contains the events that count as
-its history, including events of its base. The head of a rollout is the attempt whose view is the view of the rollout.
+contains its events, and the version of an event is its number in this stream. A fork starts an attempt that continues
+or repeats the work of an earlier attempt, its base. The view of an attempt contains the events that count as its
+history, including events of the base. The head of a rollout is the attempt whose view is the view of the rollout.
 A blob is a large value that is stored once under its hash.
 
 The working set contains the loaded states, which decisions read and change.

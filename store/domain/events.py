@@ -105,7 +105,7 @@ class AttemptStarted:
     worker_id: str | None = None
     resources_version: int | None = None
     owner: Json | None = None
-    """The process that executes the attempt: `host`, `pid`, and `started`, its start in microseconds."""
+    """The process that executes the attempt, as `host`, `pid` and `started` (the start of the process, in µs)."""
 
 
 @dataclass(slots=True)

@@ -60,7 +60,10 @@ def judge(rollout: RolloutState, now: int) -> Overdue | None:
 
 
 def check_at(rollout: RolloutState) -> int | None:
-    """Return the time after which the latest attempt exceeds a limit; None if it cannot exceed one."""
+    """Return the time after which the latest attempt exceeds a limit.
+
+    Return None if the attempt has no limit, or if the rollout is not active.
+    """
     attempt = rollout.latest
     if rollout.status not in ACTIVE or attempt is None:
         return None

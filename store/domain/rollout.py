@@ -4,10 +4,10 @@ A rollout is a task for an agent, and an attempt is one execution of it. The str
 the rollout. The version of an event is its number in the stream, and its position is its place in the whole log.
 
 A fork starts an attempt that builds on an earlier attempt, its base. A re-run is a fork that repeats a part of the
-work, and its attempts have the number `rerun_seq`. The view of an attempt contains the events that count as its
-history: its own, and those of its base that no mask of the fork hides. The head of a rollout is the attempt whose view
-is the view of the rollout. To release a claim means to undo it; the attempt that the claim started then no longer
-counts.
+work. `rerun_seq` is the number of the re-run to which an attempt belongs. The view of an attempt contains the attempt's
+own events and, from the view of the base, the events that no mask of the fork hides. The head of a rollout is the
+attempt whose view is the view of the rollout. To release a claim means to undo the claim. The attempt that the claim
+started then no longer counts.
 """
 
 from collections.abc import Callable

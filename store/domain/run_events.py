@@ -5,8 +5,8 @@ run into phases. A phase is executed for a scope, which is a subject such as a t
 as one agent, and may be executed several times.
 
 A fork starts an attempt that builds on an earlier attempt, its base. The masks of a fork select events of the base that
-the new attempt hides. The view of an attempt contains its own events, and the events of its base that are not hidden.
-The head of a rollout is the attempt whose view is the view of the rollout.
+the new attempt hides. The view of an attempt contains the attempt's own events and, from the view of the base, the
+events that are not hidden. The head of a rollout is the attempt whose view is the view of the rollout.
 
 The events of a rollout form its stream, and the version of an event is its number in the stream. A blob is a large
 value that is stored once under its hash. The body of an event contains the data of users.

@@ -38,12 +38,14 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class KeptWrite:
-    """A write that was saved and neither replaced nor deleted. The positions are those of its event and of its body."""
+    """A write that was saved and neither replaced nor deleted."""
 
     channel: str
     task_path: str
     position: int
+    """The position of the event that saved the write."""
     body_position: int
+    """The position of the event whose body contains the write. For a copy, it is an event of another thread."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,15 @@
 """Reads of the store's state at a past moment of the log.
 
-A row that has not changed since that moment is returned as it is. A row that was added later did not exist. A row that
-has changed is folded: it is computed from the events of its stream up to the moment. Signals (heartbeats) are not in
-the log, so they are null in the result. A read consists of several statements, so its session must be a snapshot.
+A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one recorded operation of an
+attempt. A stream contains the events of one rollout, worker or set of resources. The position of an event is its place
+in the log. A moment is given by the position of the last event before it (`until`).
+
+A row that has not changed since the moment is returned as it is. A row that was added later is not returned. A row that
+has changed is folded, which means that it is computed from the events of its stream up to the moment. Signals
+(heartbeats) are not in the log, so they are null in the result.
+
+The functions execute several statements, so the session must be a snapshot. The rows that they return also contain the
+bodies (stored payload) of events.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,15 +61,16 @@ _ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
 
 
 async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
-    """Return the position of the last event to include; 0 means that there is none.
+    """Return the position of the last event that a read at a moment includes; 0 if the read includes no event.
 
-    A read includes all events of a call or none, so a position between the events of a call means the moment before it.
+    A read includes either all events of a call or none of them. If `as_at` is the position of an event of a call, and
+    the call has later events, the moment is before the call.
 
     Args:
         dialect: the database.
-        session: a connection to it.
-        as_at: the position of an event, or an aware datetime, which includes all commits recorded until then. A moment
-            after the end of the log means its end.
+        session: a session that reads a snapshot of the database.
+        as_at: the position of an event, or a datetime with a time zone. A datetime includes all commits that were
+            recorded up to this time. A moment after the end of the log means the end of the log.
 
     Raises:
         Invalid: `as_at` is a naive datetime, a float, a negative position, or of another type.
@@ -90,7 +98,7 @@ async def _whole_commands(dialect: Dialect, session: ReadSession, position: int)
 
 
 def _command(row: Row) -> tuple[int, int]:
-    """Return the command that recorded a row of `events`: the commit and the ordinal of the command in it."""
+    """Return the command that recorded a row of `events`: the id of the commit, and the index of the command in it."""
     return row[1], row[4]
 
 
@@ -98,7 +106,7 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
     """Return the log position of the event that has the given number in a rollout's stream.
 
     Raises:
-        Invalid: the rollout has no event of this number.
+        Invalid: the rollout has no event with this number.
     """
     arguments.event_number(number)
     if 0 < number < 2**62:
@@ -116,17 +124,20 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
 
 @dataclass(frozen=True, slots=True)
 class _Kind(Generic[State]):
-    """A table whose rows are folded from their streams."""
+    """A table whose rows can be folded from their streams."""
 
     noun: Noun
+    """The fields of the table that queries can use."""
     key: str
+    """The name of the column with the id."""
     prefix: str
+    """The beginning of the name of a stream, before the id."""
     columns: tuple[str, ...]
     evolve: Callable[[State | None, Event], State]
     row: Callable[[State], Row]
 
     def values(self, row: Row) -> Values:
-        """Return a row as a dict by column name; signals are null."""
+        """Return a row as a dict by column name. The values of signals are None."""
         signals = dict.fromkeys(field.column for field in self.noun.fields.values())
         return signals | dict(zip(self.columns, row, strict=False))
 
@@ -150,7 +161,7 @@ _WORKERS: _Kind[WorkerState] = _Kind(
 async def _folded(
     dialect: Dialect, session: ReadSession, kind: _Kind[State], keys: Sequence[str], until: int
 ) -> dict[str, State]:
-    """Return the states of some streams at a position."""
+    """Return the states of some streams at the moment `until`, by id."""
     states: dict[str, State] = {}
     for start in range(0, len(keys), _STREAMS_AT_ONCE):
         streams = [kind.prefix + key for key in keys[start : start + _STREAMS_AT_ONCE]]
@@ -165,7 +176,10 @@ async def _folded(
 async def _state(
     dialect: Dialect, session: ReadSession, kind: _Kind[State], row: Row | None, until: int
 ) -> State | Row | None:
-    """Return the row if it has not changed since a position, else its state at that time; None if it did not exist."""
+    """Return the row if it has not changed since the moment `until`, or else the folded state.
+
+    Return None if the row did not exist at that moment.
+    """
     if row is None or row[kind.columns.index("first_position")] > until:
         return None
     if row[kind.columns.index("last_position")] <= until:
@@ -178,13 +192,14 @@ async def _state(
 
 @dataclass(slots=True)
 class _Found(Generic[State]):
-    """The matches of a query at a past position."""
+    """The result of a query at a past moment."""
 
     keys: list[str]
-    """The keys of the page, in order."""
+    """The ids of the rows on the requested page, in order."""
     total: int
+    """The number of rows that match, on all pages."""
     states: dict[str, State]
-    """The states, at that position, of all rows that have changed since, by key."""
+    """The states at the moment, by id, of all rows that have changed since the moment."""
 
 
 async def _find(
@@ -213,7 +228,7 @@ async def _find(
 
 
 def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Select[Any]:
-    """Select unchanged rows that match, and all changed rows that may have matched at that moment."""
+    """Select the rows that match and have not changed since the moment, and all changed rows that may have matched."""
     table = kind.noun.table.c
     columns: dict[str, ColumnElement[Any]] = dict(table)
     until = bindparam("until", type_=BigInteger)
@@ -234,7 +249,7 @@ def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Selec
 def _id_conditions(
     dialect: Dialect, kind: _Kind[Any], query: FilterQuery, columns: Mapping[str, ColumnElement[Any]]
 ) -> ColumnElement[bool]:
-    """Return the conditions of a query that do not depend on time: the conditions on ids."""
+    """Return the conditions of a query on the id, because an id never changes. Changed rows must meet them too."""
     terms = [
         filters.term(dialect, query, index, columns)
         for index, condition in enumerate(query.conditions)
@@ -266,10 +281,10 @@ def _unchanged(found: _Found[Any]) -> list[str]:
 async def rollouts(
     dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the rollouts at a position, with rows like those of `pages.rollouts`.
+    """Return a page of the rollouts at the moment `until`, with rows like those of `pages.rollouts`.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` rows changed since that position.
+        PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
     found = await _find(dialect, session, _ROLLOUTS, query, until)
     made = await pages.rollouts_by_id(
@@ -282,7 +297,7 @@ async def rollouts(
 
 
 async def rollout(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
-    """Return a rollout at a position, as a row like that of `pages.rollout`."""
+    """Return a rollout at the moment `until`, as a row like that of `pages.rollout`; None if it did not exist."""
     row = await pages.rollout(dialect, session, rollout_id)
     then = await _state(dialect, session, _ROLLOUTS, row, until)
     if isinstance(then, RolloutState):
@@ -323,7 +338,7 @@ async def _bodies(
 async def attempts(
     dialect: Dialect, session: ReadSession, rollout_id: str, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of a rollout's attempts at a position, with rows like those of `pages.attempts`."""
+    """Return a page of a rollout's attempts at the moment `until`, with rows like those of `pages.attempts`."""
     found = await _attempts(dialect, session, rollout_id, until)
     values: list[Values] = [dict(zip(ATTEMPT_COLUMNS, row, strict=False)) | {"": row} for row in found]
     arranged = filters.arranged(query, values)
@@ -331,7 +346,10 @@ async def attempts(
 
 
 async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
-    """Return a rollout's latest attempt at a position, as a row like that of `pages.latest_attempt`."""
+    """Return the latest attempt of a rollout at the moment `until`, as a row like that of `pages.latest_attempt`.
+
+    Return None if the rollout did not exist or had no attempt.
+    """
     found = await _attempts(dialect, session, rollout_id, until)
     by_number = ATTEMPT_COLUMNS.index("sequence_id")
     return max(found, key=lambda row: row[by_number], default=None)
@@ -364,7 +382,10 @@ async def spans(
     *,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans at a position, with the rows and the arguments of `pages.spans`."""
+    """Return a page of a rollout's spans at the moment `until`, with rows like those of `pages.spans`.
+
+    The other arguments are those of `pages.spans`.
+    """
     if attempt_id == "latest":
         latest = await latest_attempt(dialect, session, rollout_id, until)
         if latest is None:
@@ -379,10 +400,10 @@ async def spans(
 async def resources(
     dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the resources at a position, with rows like those of `pages.resources`.
+    """Return a page of the resources at the moment `until`, with rows like those of `pages.resources`.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` rows changed since that position.
+        PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
     found = await _find(dialect, session, _RESOURCES, query, until)
     made = await pages.resources_by_ids(dialect, session, _unchanged(found), make)
@@ -393,7 +414,10 @@ async def resources(
 
 
 async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str, until: int) -> Row | None:
-    """Return resources at a position, as a row like that of `pages.resources_by_id`."""
+    """Return the resources with an id at the moment `until`, as a row like that of `pages.resources_by_id`.
+
+    Return None if they did not exist.
+    """
     row = await pages.resources_by_id(dialect, session, resources_id)
     then = await _state(dialect, session, _RESOURCES, row, until)
     if isinstance(then, ResourcesState):
@@ -402,10 +426,12 @@ async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: 
 
 
 async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -> Row | None:
-    """Return the latest resources at a position, as a row like that of `pages.latest_resources`.
+    """Return the latest resources at the moment `until`, as a row like that of `pages.latest_resources`.
+
+    Return None if there were no resources.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` resources changed since that position.
+        PastUnavailable: more than `FOLD_LIMIT` resources have changed since that moment.
     """
     table = core_tables.resources.c
     moment_param = bindparam("until", type_=BigInteger)
@@ -438,10 +464,10 @@ async def _wide_resources(dialect: Dialect, session: ReadSession, states: Sequen
 async def workers(
     dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
-    """Return a page of the workers at a position, with rows like those of `pages.workers`.
+    """Return a page of the workers at the moment `until`, with rows like those of `pages.workers`.
 
     Raises:
-        PastUnavailable: more than `FOLD_LIMIT` rows changed since that position.
+        PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
     found = await _find(dialect, session, _WORKERS, query, until)
     made = await pages.workers_by_id(
@@ -456,7 +482,7 @@ async def workers(
 
 
 async def worker(dialect: Dialect, session: ReadSession, worker_id: str, until: int) -> Row | None:
-    """Return a worker at a position, as a row like that of `pages.worker`."""
+    """Return a worker at the moment `until`, as a row like that of `pages.worker`; None if it did not exist."""
     row = await pages.worker(dialect, session, worker_id)
     then = await _state(dialect, session, _WORKERS, row, until)
     if isinstance(then, WorkerState):
@@ -472,11 +498,12 @@ def _worker_without_signals(row: Row) -> Wide:
 
 
 async def totals(dialect: Dialect, session: ReadSession, until: int) -> tuple[int, ...]:
-    """Return the totals of the log at a position, in the order of `pages.TOTALS`."""
+    """Return the totals at the moment `until`, such as the number of all events, in the order of `pages.TOTALS`."""
     commit = await log_queries.commit_at(dialect, session, until)
     last = log_queries.COMMIT_COLUMNS.index("last_position")
     if commit is not None and commit[last] > until:
-        # Totals are stored per commit. If the last commit continues after the position, its events are counted.
+        # Each commit stores the totals at its end. If the last commit ends after the moment, the totals of the commit
+        # before are read, and the events between this commit and the moment are counted.
         commit = await log_queries.last_commit(dialect, session, commit[0] - 1)
     counted = log_queries.totals_of(commit)
     after = 0 if commit is None else commit[last]

@@ -1,7 +1,12 @@
-"""Loader of the working set of a batch: rows become states, cached states are reused, taken ids are replaced.
+"""Loader of the working set of a batch. It reads rows as states, reuses cached states, and replaces ids that exist.
 
-A batch is a group of commands that are committed together. Its working set contains the states that the commands need.
-A draw assigns the next span number of a rollout.
+A batch is a group of commands that are committed together. The working set of a batch contains the states that the
+commands need, and a load request lists these states before they are loaded.
+
+A rollout is a task for an agent, which waits in a queue until a command claims it. An attempt is one execution of a
+rollout, and a span is one recorded operation of an attempt. The spans of a rollout have numbers. To draw a number means
+to assign the next number. An event in the log reserves a block of numbers, and a counter contains the last number that
+was drawn or recorded. A sweep is a command that ends attempts which have exceeded a time limit.
 """
 
 import heapq
@@ -67,11 +72,15 @@ _REQUESTABLE = (
 )
 _requested = attrgetter(*_REQUESTABLE)
 DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
-"""Commands with generated ids."""
+"""The types of commands that contain ids which the store generated."""
 
 
 class Loader:
-    """Loader of the rows that batches need. It remembers up to which position the queue was consumed."""
+    """Loader of the rows that batches need.
+
+    It remembers a position (the watermark) up to which the queue is empty, so that a read of the queue can begin there.
+    The epoch of the queue changes when a rollout returns to an earlier position.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -82,7 +91,13 @@ class Loader:
         self._epoch = -1
 
     async def load(self, session: WriteSession, tail: Tail, commands: Sequence[Command]) -> WorkingSet:
-        """Return the working set in which these commands are decided."""
+        """Return the working set for a batch.
+
+        Args:
+            session: the session of the batch's transaction.
+            tail: the end of the log.
+            commands: the commands of the batch.
+        """
         request = LoadRequest()
         for command in commands:
             command.request_rows(request)
@@ -92,11 +107,11 @@ class Loader:
             request.bodies_of |= request.joiners
             request.metadata_of |= request.joiners
         if request.due:
-            # A sweep also checks rollouts that earlier commands of the batch have changed, so it needs their workers.
+            # A sweep also checks rollouts that earlier commands of the batch have changed, so the workers of these
+            # rollouts are loaded too.
             request.worked |= request.rollouts
         if tail.queue_epoch != self._epoch:
-            # A rollout was returned to an earlier place in the queue, so waiting rollouts may be before the remembered
-            # position.
+            # A rollout has returned to an earlier position in the queue, which may be before the watermark.
             self._watermark, self._epoch = 0, tail.queue_epoch
         working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
         if not tail.is_ours:
@@ -113,21 +128,28 @@ class Loader:
         return working_set
 
     async def _load_due(self, session: WriteSession, working_set: WorkingSet, *, may_be_claimed: bool) -> None:
-        """Load the rollouts that a sweep checks."""
+        """Load the rollouts whose ids are in `working_set.due`, which a sweep checks."""
         again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
         if may_be_claimed:
             # Rollouts that the sweep requeues may be claimed in this batch, and a claim returns their payload.
             again.bodies_of, again.metadata_of = set(again.rollouts), set(again.rollouts)
         self.cache.fill_in(again, working_set)
         await self._round(session, again, working_set, 0)
-        # Rows of signals (heartbeats) are not part of the log, so the rollout of such a row may be missing.
+        # The table of due times is not computed from the log. So a row of this table may belong to a rollout that does
+        # not exist.
         working_set.due = [rollout_id for rollout_id in working_set.due if rollout_id in working_set.rollouts]
 
     async def _load_for_draws(self, session: WriteSession, draws: Mapping[str, int], working_set: WorkingSet) -> None:
-        """Load what is needed to draw span numbers beyond the reserved blocks, given the number of draws by rollout.
+        """Load what is needed to draw span numbers beyond the reserved blocks.
 
-        If a rollout has no counter, or one that was written without a search for reservations, an earlier counter may
-        have been lost. Its numbers then continue after every number that the log contains.
+        If a rollout has no counter, or if the row of the counter does not contain the last reserved number, an earlier
+        counter may have been lost. Then the log is searched for recorded and reserved numbers of the rollout, and the
+        next number is greater than all of them.
+
+        Args:
+            session: the session of the batch's transaction.
+            draws: the number of draws for each rollout.
+            working_set: the loaded states, which the function completes.
         """
         counters, reserved = working_set.counters, working_set.reserved
         exceeding = {each for each, drawn in draws.items() if counters.get(each, 0) + drawn > reserved.get(each, 0)}
@@ -151,12 +173,12 @@ class Loader:
                 counters[rollout_id] = last
 
     async def more_heads(self, session: WriteSession, working_set: WorkingSet, wanted: int) -> None:
-        """Load the next rows of the queue after the loaded ones."""
+        """Load the next `wanted` rows of the queue, after the loaded rows."""
         loaded = await self._round(session, LoadRequest(), working_set, wanted, beyond=working_set.heads_until)
         self._take(loaded["heads"], working_set, wanted)
 
     def forget(self) -> None:
-        """Clear the cache, and start again at the head of the queue."""
+        """Clear the cache, and read the queue from its beginning next time."""
         self.cache.clear()
         self._epoch = -1
 
@@ -207,21 +229,21 @@ class Loader:
 
 
 class StateCache:
-    """Cache of the states from the last batches, valid as long as no other connection writes.
+    """Cache of the states from the last batches. It is valid as long as no other connection writes.
 
-    A rollout often changes a dozen times within moments, so its rows are not read again after each write. The database
-    shows whether another connection has written; if so, the cache is cleared. It contains only existing objects. If an
-    object is not in the cache, the database must be read.
+    A rollout often changes several times within a second. The cache saves reading its rows again for each change. The
+    database shows whether another connection has written, and the loader then clears the cache. A rollout, worker or
+    other object that is not in the cache may still exist, so it must be read from the database.
     """
 
     def __init__(self) -> None:
         self._rollouts: dict[str, RolloutState] = {}
         self._spans: dict[str, set[SpanKey]] = {}
-        """The keys of all spans of a rollout, for some of the cached rollouts."""
+        """For some of the cached rollouts, the keys of all spans of the rollout."""
         self._span_count = 0
         self._counters: dict[str, int] = {}
         self._reserved: dict[str, int] = {}
-        """The greatest reserved span numbers, also of rollouts that have no counter yet."""
+        """The greatest reserved span number by rollout. The rollout may have no counter yet."""
         self._workers: dict[str, WorkerState] = {}
         self._signals: dict[str, WorkerSignals] = {}
         self._resources: dict[str, ResourcesState] = {}
@@ -240,8 +262,8 @@ class StateCache:
         ):
             self.clear()
         for rollout_id, state in working_set.rollouts.items():
-            # Ended rollouts rarely change again. A call may refer to any attempt, so a state is cached only with all of
-            # its attempts.
+            # A rollout that has ended rarely changes again, so it is not cached. A command may refer to any attempt, so
+            # a rollout is cached only if all of its attempts are loaded.
             at_hand = sum(attempt.released_position is None for attempt in state.attempts.values())
             if state.status not in TERMINAL and at_hand == state.attempt_count:
                 self._rollouts[rollout_id] = state
@@ -262,7 +284,7 @@ class StateCache:
             if len(known) != self._rollouts[rollout_id].spans:
                 # The rollout has other spans, which were not loaded.
                 self._span_count -= len(self._spans.pop(rollout_id))
-        # The working set also has counters of rollouts that were not loaded, and these are cached too.
+        # The working set also contains counters of rollouts that were not loaded. They are cached too.
         self._counters.update(working_set.counters)
         self._reserved.update(working_set.reserved)
         self._workers.update(working_set.workers)
@@ -272,14 +294,15 @@ class StateCache:
             self._latest_resources = working_set.latest_resources
 
     def fill_in(self, request: LoadRequest, working_set: WorkingSet) -> None:
-        """Copy cached rows into a working set, and remove them from the load request."""
+        """Add cached states to a working set, and remove these states from the load request."""
         for rollout_id in request.rollouts & self._rollouts.keys():
             state = working_set.rollouts[rollout_id] = self._rollouts[rollout_id]
             request.rollouts.discard(rollout_id)
             if state.labels is not None:
                 request.labelled.discard(rollout_id)
             if state.resources_id is not None:
-                # The current version of the resources is not part of the rollout's state, so it is requested.
+                # A new attempt records the present version of the rollout's resources. This version is not part of the
+                # rollout's state, so the resources are requested.
                 request.resources.add(state.resources_id)
             if rollout_id in request.worked:
                 request.worked.discard(rollout_id)
@@ -358,7 +381,8 @@ def _fill_rollouts(working_set: WorkingSet, found: Sequence[Row]) -> None:
     width = len(ROLLOUT_COLUMNS)
     for row in found:
         state = rollout_projection.rollout_state(row)
-        # A state that is present came from the cache, the first round or a change in this batch, so it stays.
+        # If the working set contains a state of this rollout, that state is the newer one. It came from the cache, an
+        # earlier query, or a change in this batch.
         working_set.rollouts.setdefault(state.rollout_id, state)
         if state.plan_key is not None:
             working_set.plan_keys[state.plan_key] = state.rollout_id
@@ -395,9 +419,10 @@ def _fill_workers(working_set: WorkingSet, found: Sequence[Row]) -> None:
 
 
 def redraw_taken(commands: Sequence[Command], working_set: WorkingSet) -> bool:
-    """Replace each generated id that exists in the store or twice in the batch; return whether any was replaced.
+    """Replace each generated id that exists in the store, and each rollout id that occurs twice in the batch.
 
-    The replacements may exist too, so the caller loads the working set and calls this function again.
+    Return whether an id was replaced. A new id may exist too, so the caller must then load the working set again and
+    repeat the call.
     """
     redrawn = False
     taken = working_set.taken | working_set.rollouts.keys()

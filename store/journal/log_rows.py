@@ -1,6 +1,9 @@
 """Rows of the log: events, their bodies and the commit, with the hash chain over commits.
 
-The chain reveals changes to past commits. Its byte format is fixed.
+The body of an event contains its payload. A blob is a large value that is stored once under its hash. The hash of a
+commit covers the hash of the commit before, so a change of a past commit can be detected. The byte format of the hash
+chain must not change. The running totals of a commit count all events, attempts, bytes of bodies and so on up to this
+commit.
 """
 
 import hashlib
@@ -22,11 +25,11 @@ _FOUR = struct.Struct(">4q")
 _int = struct.Struct(">q").pack
 _two = struct.Struct(">qq").pack
 _length = struct.Struct(">I").pack
-# Adjacent values are packed in one call, because a call costs as much as the packing.
+# Adjacent values are packed in one call, because each call takes about as long as the packing itself.
 _int_and_length = struct.Struct(">qI").pack
 _two_and_length = struct.Struct(">qqI").pack
 
-# Type of event → index of the running total in `commits` that it increases.
+# For each type of event, the index of the running total that an event of this type increases.
 _COUNTED = {
     "rollout.enqueued": 1,
     "rollout.started": 1,
@@ -42,10 +45,10 @@ EventRow = Sequence[Any]
 
 
 def event_digest(row: EventRow) -> bytes:
-    """Return SHA-256 over position, stream, version, command, type, shape, at, actor, cause, data, body_hash.
+    """Return SHA-256 over position, stream, version, command, type, shape, at, actor, cause, data and body_hash.
 
-    An integer is encoded as a big-endian int64, text or bytes as a u32 length and the bytes, and null as the length 2³²
-    - 1.
+    An integer is encoded as a big-endian int64. Text and bytes are encoded as a u32 length and the bytes. Null is
+    encoded as the length 2**32 - 1.
     """
     position, _, stream, version, command, type_, shape, at, actor, cause, data, body_hash = row
     stream, type_, data = stream.encode(), type_.encode(), data.encode()
@@ -69,16 +72,20 @@ def event_digest(row: EventRow) -> bytes:
 
 
 def link(previous: bytes, commit_id: int, first: int, last: int, recorded_at: int, digests: Iterable[bytes]) -> bytes:
-    """Return the chain hash of a commit:
+    """Return the chain hash of a commit.
 
-    SHA-256 over the previous hash, its numbers, and its events' digests in order.
+    It is SHA-256 over the chain hash of the commit before, the numbers of this commit, and the digests of its events in
+    the order of the log.
     """
     head = previous + _FOUR.pack(commit_id, first, last, recorded_at)
     return hashlib.sha256(head + b"".join(digests)).digest()
 
 
 def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tuple[int, ...]:
-    """Return the running totals after these events, each given as (type, size of its body before compression)."""
+    """Return the running totals after some events, given the totals before them.
+
+    Each event is given as (type, size of the body before compression).
+    """
     after = list(totals)
     for type_, body_bytes in events:
         after[_EVENTS] += 1
@@ -94,7 +101,15 @@ def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tupl
 def log_rows(
     working_set: WorkingSet, tail: Tail, commit_id: int, batch_key: str, writer: str
 ) -> dict[Table, list[Sequence[Any]]]:
-    """Return the rows of `events`, `bodies`, `commits` and `blobs` for the facts of a batch."""
+    """Return the rows of `events`, `bodies`, `commits` and `blobs` that one commit adds to the log.
+
+    Args:
+        working_set: the states and the new events of the commit.
+        tail: the end of the log before the commit.
+        commit_id: the id of the commit.
+        batch_key: a unique key, by which the writer can find out later whether the commit succeeded.
+        writer: the name of the process that writes.
+    """
     events: list[Sequence[Any]] = []
     bodies: list[Sequence[Any]] = []
     digests: list[bytes] = []
@@ -117,7 +132,8 @@ def log_rows(
         )
         events.append(row)
         digests.append(event_digest(row))
-        # A blob may belong to several events, so its size is not counted.
+        # The body of some types of events is stored as a blob. Several events may share a blob, so its size is not
+        # counted.
         if body is None or fact.type in IN_BLOBS:
             counted.append((fact.type, 0))
         else:

@@ -1,7 +1,9 @@
-"""Reads of the log: pages of events with their cursors, and the history of one rollout.
+"""Reads of the log: pages of events with their cursors, and the history of one rollout (a task for an agent).
 
-A cursor contains the store, the commit, the beginning of the commit's chain hash, and the position. A reader that
-resumes on another database, or on one restored to an earlier state, gets an error instead of wrong events.
+A cursor is a text that identifies a place in the log. It contains the id of the store, the id of a commit, the
+beginning of the commit's hash, and the position of an event. The hash of a commit depends on all earlier commits. So a
+reader that resumes on another database, or on a database that was restored to an earlier state, gets an error instead
+of wrong events.
 """
 
 import re
@@ -30,11 +32,13 @@ _LAST_NUMBER = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The position of a reader in the log: after the event at `position`, which is part of the commit."""
+    """The place of a reader in the log: directly after the event at `position`."""
 
     store_id: str
     commit_id: int = 0
+    """The id of the commit that contains the event; 0 before the first event."""
     prefix: str = GENESIS[:_PREFIX_BYTES].hex()
+    """The beginning of the commit's hash, in hex."""
     position: int = 0
 
     def __str__(self) -> str:
@@ -47,13 +51,13 @@ class TailPage:
 
     events: list[LoggedEvent]
     place: Cursor
-    """The position of the reader after these events and the events that its filter excluded."""
+    """The place of the reader after these events, and after the events that the reader's filter excluded."""
     is_last: bool
-    """Whether the end of the log was reached."""
+    """Whether the page reaches the end of the log."""
 
 
 def parse(text: str) -> Cursor:
-    """Parse a cursor.
+    """Return the cursor that a text contains.
 
     Raises:
         Invalid: the text is not a cursor.
@@ -66,11 +70,13 @@ def parse(text: str) -> Cursor:
 
 
 async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: str | None) -> Cursor:
-    """Return the position of a cursor in this log.
+    """Return the place in this log from which a reader with the cursor `after` continues.
+
+    With None, it is the beginning of the log.
 
     Raises:
         Invalid: the text is not a cursor.
-        Incompatible: the cursor belongs to another store, or to commits that this database does not have.
+        Incompatible: the cursor belongs to another store, or to a commit that this database does not have.
     """
     start = Cursor(store_id)
     if after is None:
@@ -79,7 +85,7 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
     if place.store_id != store_id:
         raise Incompatible(
             f"the cursor belongs to store {place.store_id}, but this is store {store_id}",
-            "open the store it came from, or start from the beginning",
+            f"open store {place.store_id}, or start from the beginning",
         )
     if place == start:
         return start
@@ -92,7 +98,7 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
 
 
 async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | None:
-    """Return the cursor of the log's end; None for an empty log."""
+    """Return the cursor for the end of the log; None if the log is empty."""
     commit = await log_queries.last_commit(dialect, session)
     return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
 
@@ -111,7 +117,18 @@ def _prefix(chain_hash: bytes) -> str:
 async def page(
     dialect: Dialect, session: ReadSession, place: Cursor, types: Sequence[str] | None, rollout_id: str | None
 ) -> TailPage:
-    """Return the next events after a position; the session must be a snapshot."""
+    """Return the next events after a place in the log. The session must be a snapshot.
+
+    Args:
+        dialect: the database.
+        session: a session that reads a snapshot.
+        place: the place of the reader.
+        types: return only events of these types; None for all types.
+        rollout_id: return only events of this rollout; None for all events.
+
+    Raises:
+        Incompatible: the log ends before the commit of the place.
+    """
     commit = await log_queries.last_commit(dialect, session)
     if commit is None or commit[3] <= place.position:
         if commit is None or commit[0] < place.commit_id:
@@ -156,7 +173,9 @@ async def history(
     after: int = 0,
     limit: int = -1,
 ) -> list[HistoryEvent]:
-    """Return events of a rollout's stream, oldest first; the session must be a snapshot. See `StoreLog.history`.
+    """Return events of a rollout, oldest first. The session must be a snapshot.
+
+    `StoreLog.history` explains the other arguments.
 
     Raises:
         NotFound: the rollout does not exist, or did not exist at that moment.

@@ -1,8 +1,12 @@
-"""Group-commit writer: the next batch forms while one commit is in flight, without a timer.
+"""Writer that commits several calls together (group commit).
 
-A call gets its result or its refusal after COMMIT. Errors are handled by kind. A refusal concerns only one call. If the
-connection fails during COMMIT, a lookup of the batch's key shows whether the batch was committed. Errors of the
-environment are retried. Any other error is a bug, and the batch is halved until the command that causes it is isolated.
+A batch is a group of calls that one transaction executes. Calls that arrive while a batch is committed form the next
+batch, so no timer is needed. The working set of a batch contains the loaded states, which the commands change.
+
+A call gets its result or its error after COMMIT. There are four kinds of errors. A refused command is an error of one
+call, and the other calls of the batch are committed. If the connection fails during COMMIT, the writer looks up the key
+of the batch, which shows whether the batch was committed. If the database is unavailable, the writer tries again. Any
+other error is a bug: the batch is divided into halves until the command that causes the error is alone.
 """
 
 import asyncio
@@ -39,12 +43,12 @@ MAX_BATCH_CALLS = 512
 MAX_WAITING_CALLS = 20_000
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 _RETRY_SECONDS = 20.0
-# The longest wait for the event loops of the callers, per call of the batch.
+# The maximum time to wait for the event loops of the callers, for each call of the batch.
 _CALLERS_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 600_000_000
 _PRUNED_AT_ONCE = 10_000
-# Bounds of the histograms for metrics.
+# The upper bounds of the histograms that are published as metrics.
 _CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
@@ -55,14 +59,20 @@ _COMMIT_OF_KEY = union_all(
 
 
 class Waiter(Protocol):
-    """Receiver of a command's result or error in its own event loop: a future or an object with the same methods."""
+    """Receiver of the result or the error of a command: a future, or an object with these methods of a future.
+
+    The methods are called in the event loop in which the command was submitted, except `cancelled`.
+    """
 
     def cancelled(self) -> bool:
-        """Return whether the caller has stopped waiting; its command is then skipped if it has not begun."""
+        """Return whether the caller has stopped waiting. The command is then skipped if its batch has not begun.
+
+        This method is called in the event loop of the store.
+        """
         ...
 
     def done(self) -> bool:
-        """Return whether it already has a result or an error, or was cancelled."""
+        """Return whether the receiver already has a result or an error, or was cancelled."""
         ...
 
     def set_result(self, result: Any, /) -> None:
@@ -76,20 +86,20 @@ class Waiter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingCommand:
-    """A command and the waiter for its result."""
+    """A command, and the receiver of its result in the event loop `loop`."""
 
     command: Command
     loop: asyncio.AbstractEventLoop
     waiter: Waiter
     size: int
-    """The size of the command's payload in bytes."""
+    """The size of the command's bodies (user data) in bytes."""
     reply: Any = None
     error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit of a batch with its events' positions."""
+    """The commit of a batch, with the positions in the log of its first and its last event."""
 
     commit_id: int
     first_position: int
@@ -99,10 +109,11 @@ class Committed:
 class Histogram:
     """Counts of values by upper bound.
 
-    One thread writes. A reader in another thread may see a value in `counts` before it is in `total`.
+    Only one thread may add values. A reader in another thread may see a new value in `counts` before `total` contains
+    the value.
 
     Args:
-        bounds: the upper bounds in ascending order; greater values are counted separately.
+        bounds: the upper bounds in ascending order. Values above the last bound are counted too.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -110,7 +121,10 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """The number of values up to each bound and above the previous one; the last counts those above all bounds."""
+        """For each bound, the number of values up to this bound and above the bound before.
+
+        The last item is the number of values above all bounds.
+        """
         self.total = 0.0
         """The sum of all values."""
 
@@ -122,7 +136,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class WriterStatistics:
-    """Counts of the writer since it started."""
+    """Statistics of the writer since its start."""
 
     commits: int = 0
     calls: int = 0
@@ -130,15 +144,16 @@ class WriterStatistics:
     largest_batch: int = 0
     retries: int = 0
     floor_ahead_micros: int = 0
-    """The time by which the log's last timestamp was ahead of the clock at the last batch."""
+    """The time by which the last timestamp of the log was ahead of the clock, when the last batch began."""
     commit_calls: Histogram = field(default_factory=lambda: Histogram(_CALLS))
+    """The numbers of calls in a batch."""
     commit_seconds: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
-    """The time from the beginning of a batch until its calls have their results."""
+    """The times from the beginning of a batch until its results are sent to the callers."""
 
 
 @dataclass(slots=True)
 class _Decided:
-    """A batch after its decisions, before COMMIT."""
+    """A batch whose commands are decided."""
 
     calls: list[PendingCommand]
     working_set: WorkingSet
@@ -153,7 +168,14 @@ class _Inbox:
 
 
 class Writer:
-    """Writer of all changes of a store. It runs in the store's event loop; `call` may be used in any loop."""
+    """Writer of all changes of a store. It runs in the event loop of the store, but `call` works in any event loop.
+
+    Args:
+        dialect: the database.
+        loop: the event loop of the store.
+        on_undelivered: called with a command and its result if the command was committed, but its caller has stopped
+            waiting for the result.
+    """
 
     def __init__(
         self,
@@ -181,10 +203,11 @@ class Writer:
         self.statistics = WriterStatistics()
 
     async def start(self, on_commit: Callable[[WorkingSet, Committed | None], None]) -> None:
-        """Connect and start to process calls. It must run in the store's event loop.
+        """Connect to the database, and start to process calls. This must be called in the event loop of the store.
 
         Args:
-            on_commit: called after each commit, before the callers get their results.
+            on_commit: called after each commit, before the callers get their results. The second argument is None if
+                the commit contains no event.
         """
         self._on_commit = on_commit
         self._session = await self._dialect.writer()
@@ -193,10 +216,10 @@ class Writer:
     # -- pending calls -----------------------------------------------------------------------------------------------
 
     async def call(self, command: Command) -> Any:
-        """Return the result of a command after its commit.
+        """Execute a command, and return its result after the commit.
 
         Raises:
-            Busy: too many calls or bytes are waiting already; nothing was done.
+            Busy: too many calls or bytes are waiting already. The command was not executed.
             Closed: the store is closed.
             StoreError: the command was refused.
         """
@@ -206,16 +229,20 @@ class Writer:
         try:
             return await future
         except asyncio.CancelledError:
-            # The result may have arrived in the same iteration of the loop as the cancellation.
+            # The result may have arrived in the same iteration of the event loop as the cancellation.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._on_undelivered(command, future.result())
             raise
 
     def submit(self, command: Command, waiter: Waiter) -> None:
-        """Like `call`, but `waiter` receives the result or the error in the running loop. Its methods must not raise.
+        """Execute a command. Unlike `call`, return at once: `waiter` receives the result or the error later.
+
+        Args:
+            command: the command.
+            waiter: receives the result or the error in the running event loop. Its methods must not raise errors.
 
         Raises:
-            Busy: too many calls or bytes are waiting already; nothing was done.
+            Busy: too many calls or bytes are waiting already. The command was not executed.
             Closed: the store is closed.
         """
         self._put(PendingCommand(command, asyncio.get_running_loop(), waiter, command.size))
@@ -274,10 +301,11 @@ class Writer:
                 return
 
     async def _wait_for_callers(self, answered: int) -> None:
-        """Wait one iteration of the callers' loops, so that their next calls join the next batch.
+        """Wait for one iteration of the event loops of the callers, so that their next calls join the next batch.
 
-        Without this wait the callers split into two groups that wait for each other's commits, and each commit has half
-        of the calls. The wait for a busy loop is limited.
+        Without this wait, the callers form two groups: while the calls of one group are committed, the other group
+        makes its next calls. Each commit then has only half of the calls. The time of the wait is limited, because the
+        event loop of a caller may be busy.
         """
         late = self._loop.call_later(_CALLERS_SECONDS * (1 + answered), self._callers_ran.set)
         await self._callers_ran.wait()
@@ -290,23 +318,23 @@ class Writer:
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of payload in the pending calls."""
+        """The total size of the pending calls' bodies (user data) in bytes."""
         return self._inbox.size
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     async def _finish(self, calls: list[PendingCommand]) -> None:
-        """Commit a batch and give each of its calls its result or its error."""
+        """Commit a batch, and give each call its result or its error."""
         began = time.monotonic()
         try:
             decided = await self._persist(calls)
         except (Unavailable, ReadOnly) as error:
-            # An error of the environment is the same for every call.
+            # The database is unavailable or read-only, so every call gets this error.
             for call in calls:
                 call.error = error
             self._answer(calls)
             return
-        except Exception as error:  # noqa: BLE001 (a bug must not fail the other calls)
+        except Exception as error:  # noqa: BLE001 (a bug that one command triggers must not fail the other calls)
             await self._isolate(calls, error)
             return
         self.statistics.calls += len(calls)
@@ -315,7 +343,8 @@ class Writer:
         try:
             self._on_commit(decided.working_set, decided.committed)
         except Exception:
-            # The batch is committed, so its callers must get their results. Waiting readers also poll by themselves.
+            # The batch is committed, so its callers must get their results. Readers that wait for new events find this
+            # commit later, because they also poll.
             logger.exception("waiting readers could not be notified of a commit")
         self._answer(decided.calls)
         self.statistics.commit_calls.add(len(calls))
@@ -333,8 +362,9 @@ class Writer:
         await self._finish(calls[half:])
 
     async def _persist(self, calls: list[PendingCommand]) -> _Decided:
-        """Commit a batch under one key; retry after errors of the environment."""
-        # A counter avoids the system call for random bytes, during which another thread may take the GIL.
+        """Commit a batch under one key. If the database is unavailable, try again until the time limit is exceeded."""
+        # The key is a counter after random bytes. New random bytes for each batch would need a system call, during
+        # which another thread may take the interpreter lock.
         key = f"{self._key}{next(self._batches):08x}"
         deadline = time.monotonic() + _RETRY_SECONDS
         pause = 0.05
@@ -378,7 +408,7 @@ class Writer:
         self.statistics.floor_ahead_micros = max(ahead, 0)
         commands = [call.command for call in calls]
         working_set = await self._loader.load(session, tail, commands)
-        # Generated ids that exist already are replaced. Most commands have no generated ids.
+        # Generated ids that exist already are replaced. Only some types of commands contain generated ids.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
             working_set = await self._loader.load(session, tail, commands)
         for ordinal, call in enumerate(calls):
@@ -396,7 +426,7 @@ class Writer:
                     await self._loader.more_heads(session, working_set, MAX_BATCH_CALLS)
                     continue
                 except Corrupt:
-                    # The rows contradict the log, so the whole batch must fail and not only this call.
+                    # A row contradicts the log. The error is not only an error of this call, so the batch must fail.
                     raise
                 except StoreError as refused:
                     call.error = refused
@@ -415,14 +445,14 @@ class Writer:
             changes.inserts[core_tables.batches] = [(key, tail.now)]
         if changes.inserts:
             await session.write(changes)
-            # The first commit does not prune, because a process may make only a few commits.
+            # The first commit does not prune, because the process may be short and make only a few commits.
             self._pruned_at = self._pruned_at or tail.now
             if tail.now - self._pruned_at >= _PRUNE_MICROS:
                 self._pruned_at = tail.now
                 await self._prune(session, tail.now)
 
     async def _prune(self, session: WriteSession, now: int) -> None:
-        """Delete the old keys of batches, whose commits are no longer in doubt, and the expired keys of calls."""
+        """Delete old keys of batches, which no writer looks up any more, and expired idempotency keys of calls."""
         batches, keys = core_tables.batches, core_tables.idempotency
         old = select(batches.c.batch_key).where(batches.c.at < now - _BATCH_KEY_MICROS).limit(_PRUNED_AT_ONCE)
         over = select(keys.c.key, keys.c.scope).where(keys.c.expires_at < now).limit(_PRUNED_AT_ONCE)
@@ -462,7 +492,8 @@ class Writer:
                 call.waiter.set_exception(call.error)
             else:
                 call.waiter.set_result(call.reply)
-        # This callback runs after the callers' tasks, which were scheduled before it.
+        # The event loop runs callbacks in order. So `_note_callers_ran` runs after the tasks of the callers, which the
+        # results have just scheduled.
         if len(calls) > 1:
             calls[0].loop.call_soon(self._note_callers_ran)
 
@@ -473,9 +504,9 @@ class Writer:
     # -- jobs and the end --------------------------------------------------------------------------------------------
 
     async def run_job(self, work: Callable[[WriteSession], Any]) -> Any:
-        """Run a coroutine function on the writing session between two batches.
+        """Call a coroutine function with the session of the writer, between two batches, and return its result.
 
-        It begins and commits its transactions itself.
+        The function must begin and commit its own transactions.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self._jobs.append((work, future))
@@ -488,7 +519,7 @@ class Writer:
         try:
             if self._session is None:
                 self._session = await self._dialect.writer()
-            # The work writes rows that the cache does not have, so the cache is cleared.
+            # The function may change rows whose states are cached, so the cache is cleared.
             self._loader.forget()
             result = await work(self._session)
         except Exception as error:  # noqa: BLE001 (the caller of the job gets any error)
@@ -500,7 +531,7 @@ class Writer:
                 future.set_result(result)
 
     async def close(self) -> None:
-        """Refuse new calls, finish the pending ones, and close the connection."""
+        """Refuse new calls, finish the pending calls, and close the connection."""
         with self._lock:
             self._inbox.is_closed = True
             self._awake = True

@@ -1,7 +1,9 @@
 """Rows computed from the states of rollouts, attempts, workers and resources, and all rows that a batch changed.
 
-A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one step of an attempt. The
-values of a row are in the order of the table's columns. The working set contains the states that a batch of calls
+A rollout is a task for an agent, an attempt is one execution of a rollout, and a span is one recorded operation of an
+attempt. A run is the execution of a rollout in all its attempts, and a node is a step of the run, such as one agent.
+
+The values of a row are in the order of the table's columns. The working set contains the states that a batch of calls
 loaded and changed. The same functions compute the rows that a commit writes, that `rebuild` restores, and that `verify`
 compares.
 """
@@ -38,7 +40,7 @@ KEY_MICROS = 86_400_000_000
 
 # The columns that a new span changes, in the row of its rollout and in the row of its attempt.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
-# An event of a run, including a span of a node, also changes `run_version`. A node is a step of a run.
+# An event of a run, including a span that belongs to a node, also changes `run_version`.
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")
 ATTEMPT_AFTER_SPAN = ("last_heartbeat_time", "heartbeat_stamped_at", "last_position")
 
@@ -201,7 +203,7 @@ def _add_of_events(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of new labels, and the keys of removed labels, which are deleted."""
+    """Add the rows of new labels, and the keys of removed labels, so that the rows of removed labels are deleted."""
     for rollout_id, label in working_set.touched_labels:
         position = (working_set.rollouts[rollout_id].labels or {}).get(label)
         if position is None:
@@ -211,10 +213,11 @@ def _add_labels(working_set: WorkingSet, changes: Changes) -> None:
 
 
 def _add_threads(working_set: WorkingSet, changes: Changes) -> None:
-    """Add the rows of changed threads.
+    """Add the changed rows of threads to `changes`.
 
-    For checkpoints and writes, the rows of saved ones are added, and the keys of those to delete. A thread contains the
-    checkpoints of a LangGraph conversation.
+    A thread contains the checkpoints of a LangGraph conversation, and the writes of tasks on each checkpoint. For a
+    saved checkpoint or write, its row is added. For a deleted checkpoint or write, its key is added, so that its row is
+    deleted.
     """
     for thread_id in working_set.touched_threads:
         changes.upserts.setdefault(core_tables.threads, []).append(
@@ -250,9 +253,9 @@ def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -
 def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     """Add to `changes` the rows that are not computed from events.
 
-    They are the counters of span numbers, heartbeats, times of the watchdog's next checks, replies to idempotent calls,
-    and the epoch of the queue. The watchdog ends attempts that have exceeded a time limit. The epoch changes when a
-    rollout returns to an earlier place in the queue.
+    They are the counters of span numbers, the heartbeats, the times of the watchdog's next checks, the replies to
+    idempotent calls, and the epoch of the queue. The watchdog ends attempts that have exceeded a time limit. The epoch
+    changes when a rollout returns to an earlier place in the queue.
     """
     for rollout_id in working_set.touched_counters:
         counter = (rollout_id, working_set.counters[rollout_id], working_set.reserved.get(rollout_id))

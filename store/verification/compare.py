@@ -155,10 +155,10 @@ class Comparison:
     def _look_around(self) -> None:
         """Decide whether the comparison of the next page is polite, which means that it lets other threads run often.
 
-        It is polite while the writer of this process is busy. The writer releases the interpreter lock at each step of
-        a statement. If the thread of the comparison does not release the lock, the writer gets it back only after the
-        switch interval of 5 ms. A polite rebuild takes three times as long, but the slowest percent of calls take 8 ms
-        instead of 32.
+        The comparison is polite while the writer of this process is busy. The writer releases the interpreter lock at
+        each step of a statement. If the comparison does not release the lock, the writer waits for it until the switch
+        interval of 5 ms has passed. A polite rebuild takes three times as long, but the slowest percent of calls take 8
+        ms instead of 32.
         """
         calls = self._calls()
         self._is_polite = calls > self._calls_before + _AT_WORK

@@ -7,8 +7,8 @@ contains the rows up to this version, except rows that a mask hides. The lineage
 base, the base of this base, and so on. One recursive statement determines the view for all three tables.
 
 The head is the attempt whose view is the current state of the run. A version is the number of an event in its run; a
-position is the place of an event in the log of the store. A node is a step of the run, a phase is a group of nodes, and
-a scope is the subject of an event, such as a ticker.
+position is the place of an event in the log of the store. A node is a step of the run, such as one agent, a phase is a
+group of nodes, and a scope is the subject of an event, such as a ticker.
 """
 
 from __future__ import annotations

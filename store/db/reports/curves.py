@@ -177,10 +177,10 @@ async def cells(
         func.coalesce(func.sum(cast(each.lasted, Double)), _digits(0)) / float(_SECOND),
     )
     statement = select(*counted).group_by(each.cell)
-    return [Cell(*_where(row[0]), *row[1:]) for row in await session.fetch(dialect.sql(statement), {})]
+    return [Cell(*_split(row[0]), *row[1:]) for row in await session.fetch(dialect.sql(statement), {})]
 
 
-def _where(cell: int) -> tuple[int, str | None, int | None]:
+def _split(cell: int) -> tuple[int, str | None, int | None]:
     """Return the bucket, the mode and the bin that the number `cell` combines."""
     rest, bin_ = divmod(cell, _MOST_EDGES + 2)
     bucket, mode = divmod(rest, len(_MODES))

@@ -5,7 +5,7 @@ retraction of an artifact changes the row of the artifact, and a row of `run_key
 
 Common columns: `version` is the number of the event among the events of its rollout, `position` is the place of the
 event in the log, and `attempt` is the `sequence_id` of the attempt. A *scope* is the subject of an event, such as a
-ticker. A *node* is a step of the run, and a *phase* is a group of nodes.
+ticker. A *node* is a step of the run, such as one agent, and a *phase* is a group of nodes.
 
 A *fork* starts an attempt that builds on an earlier attempt, its *base*. A *mask* selects events of the base that the
 new attempt hides because it repeats them.

@@ -1,9 +1,9 @@
 """Connections that all open partitions of one Postgres database share.
 
 A partition is one independent store in its own schema. Without shared connections, a server with 64 open partitions
-would have 64 pools of connections for reads, and 128 connections for LISTEN and NOTIFY. Statements contain the schema
-of their tables, so any statement may run on any connection. Only the writer of a partition has its own connection,
-because the connection is in use from BEGIN to COMMIT and its prepared statements belong to the partition.
+would have up to 512 connections for reads, and 64 connections for LISTEN and NOTIFY. Statements contain the schema of
+their tables, so any statement may run on any connection. Only the writer of a partition has its own connection, because
+the connection is in use from BEGIN to COMMIT and its prepared statements belong to the partition.
 """
 
 import asyncio
@@ -75,13 +75,13 @@ class Connections:
     # -- notifications -----------------------------------------------------------------------------------------------
 
     def is_line(self, connection: Any) -> bool:
-        """Return whether `connection` is the listening connection and is still open."""
+        """Return whether `connection` is the connection for LISTEN and NOTIFY, and is still open."""
         return connection is not None and connection is self._line and not connection.is_closed()
 
     async def listen(self, channel: str, heard: Callable[..., None]) -> Any:
-        """Call `heard` at each NOTIFY on a channel, and when the listening connection breaks.
+        """Call `heard` at each NOTIFY on a channel, and when the connection for LISTEN and NOTIFY breaks.
 
-        Return the listening connection.
+        Return this connection.
         """
         async with self._line_lock:
             line = await self._connected()
@@ -111,7 +111,10 @@ class Connections:
 
 
 class Listener(Wakeups):
-    """Notifications of the commits of one partition. The listening connection is opened at the first wait or commit."""
+    """Notifications of the commits of one partition.
+
+    The connection for LISTEN and NOTIFY is opened at the first wait or commit.
+    """
 
     _COALESCE_SECONDS = 0.005
     _RETRY_SECONDS = 1.0

@@ -30,7 +30,7 @@ _INTERRUPT_SECONDS = 0.1
 class _Database(sqlite3.Connection):
     """A connection whose `executescript` runs a function instead of SQL.
 
-    With it, several statements need only one call of aiosqlite's thread.
+    Such a function can execute several statements in only one call of aiosqlite's thread.
     """
 
     def executescript(self, sql_script: Any, /) -> Any:
@@ -66,7 +66,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _in_daemon_thread(function: Callable[[], Done]) -> Future[Done]:
-    """Run a function in a new daemon thread. Return a future for the result, which cannot be cancelled."""
+    """Run a function in a new daemon thread, and return a future for its result. The future cannot be cancelled."""
     answer: Future[Done] = Future()
     answer.set_running_or_notify_cancel()
 
@@ -81,11 +81,13 @@ def _in_daemon_thread(function: Callable[[], Done]) -> Future[Done]:
 
 
 async def _wait_until_closed(closed: Future[None]) -> None:
-    """Wait until a connection is closed, also if the caller is cancelled meanwhile.
+    """Wait until a connection is closed, even if the calling task is cancelled meanwhile.
 
-    A caller that left earlier could close its event loop before the connection's thread has passed a result to the
-    loop, and the thread would die. Cancel scopes of anyio and the end of `asyncio.run` cancel a task that waits already
-    because it was cancelled.
+    The thread of the connection passes results to the event loop of the caller. If the caller did not wait, it could
+    close this loop too early, and the thread would die.
+
+    A task that waits here because it was cancelled may be cancelled once more, by a cancel scope of anyio or by the end
+    of `asyncio.run`.
     """
     waiting = asyncio.wrap_future(closed)
     cancelled: asyncio.CancelledError | None = None
@@ -103,8 +105,8 @@ class SQLiteReader(ReadSession):
     """A read-only session on a connection of aiosqlite. The connection has its own thread.
 
     Each statement, or each batch of rows of a long statement, takes one call of this thread. The thread passes the
-    result to the event loop of the caller, and dies if this loop is closed. A connection is therefore abandoned, and
-    not used again, after a caller has left before it got a result.
+    result to the event loop of the caller, and dies if this loop is closed. So if a caller leaves before it gets the
+    result, the connection is abandoned, which means that it is not used again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -121,8 +123,9 @@ class SQLiteReader(ReadSession):
     @classmethod
     async def open(cls, path: Path) -> Self:
         """Return a session on a new connection to a file."""
-        # At exit, Python waits for non-daemon threads before it calls the function that closes the store. A daemon
-        # thread creates the connection, because aiosqlite's thread is then a daemon too.
+        # At exit, Python first waits for all threads that are not daemon threads, and then calls the function that
+        # closes the store. So aiosqlite's thread must be a daemon thread. A new thread is a daemon thread if the thread
+        # that creates it is one.
         reading = await asyncio.wrap_future(_in_daemon_thread(lambda: cls(path)))
         await reading.start()
         return reading
@@ -177,7 +180,7 @@ class SQLiteReader(ReadSession):
                 rows = await self.do(lambda _: cursor.fetchmany(batch))
         finally:
             # If the consumer stops early, the open statement would keep its snapshot of the database, so the statement
-            # is closed here. This is not needed for an abandoned connection, which is closed as a whole.
+            # is closed here. An abandoned connection needs no such step, because the whole connection is closed.
             if len(rows) == batch and not self.is_abandoned:
                 await self.do(lambda _: cursor.close())
 
@@ -190,8 +193,8 @@ class SQLiteReader(ReadSession):
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        # aiosqlite's thread keeps `script` until its next call. `pop` removes the rows from `script`, so that they are
-        # freed.
+        # aiosqlite's thread keeps `script` until the next call. `pop` removes the result from `script`, so that the
+        # memory of the rows can be freed earlier.
         return results.pop()
 
     def leave(self) -> Future[None]:
@@ -202,12 +205,12 @@ class SQLiteReader(ReadSession):
         return _in_daemon_thread(self._leave)
 
     def _leave(self) -> None:
-        # aiosqlite would report the end to the event loop of the calling thread, which might be closed by then. This
-        # thread has no event loop.
+        # `stop` reports the end to the event loop of the calling thread, which might be closed by then. So `stop` is
+        # called in this thread, which has no event loop.
         self._connection.stop()  # pyright: ignore[reportUnknownMemberType]
         thread = self._thread.result()
         while thread.is_alive():
-            # An interrupt has no effect on a statement that has not begun, so the interrupt is repeated.
+            # An interrupt has no effect on a statement that begins later, so interrupts are repeated.
             with suppress(sqlite3.ProgrammingError):
                 if self._database is not None:
                     self._database.interrupt()
@@ -220,7 +223,8 @@ class SQLiteReader(ReadSession):
 class Readers:
     """A small pool of connections, for callers in any event loop.
 
-    A waiting caller has a future of `concurrent.futures`, which does not belong to an event loop.
+    A caller that waits for a connection has a future of `concurrent.futures`, because such a future does not belong to
+    an event loop.
     """
 
     def __init__(self, path: Path) -> None:
@@ -372,7 +376,7 @@ class Readers:
     def refusal(self, error: sqlite3.Error) -> StoreError:
         """Return the error of the store for a failed read.
 
-        After the pool is closed, this is always `Closed`, because a private file is deleted then.
+        After the pool is closed, this error is always `Closed`. A private file is deleted then, so reads of it fail.
         """
         return Closed("a read") if self._closed else translate(error)
 
