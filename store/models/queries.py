@@ -81,7 +81,7 @@ class PageQuery(PastQuery):
     text, `name_in` requires one of several texts, and `name_contains` requires a substring.
     """
 
-    # Responses contain both numbers too, and clients cannot read integers of more than 64 bits.
+    # Responses contain the limit and the offset too, and clients cannot read integers of more than 64 bits.
     limit: int = Field(default=-1, le=_LAST)
     offset: int = Field(default=0, le=_LAST)
     sort_by: str | None = None

@@ -133,7 +133,8 @@ class LineImporter:
             return reached
         while node.rerun_seq < rerun_seq:
             if node.status in {"preparing", "running"}:
-                # The folder does not contain the status of this attempt. Most re-runs come after a successful attempt.
+                # The folder does not contain the status of this attempt. Most re-runs come after a successful attempt,
+                # so the attempt is set to succeeded.
                 await self._store.update_attempt(
                     self._rollout_id, node.attempt_id, status="succeeded", metadata=_RECONSTRUCTED
                 )

@@ -113,7 +113,7 @@ class Heartbeat:
             await self._beat()
 
     async def _beats(self, ended: Future[None]) -> None:
-        """Send heartbeats until cancelled. `ended` is running from the start, and done after the last heartbeat."""
+        """Send heartbeats until cancelled. `ended` is done after the last heartbeat."""
         ended.set_running_or_notify_cancel()
         try:
             while True:
