@@ -1,7 +1,7 @@
 """Check, in one snapshot of the database, that the log is complete and that the tables agree with it.
 
 A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. To fold a stream
-means to compute the table rows that follow from its events. A projection is a table with rows that are so computed.
+means to compute the table rows that follow from its events. A projection is a table with such rows.
 
 For a long log, other processes (the team) compare ranges of streams. If another process finds a difference in a range,
 this process compares the range again and reports the difference.
