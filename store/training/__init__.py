@@ -1,6 +1,7 @@
-"""Public names of the training package, from emitters to the trainer. They follow the names of Agent-lightning.
+"""Public names of the training package, such as `Trainer`, `Runner` and `emit_reward`.
 
-Importing the package starts nothing; the module of each name is imported when the name is first used.
+The names are compatible with Agent-lightning, another framework for the training of agents. Importing the package
+starts nothing; the module of each name is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ __all__ = [
     "with_store",
 ]
 
-# With this function, a type checker would accept any name, so the function is hidden from it.
+# With this function, a type checker would accept any name, so the function is hidden from type checkers.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

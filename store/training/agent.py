@@ -1,4 +1,8 @@
-"""Base class of agents, and the decorators that turn functions into agents."""
+"""Base class of agents, and the decorators that turn functions into agents.
+
+An attempt is one execution of a rollout, a task for an agent. A runner is a worker that executes attempts. Resources
+are named data that agents use, such as prompts and addresses of models.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +72,9 @@ class AgentRunner(Protocol):
 
 
 class LitAgent(Generic[T]):
-    """Base class of agents, which do a task and return a reward, spans or nothing. Override `rollout` or
-    `rollout_async`.
+    """Base class of agents. An agent does a task and returns a reward, spans or nothing.
+
+    Subclasses must override `rollout` or `rollout_async`.
 
     The runner calls `training_rollout` for rollouts with mode "train", and `validation_rollout` for all others. By
     default, both call `rollout`; override them if the agent behaves differently in training. For an async agent, the
@@ -81,7 +86,7 @@ class LitAgent(Generic[T]):
 
     def __init__(self, *, trained_agents: str | None = None) -> None:
         self.trained_agents = trained_agents
-        """The agents of a trace whose calls are used for training. The adapters of this package do not read it."""
+        """Those agents of a trace whose calls are used for training. The adapters of this package ignore this value."""
         self._runner: weakref.ref[Any] | None = None
         self._trainer: weakref.ref[Any] | None = None
 
@@ -183,7 +188,7 @@ class FunctionalLitAgent(LitAgent[Any]):
 
     Args:
         function: a sync or async function.
-        strip_proxy: pass a `ProxyLLM` as an `LLM`, whose endpoint is the proxy's address for this attempt.
+        strip_proxy: whether to pass a `ProxyLLM` as an `LLM` whose endpoint is the proxy's address for the attempt.
     """
 
     def __init__(self, function: Callable[..., Any], *, strip_proxy: bool = True) -> None:
@@ -282,7 +287,7 @@ def llm_rollout(func: Callable[..., Any] | None = None, *, strip_proxy: bool = T
 
     Args:
         func: the function.
-        strip_proxy: pass a `ProxyLLM` as an `LLM`, whose endpoint is the proxy's address for this attempt.
+        strip_proxy: whether to pass a `ProxyLLM` as an `LLM` whose endpoint is the proxy's address for the attempt.
 
     Raises:
         UnsupportedSignature: as for `rollout`; or the function has no parameter `llm`.

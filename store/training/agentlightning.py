@@ -1,7 +1,7 @@
 """Adapters for the trainer of Agent-lightning 0.3: `agl.Trainer(adapter=TracerTraceToTriplet(), …)`.
 
-They take the same arguments as the adapters of this package, and return the record types of Agent-lightning. They
-need the extra `agentlightning`.
+An adapter converts spans to training data. These adapters take the same arguments as the adapters of this package, and
+return the record types of Agent-lightning. They need the extra `agentlightning`.
 """
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownParameterType=false

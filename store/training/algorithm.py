@@ -1,4 +1,7 @@
-"""Algorithms, which choose the tasks, learn from the results and publish resources."""
+"""Algorithms: the parts of trainings that choose the tasks, learn from the results and publish resources.
+
+Resources are named data that agents use, such as prompts and addresses of models.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ class Algorithm:
         return _alive(self._trainer, "trainer")
 
     def set_adapter(self, adapter: SpanAdapter) -> None:
-        """Set the adapter from spans to training data."""
+        """Set the adapter, which converts spans to training data."""
         self._adapter = weakref.ref(adapter)
 
     def get_adapter(self) -> Any:
@@ -155,7 +158,7 @@ class Algorithm:
         return None if self._llm_proxy is None else _alive(self._llm_proxy, "llm_proxy")
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
-        """Set the resources that training starts from; only the algorithm publishes them."""
+        """Set the resources that training starts from. They reach the agents only if the algorithm publishes them."""
         self._initial_resources = resources
 
     def get_initial_resources(self) -> NamedResources | None:

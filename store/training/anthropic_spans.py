@@ -1,4 +1,7 @@
-"""Instrumentation of the `anthropic` client, which records Messages API calls as spans of the current attempt."""
+"""Instrumentation of the `anthropic` client. It records calls of the Messages API as spans of the current attempt.
+
+An attempt is one execution of a task by an agent.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _TARGETS: Final = tuple(
 
 
 def instrument_anthropic() -> bool:
-    """Record the Messages API calls of the `anthropic` client; return False if it is not installed. Idempotent."""
+    """Record the Messages API calls of the `anthropic` client; return False without the client. Idempotent."""
     return patch_client("anthropic", _TARGETS)
 
 

@@ -1,4 +1,9 @@
-"""Execution of one attempt, from its claim to its report: resources, hooks, trace, agent, reward, status."""
+"""Execution of one attempt, from its claim to the report of its status.
+
+An attempt is one execution of a rollout, a task for an agent. Its steps are: get the resources (named data for agents),
+call hooks, open a trace, call the agent, record the reward, store the spans, and report the status. A rollout is
+decided elsewhere if another attempt or a user determines its result.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +28,10 @@ from store.training.scope import AttemptScope, entered
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS: Final = 60.0
-"""Seconds for which the runner tries to report a status to a store that cannot be reached."""
+"""The runner tries at most this many seconds to report a status to a store that cannot be reached."""
 
 INTERRUPTED_SECONDS: Final = 5.0
-"""Seconds for which an interrupted attempt waits until its spans are stored."""
+"""An interrupted attempt waits at most this many seconds until its spans are stored."""
 
 _PAUSE_SECONDS: Final = 0.5
 _threads: Final = AgentThreads()
@@ -83,10 +88,10 @@ class AttemptRun:
             self._stop_reason.set_result(reason)
 
     async def run(self) -> Outcome:
-        """Run the attempt and report it. The outcome contains an exception that the agent raised.
+        """Run the attempt, report its status, and return the outcome, with the exception if the agent raised one.
 
         Raises:
-            BaseException: the attempt was interrupted, for example by `CancelledError`, and was reported.
+            BaseException: the attempt was interrupted, for example by `CancelledError`, and its status was reported.
         """
         interruption: BaseException | None = None
         try:
@@ -104,7 +109,7 @@ class AttemptRun:
             try:
                 await asyncio.shield(finishing)
             except asyncio.CancelledError as error:
-                # Without the report the attempt would stay open, so a cancellation waits until finishing ends.
+                # Without the report, the attempt would stay open. So a cancellation is raised only after the report.
                 interruption = interruption or error
         if interruption is not None:
             raise interruption
@@ -199,8 +204,8 @@ class AttemptRun:
         outcome = self.outcome
         lost = 0
         if outcome.reason == "superseded":
-            # Storing the last spans may revive an attempt that the watchdog of the store has ended. This status ends it
-            # again.
+            # The store ends attempts without heartbeats as unresponsive. Storing the last spans sets such an attempt to
+            # running again. The report with this status ends the attempt again.
             outcome.status = await self._status_in_store() or outcome.status
         if self._scope is not None:
             wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
@@ -244,9 +249,10 @@ class AttemptRun:
             return
 
     async def _status_in_store(self) -> AttemptStatus | None:
-        """Return the status with which the store ended this attempt; None if it did not end it, or if the store fails.
+        """Return the status with which the store or a user ended this attempt.
 
-        An attempt that late spans have revived was "unresponsive" before.
+        Return "unresponsive" if late spans have revived the attempt since then. Return None if the attempt was not
+        ended, or if the store cannot be read.
         """
         with suppress(StoreError):
             return await self._ended_status() or ("unresponsive" if await self._was_revived() else None)

@@ -204,9 +204,10 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes that link to spans by attribute values, such as `{"gen_ai.response.id": "chatcmpl-1"}`.
+    """Return the attributes that link a span to the spans with given attributes.
 
-    The keys `trace_id` and `span_id` refer to the ids of a span. Any other key refers to an attribute.
+    An example of `links` is `{"gen_ai.response.id": "chatcmpl-1"}`. The keys `trace_id` and `span_id` refer to the ids
+    of a span. Any other key refers to an attribute.
 
     Raises:
         ValueError: a value is not a string.
@@ -221,7 +222,7 @@ def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
 
 
 def extract_links_from_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the links of a span, as `make_link_attributes` receives them; incomplete links are skipped."""
+    """Return the links of a span in the form that `make_link_attributes` receives; incomplete links are skipped."""
     links: dict[str, str] = {}
     for each in _indexed(attributes, LINK):
         if isinstance(each, dict):

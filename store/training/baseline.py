@@ -1,4 +1,7 @@
-"""Algorithm that learns nothing. It runs every task and logs the results, to check the other components."""
+"""Algorithm that learns nothing. It runs every task and logs the results, to check the other components.
+
+A rollout is a task in the queue of the store, and an attempt is one execution of a rollout by an agent.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ SpanVerbosity = Literal["keys", "key_values", "none"]
 
 
 class Baseline(FastAlgorithm):
-    """Algorithm that runs the training tasks, then the validation tasks, and logs attempts, spans and adapted data.
+    """Algorithm that runs the training tasks, then the validation tasks. It logs attempts, spans and training data.
 
     Args:
         n_epochs: the number of times that each task is run.
         train_split: accepted for compatibility with Agent-lightning and not used.
         polling_interval: seconds between two reads of the queue, if the store has no log.
-        max_queue_length: the number of waiting rollouts above which enqueuing pauses; no task is left out.
+        max_queue_length: the number of queued rollouts above which the algorithm pauses before it enqueues the next.
         span_verbosity: the parts of a span's attributes that are logged.
 
     Raises:
@@ -61,7 +64,7 @@ class Baseline(FastAlgorithm):
         self.span_verbosity: SpanVerbosity = span_verbosity
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        """Run every task of every epoch, and return when all have ended."""
+        """Run all tasks `n_epochs` times, and return when all rollouts have ended."""
         parts: list[tuple[RolloutMode, Dataset[Any]]] = []
         if train_dataset is not None:
             parts.append(("train", train_dataset))

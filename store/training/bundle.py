@@ -1,4 +1,8 @@
-"""The runners' side and the algorithm's side of a training, as objects that can be sent to another process."""
+"""The runners' side and the algorithm's side of a training, as objects that can be sent to another process.
+
+A runner is a worker that executes the agent on rollouts, the tasks in the store. An attempt is one execution of a
+rollout. A specification describes a component: an instance, a class, a name or a dict, as for `Components.build`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ _EVENT_SECONDS = 0.1
 
 @dataclass
 class RunnerBundle:
-    """Runners' side of a training. Each call runs one worker, which has its own runner.
+    """Runners' side of a training. Each call runs one worker with a runner of its own.
 
     Attributes:
         agent: the agent to run.
@@ -50,7 +54,7 @@ class RunnerBundle:
         tracer: specification of the tracer; None for a `Tracer`.
         hooks: the hooks that are called for the attempts.
         max_rollouts: the maximum number of attempts per worker; None for no limit.
-        seed: seed of Python's `random` in child processes, combined with the worker's id; the main process ignores it.
+        seed: seed of Python's `random` in child processes, combined with the worker's id; ignored in the main process.
         trainer: the agent's trainer, or None. Another process receives a copy with the settings of the trainer.
     """
 
@@ -97,7 +101,8 @@ class AlgorithmBundle:
 
     Attributes:
         algorithm: the algorithm; if None, the call only waits until the event is set.
-        adapter: converts spans to training data; None in another process, which builds it from `adapter_spec`.
+        adapter: the object that converts spans to training data; None in another process, which builds the adapter
+            from `adapter_spec`.
         adapter_spec: specification of the adapter; None for `TracerTraceToTriplet`.
         llm_proxy: the proxy through which agents call models, or None.
         initial_resources: the resources that the training starts from.

@@ -1,4 +1,7 @@
-"""Conversion of model calls to span attributes, for all protocols and under the names that the LLM proxy records."""
+"""Conversion of calls to models to span attributes, for all protocols.
+
+The attributes have the names that the LLM proxy of this package gives them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Recording of the calls that client packages, such as `openai`, make to models, as spans of the current attempt.
 
-A span contains prompt, response, token ids and logprobs, but no headers. Calls outside of attempts are not recorded.
+An attempt is one execution of a task by an agent. A span contains the prompt, the response, token ids and logprobs, but
+no headers. Calls outside of attempts are not recorded.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class RecordedApi:
 
 
 class ModelRun:
-    """A call to a model that a framework, such as LangChain, reports. If a client records it, the framework's
-    instrumentation does not record it again.
+    """A call to a model that a framework, such as LangChain, reports.
+
+    If a client package records the call, the instrumentation of the framework does not record the call again.
     """
 
     def __init__(self, context: Context, around: ModelRun | None) -> None:
@@ -58,7 +60,7 @@ class ModelRun:
         """The OpenTelemetry context with the parent of the call's span."""
         self.is_recorded = False
         self.is_over = False
-        # A framework may report several calls before it makes the first one, so a client's call belongs to all of them.
+        # A framework may report several calls before it makes the first of them. So a client's call marks all of them.
         self._around = None if around is None or around.is_over else around
 
     def mark_recorded(self) -> None:
@@ -104,7 +106,7 @@ def recording_method(api: RecordedApi) -> Callable[[Callable[..., Any], bool], C
 
 
 def recording_manager(api: RecordedApi) -> Callable[[Callable[..., Any], bool], Callable[..., Any]]:
-    """Return a function that wraps a method that returns a context manager of a stream, so that it is recorded."""
+    """Return a function that wraps a method of a client. The method returns a context manager of a recorded stream."""
 
     def wrap(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
         manager = _AsyncManager if is_async else _Manager
@@ -342,7 +344,7 @@ class _AsyncManager(_Managing):
 
 
 def safely(function: Callable[[Any], dict[str, Any]], value: Any) -> dict[str, Any]:
-    """Return the function's result for a payload, or an empty dict if the function raises an exception."""
+    """Return the result of a function for a value, or an empty dict if the function raises an exception."""
     try:
         return function(value)
     except Exception:

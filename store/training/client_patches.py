@@ -27,11 +27,14 @@ class ClientMethods:
     classes: tuple[str, ...]
     methods: tuple[str, ...]
     wrap: Callable[[Wrapped, bool], Wrapped]
-    """Function from a method, and whether its class is async, to the replacement of the method."""
+    """Function that returns the replacement of a method. Its arguments: the method, and whether the class is async."""
 
 
 def patch_client(package: str, targets: Sequence[ClientMethods]) -> bool:
-    """Patch the methods of a client now, or when it is imported; return False if it is not installed. Idempotent."""
+    """Patch the methods of a client now, or when the client is imported. Idempotent.
+
+    Return False if the client is not installed.
+    """
     if find_spec(package) is None:
         return False
     for target in targets:

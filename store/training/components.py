@@ -1,4 +1,7 @@
-"""Construction of components from specifications: an instance, a class, a function, a name or a dict of settings."""
+"""Construction of components of a training, such as its store or its tracer, from specifications.
+
+A specification is an instance, a class, a function, a name or a dict of settings.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ class Components(Generic[T]):
 
     Args:
         name: the name of the argument in error messages.
-        kind: the type of the component: a class, a runtime-checkable protocol, or its dotted path, which is imported
-            when a component is checked.
+        kind: the type of the component: a class, a runtime-checkable protocol, or the dotted path of either. The path
+            is imported when a component is checked.
         registry: dotted paths by short name.
-        default_type: the class, function or dotted path for a dict without `type` and `name`.
+        default_type: the class or function, or its dotted path, that creates the component if a dict has neither
+            `type` nor `name`.
     """
 
     def __init__(
@@ -58,8 +62,8 @@ class Components(Generic[T]):
 
         Args:
             spec: the specification.
-            default: creates the component if there is no specification.
-            fill: further arguments for a class or a dict; those without a parameter of the same name are ignored.
+            default: function that creates the component if there is no specification.
+            fill: further arguments for a class or a dict. Arguments without a parameter of the same name are ignored.
 
         Raises:
             Invalid: there is no specification and no default, or the name cannot be resolved.

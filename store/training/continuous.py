@@ -1,4 +1,8 @@
-"""Functions that wait for the ends of rollouts by following the log: each end is seen once, without polling."""
+"""Functions that wait for the ends of rollouts by following the log: each end is seen once, without polling.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout. The log is the list of all events of a
+store, and a cursor is a position in the log.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 from store.training.execution.algorithm_store import AlgorithmStore
 
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
-"""The statuses of a rollout that has ended. It can still be reopened."""
+"""The statuses of a rollout that has ended. Such a rollout can still be reopened."""
 QUEUED: Final = frozenset({"queuing", "requeuing"})
 """The statuses in which a rollout waits to be claimed."""
 
@@ -43,10 +47,11 @@ async def follow(
     min_rollouts: int = 1,
     timeout: float | None = None,  # noqa: ASYNC109 - it limits a batch, not the call
 ) -> AsyncIterator[Finished]:
-    """Yield all rollouts of the store as they end, for algorithms that learn while agents work. This never ends.
+    """Yield all rollouts of the store as they end, for algorithms that learn while agents work.
 
-    Save the cursor together with the results of the batch, in one transaction or one file. A restart from this cursor
-    misses no rollout and repeats none. A rollout that was reopened and ends again is yielded again.
+    The iteration never ends. Save the cursor together with the results of the batch, in one transaction or one file. A
+    restart from this cursor misses no rollout and repeats none. A rollout that was reopened and ends again is yielded
+    again.
 
     Args:
         store: a store with a log.
@@ -90,7 +95,9 @@ async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | No
 
 
 async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
-    """Yield each of these rollouts, with its latest attempt, when it has ended. Those that ended before come first.
+    """Yield each of these rollouts, with its latest attempt, when it has ended.
+
+    Rollouts that ended before the call come first.
 
     Args:
         store: the store of the rollouts; it must have a log.

@@ -11,7 +11,7 @@ from store.models.enums import Frozen
 
 
 class SpanCoreFields(Frozen):
-    """A span without ids. If an agent returns one, the runner stores it among the attempt's spans."""
+    """A span without ids. If an agent returns such a span, the runner adds ids and stores the span."""
 
     name: str
     status: TraceStatus

@@ -1,6 +1,7 @@
 """Emitters of rewards, annotations, messages, objects and exceptions as spans of the current attempt.
 
-With `propagate=False` an emitter only builds and returns the span, which also works outside of attempts.
+An attempt is one execution of a task by an agent. With `propagate=False`, an emitter only builds and returns the span,
+which also works outside of attempts.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def emit_reward(
         propagate: whether to record the span, or only to return it.
 
     Raises:
-        TypeError: the reward is not a number.
+        TypeError: the reward is neither a number nor a dict.
         ValueError: a number is not finite, a value of the dict is not a number, or `primary_key` is not a key of the
             dict.
         RuntimeError: there is no current attempt.

@@ -1,4 +1,4 @@
-"""Early detection of an agent whose first attempts all fail."""
+"""Early detection of an agent whose first attempts all fail. An attempt is one execution of a task by the agent."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     """Return an error once `PATIENCE` attempts have failed and none has succeeded.
 
     If an attempt succeeds first, or the log cannot be read, the call waits until it is cancelled. Only attempts that
-    began after the cursor count. Attempts that a killed training left open may also fail after the cursor, because the
-    next training closes them when it begins.
+    began after the cursor count. An attempt that an earlier, killed training left open does not count: it may fail
+    after the cursor, because the next training closes such attempts when it begins.
 
     Args:
         store: the store of the attempts.
-        after: the cursor at which the training begins.
+        after: the cursor (a position in the store's log) at which the training begins.
     """
     begun: set[str] = set()
     failures: list[LoggedEvent] = []
@@ -96,7 +96,7 @@ def _message(event: LoggedEvent) -> str:
 
 
 def _stack(spans: list[Span], span_id: str | None) -> str | None:
-    """Return a traceback from the spans of an attempt, preferably from the span in which it failed."""
+    """Return a traceback from the spans of an attempt, preferably from the span in which the attempt failed."""
     for span in sorted(spans, key=lambda span: span.span_id != span_id):
         for attributes in (span.attributes, *(event.attributes for event in span.events)):
             if isinstance(stack := attributes.get(_STACK), str):

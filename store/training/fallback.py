@@ -1,4 +1,9 @@
-"""Store that continues the executions of a pipeline in run folders while its database is unavailable."""
+"""Store that continues the executions of a pipeline in run folders while its database is unavailable.
+
+A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. A run
+folder shows the events of a run as files. A journal is a file with the calls of an attempt that could not be made on
+the store.
+"""
 
 from __future__ import annotations
 
@@ -41,35 +46,36 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 4.0
-"""Seconds for which a call waits for the store, with the retries of its client, before it is recorded in a journal.
+"""A call waits at most this many seconds for the store, including retries. Then the call is recorded in a journal.
 
-A recorder of spans waits for 5 s, so this limit must be lower.
+The recorder of spans gives up a call after 5 s, so this limit must be lower.
 """
 PAUSE_SECONDS: Final = 1.0
 """Seconds between two checks whether the store is available again."""
 LEAVE_SECONDS: Final = 5.0
-"""Seconds for which a runner that ends waits for the import of its recorded calls."""
+"""A runner that ends waits at most this many seconds for the import of its recorded calls."""
 
 _AT_WORK: Final = ("preparing", "running")
 _ENDED: Final = frozenset({"succeeded", "failed", "timeout", "unresponsive"})
 
 
 class FallbackStore(DelegatingStore):
-    """Store of a runner that continues its executions in run folders while the store behind it is unavailable.
+    """Store for a runner. While the store behind it is unavailable, the runner's executions continue in run folders.
 
     An execution is an attempt of a run that this process executes. If a writing call of an execution gets no answer
-    within `patience` seconds, the call is recorded in a journal below the directory with its idempotency key, and so
-    are the later calls of the attempt. The run's folder shows the recorded calls. Once the store is available again,
-    the calls are made in their order, and the folder is exported again. A call that the store had already executed has
-    no second effect.
+    within `patience` seconds, the call and its idempotency key are recorded in a journal in the directory. The later
+    calls of the attempt are recorded, too. The run's folder shows the recorded calls. Once the store is available
+    again, they are imported: they are made in their order, and the run is exported to its folder again. A call that the
+    store had already executed has no second effect.
 
     Ids and versions that a recorded call returns are provisional. During the outage, checkpoints and artifacts that the
     execution has saved can be read; other reads of its run wait for the store.
 
     Args:
         target: the store.
-        directory: the reports directory, which contains the run folders; a `Mirror` may use the same directory.
-        patience: seconds for which a call waits for the store before it is recorded.
+        directory: the reports directory, which contains the run folders. A `Mirror`, which exports runs, may use
+            the same directory.
+        patience: the maximum number of seconds for which a call waits for the store before it is recorded.
 
     Raises:
         Invalid: the patience is not positive.
@@ -88,7 +94,8 @@ class FallbackStore(DelegatingStore):
         self._folders: dict[str, RecordedRun] = {}
         self._changed: set[str] = set()
         self._abandoned: set[str] = set()
-        # Attempts of this process whose folder was written after an import. It is written again when the attempt ends.
+        # Attempts of this process whose run folder was written after an import. The folder is written again
+        # when the attempt ends.
         self._exported: set[str] = set()
         self._lock = threading.Lock()
         self._importing = asyncio.Lock()
@@ -118,7 +125,7 @@ class FallbackStore(DelegatingStore):
 
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[FallbackStore]:
-        """Write run folders and import recorded calls during the block, beginning with the calls of dead processes."""
+        """Write run folders and import recorded calls during the `with` block. Calls of dead processes come first."""
         self._loop = asyncio.get_running_loop()
         self._root.mkdir(parents=True, exist_ok=True)
         await self.settle()
@@ -134,7 +141,7 @@ class FallbackStore(DelegatingStore):
     # -- executions ----------------------------------------------------------------------------------------------------
 
     def begin(self, rollout: AttemptedRollout, graph: PhaseGraph | None = None) -> None:
-        """Record the calls of an attempt from now on whenever the store is unavailable."""
+        """From now on, record the calls of an attempt while the store is unavailable."""
         self._executions[rollout.attempt.attempt_id] = Execution(rollout, graph)
 
     def end(self, attempt_id: str) -> None:
@@ -157,13 +164,13 @@ class FallbackStore(DelegatingStore):
         arguments: Callable[[], dict[str, Any]],
         call: Callable[[], Awaitable[T]],
     ) -> tuple[bool, T | None]:
-        """Make a call, or record it if the store is unavailable; return whether it was made, and its result.
+        """Make a call, or record it if the store is unavailable; return whether the call was made, and its result.
 
         Args:
             attempt_id: the attempt of the call.
             method: the method of the call.
-            arguments: returns the arguments of the recorded call.
-            call: makes the call.
+            arguments: function that returns the arguments to record.
+            call: function that makes the call.
 
         Raises:
             StoreError: the store refuses the call.
@@ -315,7 +322,8 @@ class FallbackStore(DelegatingStore):
                     journal.refused.append(str(error))
                 journal.drop_first()
             await self._reopen(rollout, found, is_abandoned=attempt_id in self._abandoned)
-            # The journal is closed last. If this process dies before that, the next process also writes the folder.
+            # The journal is closed last. If this process dies before that, the next process imports
+            # the journal again and writes the folder.
             self._exported.add(attempt_id)
             await self._write_anew(rollout)
             with self._lock:
@@ -330,8 +338,9 @@ class FallbackStore(DelegatingStore):
     async def _reopen(self, rollout: AttemptedRollout, before: Any, *, is_abandoned: bool) -> None:
         """Bring the status of an attempt up to date after its calls were made.
 
-        The first imported call revives an attempt that the watchdog of the store has ended. If the process of the
-        attempt is dead, the attempt is ended again, so that the run can be resumed. Otherwise the run continues.
+        The store ends an attempt without heartbeats as unresponsive. The first imported call sets such an attempt to
+        running again. If the process of the attempt is dead, the attempt is ended again, so that the run can be
+        resumed. Otherwise the run continues.
         """
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
         attempts = {each.attempt_id: each.status for each in await self._target.query_attempts(rollout_id)}
@@ -358,7 +367,7 @@ class FallbackStore(DelegatingStore):
             self._folders.pop(attempt_id, None)
 
     async def _write_anew(self, rollout: AttemptedRollout) -> None:
-        """Write the folder of a run from the store."""
+        """Replace the folder of a run by an export from the store."""
         async with self._writing:
             folder = self._folders.pop(rollout.attempt.attempt_id, None)
             try:
@@ -369,7 +378,7 @@ class FallbackStore(DelegatingStore):
                 logger.warning("the folder of run %s is not up to date: %s", rollout.rollout_id, error)
 
     async def _leave(self) -> None:
-        """Import the recorded calls within `LEAVE_SECONDS`, and leave the others to the next runner."""
+        """Import recorded calls for at most `LEAVE_SECONDS`, and leave the remaining calls to the next runner."""
         if not self._journals:
             return
         with suppress(TimeoutError):
@@ -388,14 +397,16 @@ class FallbackStore(DelegatingStore):
     async def read(
         self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
-        """Return the result of a read.
+        """Read data of a run, and return the result.
 
-        During an outage, the result comes from what the execution has saved. If that is not enough, the read waits.
+        During an outage, the result comes from the checkpoints and artifacts that the execution has saved. If they do
+        not contain the result, the read waits for the store.
 
         Args:
             rollout_id: the run.
-            read: reads from the store.
-            known: returns the result from what the execution has saved, or `UNKNOWN`; None if only the store knows it.
+            read: function that reads from the store.
+            known: function that returns the result from what the execution has saved, or `UNKNOWN`; None if only the
+                store can return the result.
 
         Raises:
             Unavailable: the store is unavailable, and this process does not execute the run.
@@ -437,7 +448,8 @@ class FallbackStore(DelegatingStore):
         execution = self._executions.get(attempt_id)
         status = given.get("status", UNSET)
         if execution is not None and status is UNSET and attempt_id in self._journals:
-            # Heartbeats are not recorded: at the import they would be late, and the imported calls show activity, too.
+            # Heartbeats are not recorded: at the import they would be late, and the imported calls also show
+            # that the attempt is active.
             return execution.rollout.attempt
         if execution is None or status is UNSET:
             return await self._target.update_attempt(rollout_id, attempt_id, **given)

@@ -1,7 +1,8 @@
 """Journals of calls that were recorded while a store was unavailable: one file per attempt, in a directory per process.
 
-The first line of a file contains the run with its attempt, and each further line contains a call. A line is synced to
-the disk before its call returns.
+A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. The first
+line of a file contains the run with its attempt, and each further line contains a call. A line is synced to the disk
+before its call returns. To import a call means to make the call once the store is available again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from store.runtime.process import is_gone, this_process
 from store.training.spool import process_name, process_named
 
 _LEFT: Final = "left"
-"""Name of the directory of journals that their process no longer imports, so that another process may do so."""
+"""Name of the directory with the journals that their processes have given up. Any process may import them."""
 
 
 class JournalHead(Frozen):
@@ -122,9 +123,9 @@ class Journal:
             self._is_open = False
 
     def close(self) -> bool:
-        """Close the journal and remove its file, unless calls remain to be imported; return whether it is closed.
+        """If all calls were imported, close the journal, remove its file and return True; otherwise return False.
 
-        If the store refused calls, the file is kept under the name `….refused`.
+        If the store refused calls, the file is not removed but renamed to `….refused`.
         """
         with self._lock:
             if self._calls:
@@ -138,10 +139,10 @@ class Journal:
 
 
 class JournalDirectory:
-    """Directory with the journals of all processes that use a reports directory.
+    """Directory with the journals of all processes that use one reports directory.
 
     Args:
-        root: the reports directory.
+        root: the reports directory, which contains the folders of runs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -178,7 +179,7 @@ class JournalDirectory:
 
         Args:
             journal: the journal, which this process no longer uses.
-            for_others: exclude the journal from `take_over` of this process, because its run is not in the store.
+            for_others: whether `take_over` of this process must skip the journal, because its run is not in the store.
         """
         journal.stop()
         left = self._all / _LEFT

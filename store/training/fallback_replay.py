@@ -1,4 +1,7 @@
-"""Replay of calls that were recorded during an outage, on the store that is available again."""
+"""Replay of calls that a runner recorded while the store was unavailable. They are made once the store is available.
+
+A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class Replay:
     rollout: AttemptedRollout
 
     async def make(self, call: RecordedCall) -> Any:
-        """Make a call. If the store has executed it before, it has no second effect."""
+        """Make a recorded call. If the store has executed the call before, the repetition has no effect."""
         runs, given = self.store.runs, dict(call.arguments)
         ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
         match call.method:
@@ -49,7 +52,11 @@ class Replay:
                 return await self._report(given)
 
     async def _retract(self, given: dict[str, Any]) -> ArtifactRef:
-        """Retract an artifact. If it was saved during the outage, the saving call is repeated to get its real id."""
+        """Retract an artifact, a named result of a run.
+
+        If the artifact was saved during the outage, its recorded id is provisional. So the call that saved the artifact
+        is repeated, and returns the id in the store.
+        """
         saved = given.pop("saved")
         if saved is not None:
             ids = self.rollout.rollout_id, self.rollout.attempt.attempt_id
@@ -58,8 +65,8 @@ class Replay:
 
     async def _report(self, given: dict[str, Any]) -> None:
         rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id
-        # A status update has no idempotency key, and an earlier update may still be on its way to the database. This
-        # heartbeat is executed after it, so the answer shows whether the earlier update arrived.
+        # A status update has no idempotency key, and an earlier update may still be on its way to the database. The
+        # store executes this heartbeat after the earlier update, so the answer shows whether that update arrived.
         attempt = await self.store.update_attempt(rollout_id, attempt_id, last_heartbeat_time=time.time())
         if attempt.status != given["status"]:
             error = given.pop("error", None)

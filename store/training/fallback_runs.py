@@ -1,4 +1,9 @@
-"""Attribute `runs` of a `FallbackStore`, and the checkpoints and artifacts that executions have saved."""
+"""The attribute `runs` of a `FallbackStore`, which records the calls of executions while its store is unavailable.
+
+A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. A
+checkpoint is a saved state of the run, and an artifact is a named result. A view selects the data of the run that a
+read returns.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +71,7 @@ UNKNOWN: Final = Unknown()
 
 
 class CallRecorder(Protocol):
-    """The part of a `FallbackStore` that its runs use."""
+    """The part of a `FallbackStore` that `FallbackRuns` uses."""
 
     @property
     def target(self) -> Store:
@@ -88,21 +93,22 @@ class CallRecorder(Protocol):
         arguments: Callable[[], dict[str, Any]],
         call: Callable[[], Awaitable[T]],
     ) -> tuple[bool, T | None]:
-        """Make a call, or record it if the store is unavailable; return whether it was made, and its result."""
+        """Make a call, or record it if the store is unavailable; return whether the call was made, and its result."""
         ...
 
     async def read(
         self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
-        """Return the result of a read.
+        """Read data of a run, and return the result.
 
-        During an outage, the result comes from what the execution has saved. If that is not enough, the read waits.
+        During an outage, the result comes from the checkpoints and artifacts that the execution has saved. If they do
+        not contain the result, the read waits for the store.
         """
         ...
 
 
 class FallbackRuns(DelegatingRuns):
-    """Runs of a `FallbackStore`."""
+    """Implementation of `Store.runs` that makes or records each call through a `FallbackStore`."""
 
     def __init__(self, store: CallRecorder) -> None:
         super().__init__(store.target.runs)

@@ -1,4 +1,8 @@
-"""Report of a training, read from the log of its store."""
+"""Report of a training, read from the log of its store. The log is the list of all events of the store.
+
+An attempt is one execution of a rollout, a task for an agent. Resources are named data that agents use, such as
+prompts; each update of the resources with an id creates a new version.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +47,18 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """Rewards of the succeeded rollouts with one mode, step and version of the resources."""
+    """Rewards of all succeeded rollouts that have the same mode, step and version of the resources."""
 
     mode: RolloutMode | None
     step: int | None
-    """The `rollbook.step` of the rollouts."""
+    """The training step: `rollbook.step` in the metadata of the rollouts."""
     version: Version
     rollouts: int
     """The number of rollouts that succeeded."""
     rewarded: int
     """The number of these rollouts that have a reward."""
     mean: float | None
-    """The mean of the rewards, each the final reward of a rollout's last attempt."""
+    """The mean of the rewards; None without rewards. A rollout's reward is the final reward of its last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,9 @@ class FitReport:
     attempts: int = 0
     """The number of attempts of these rollouts."""
     drops: dict[str, int] = field(default_factory=dict[str, int])
-    """Numbers of rollouts without training data, by reason: the type of the error, the status, or `no reward`."""
+    """How many rollouts have no training data, by reason: the type of the error, the status, or `no reward`."""
     best: Version | None = None
-    """The version with the greatest mean reward, in validation if there was any, otherwise in training."""
+    """The version with the greatest mean reward: in validation or, if there are no rewards there, in training."""
     seconds: float = 0.0
     execution: ExecutionReport = field(default_factory=ExecutionReport)
     """The report about the runners."""
@@ -93,7 +97,7 @@ class _RolloutProgress:
     resources_id: str | None = None
     version: int | None = None
     is_known: bool = False
-    """Whether the event of the rollout's creation was read, so that no earlier event is missing."""
+    """Whether the event of the rollout's creation was read. If so, no earlier event is missing."""
     status: str = ""
     attempts: int = 0
     latest: str = ""
@@ -135,7 +139,9 @@ class _RolloutProgress:
 
 
 async def read_report(store: Store, after: str | None, seconds: float, execution: ExecutionReport) -> FitReport:
-    """Return the report of the rollouts that ended after a cursor. Without a log, the report counts no rollouts.
+    """Return the report of the rollouts that ended after a cursor, a position in the log.
+
+    If the store has no log, the report counts no rollouts.
 
     Args:
         store: the store of the training.

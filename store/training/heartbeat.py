@@ -1,4 +1,8 @@
-"""Heartbeats of a worker and of its attempts. A worker's heartbeat contains the state of its machine."""
+"""Heartbeats of a worker and of its attempts. A worker's heartbeat contains the state of its machine.
+
+A worker is the name under which the store knows a runner of agents. An attempt is one execution of a rollout, a task
+for an agent.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +56,9 @@ class Heartbeat:
         store: the store that receives the heartbeats.
         label: the name of the worker.
         interval: seconds between two heartbeats; 0 or less for none.
-        jitter: seconds by which each interval may vary.
+        jitter: the maximum number of seconds by which an interval varies.
         mode: "thread" sends heartbeats in a thread that agents cannot block, "asyncio" in the current event loop.
-        include_gpu: whether the worker's heartbeats contain the output of `nvidia-smi`.
+        include_gpu: whether the worker's heartbeats contain values of `nvidia-smi` for each GPU.
         about: further fields of the worker's heartbeats.
     """
 
@@ -133,7 +137,7 @@ class Heartbeat:
         )
 
     async def _quietly(self, what: str, work: Any) -> None:
-        """Await some work for at most one interval. A failure is logged; the next interval tries again."""
+        """Await some work for at most one interval. A failure is logged and not raised."""
         try:
             async with asyncio.timeout(self._interval):
                 await work
@@ -153,10 +157,10 @@ class Heartbeat:
             beating.stop("superseded")
 
     async def _close_orphans(self) -> None:
-        """Report as unresponsive the attempts that this worker's previous process was running when it died.
+        """If the previous process of this worker died, report its open attempts as unresponsive.
 
-        The store's watchdog would do the same later. An attempt is retried if the config of its rollout retries
-        unresponsive attempts.
+        The store would do the same later, because their heartbeats are missing. The store retries such an attempt if
+        the config of its rollout permits retries of unresponsive attempts.
         """
         worker = await self._store.get_worker_by_id(self._label)
         left = (worker.heartbeat_stats if worker is not None else None) or {}

@@ -1,4 +1,7 @@
-"""Hooks that are called at the start and the end of each attempt."""
+"""Hooks that are called at the start and the end of each attempt.
+
+An attempt is one execution of a rollout, a task for an agent.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Hook:
     async def on_trace_end(
         self, *, agent: LitAgent[Any], runner: AgentRunner, tracer: Tracer, rollout: AttemptedRollout
     ) -> None:
-        """Handle the return of the agent. Its reward is recorded, and the trace is still open.
+        """Handle the return of the agent. The agent's reward was recorded, and the trace is still open.
 
         The method is not called after an error.
         """
@@ -43,7 +46,7 @@ class Hook:
     async def on_rollout_end(
         self, *, agent: LitAgent[Any], runner: AgentRunner, rollout: AttemptedRollout, spans: Sequence[Span]
     ) -> None:
-        """Handle the end of the attempt, after its report to the store; `spans` are all its stored spans."""
+        """Handle the end of the attempt. By default, its status was reported before. `spans` are all stored spans."""
 
 
 async def call_hooks(hooks: Sequence[Any], name: str, /, optional: dict[str, Any] | None = None, **about: Any) -> None:

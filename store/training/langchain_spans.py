@@ -1,4 +1,7 @@
-"""Callback handler that records LangChain's runs (chains, tools, calls to models) as spans of the current attempt."""
+"""Callback handler that records LangChain's runs (chains, tools, calls to models) as spans of the current attempt.
+
+An attempt is one execution of a task by an agent.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ class _OpenRun:
 class LangChainHandler(BaseCallbackHandler):
     """Callback handler that records chains, tools and calls to models. One handler serves any number of attempts.
 
-    If an instrumented client, such as `openai`, makes a call to a model, only the client records the call, because the
-    client receives the token ids. A run belongs to the attempt in which it begins.
+    If an instrumented client, such as `openai`, makes a call to a model, only the client records the call, because only
+    the client receives the token ids. A run belongs to the attempt in which it begins.
 
     Args:
         tags: tags of every recorded span.
@@ -146,14 +149,14 @@ class LangChainHandler(BaseCallbackHandler):
         self._begin_model(Endpoint.COMPLETIONS, given, metadata or {}, run_id, parent_run_id)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Record a call to a model, unless its client recorded it."""
+        """Record a call to a model, unless the client recorded the call."""
         run = self._runs.get(run_id)
         if run is not None:
             of_answer = response_attributes(run.endpoint)
             self._end_model(run_id, safely(lambda result: of_answer(_answer(result)), response), None)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Record a failed call to a model, unless its client recorded it."""
+        """Record a failed call to a model, unless the client recorded the call."""
         self._end_model(run_id, {}, error)
 
     # -- spans ---------------------------------------------------------------------------------------------------------

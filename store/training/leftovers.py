@@ -1,4 +1,7 @@
-"""Replay of spans that a dead process left in its spool."""
+"""Storing of the spans that a dead process left in its spool, files in which spans wait for the store.
+
+An attempt is one execution of a rollout, a task for an agent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of the machine, for a worker's heartbeat."""
+"""State of the machine, which a worker (a process that executes tasks) sends with its heartbeats."""
 
 from __future__ import annotations
 

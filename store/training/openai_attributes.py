@@ -1,4 +1,4 @@
-"""Span attributes of chat completions: requests, responses, and streamed responses."""
+"""Conversion of chat completions to span attributes: requests, responses, and streamed responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEXTS: Final = ("content", "refusal", "reasoning_content")
 
 
 def dumped(value: Any) -> Any:
-    """Return a value with the client's objects in it converted to dicts."""
+    """Return a copy of a value in which the objects of the `openai` client are converted to dicts."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", warnings=False, exclude_none=True)
     if isinstance(value, Mapping):
@@ -58,7 +58,7 @@ def _is_given(value: Any) -> bool:
 
 
 def of_request(request: Mapping[str, Any]) -> Json:
-    """Return the attributes for the arguments of a call; headers are left out."""
+    """Return the span attributes for the arguments of a call. Headers are left out."""
     attributes: Json = {"gen_ai.system": "openai", "gen_ai.request.type": "chat"}
     attributes["gen_ai.request.streaming"] = request.get("stream") is True
     for name in _SETTINGS:

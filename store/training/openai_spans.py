@@ -1,6 +1,7 @@
 """Instrumentation of the `openai` client. It records the client's calls as spans of the current attempt.
 
 It records chat completions, calls of the Responses API, and embeddings. It patches only public classes of the client.
+An attempt is one execution of a task by an agent.
 """
 
 from __future__ import annotations

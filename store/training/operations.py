@@ -1,4 +1,7 @@
-"""Recording of functions and blocks as spans, with their inputs and outputs."""
+"""Recording of functions and blocks as spans of the current attempt, with their inputs and outputs.
+
+An attempt is one execution of a task by an agent.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> A
 
     Args:
         fn: the function; None for a block, or for a decorator with arguments.
-        propagate: whether to record the span; False only builds it, for `OperationContext.span`.
+        propagate: whether to record the span. If false, the span is only built, and `OperationContext.span` returns it.
         attributes: further attributes; `name` is the operation's name, by default the name of the function.
 
     Raises:
@@ -205,7 +208,10 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by parameter name, with defaults; as `args` and `kwargs` if they do not match the signature."""
+    """Return arguments by parameter name, including defaults.
+
+    If the arguments do not match the signature, return them under the names `args` and `kwargs`.
+    """
     unbound = {"args": list(args), "kwargs": kwargs}
     if signature is None:
         return unbound

@@ -1,4 +1,7 @@
-"""Outcome of an attempt: success, failure, or an interruption that the agent did not cause."""
+"""Outcome of an attempt: success, failure, or an interruption that the agent did not cause.
+
+An attempt is one execution of a rollout, a task for an agent.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
 """Pipelines: a phase graph with an async function per phase.
 
-The events of a run show which phases are completed, so a run can be resumed, and a part of it can be repeated.
+A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. A scope is
+the subject for which a phase runs, for example one ticker; scopes have kinds, such as `ticker`.
+
+The events of a run show which phases are completed, so a run can be resumed, and a part of a run can be repeated. A
+fork starts an attempt that repeats a part, and takes over the other events of an earlier attempt, its base. The view of
+an attempt contains its own events and the events that it takes over.
 """
 
 from __future__ import annotations
@@ -58,7 +63,7 @@ class NodeCall:
 
 @dataclass(slots=True)
 class Step:
-    """One phase of one scope while the phase runs. A scope is the subject of a phase, for example one ticker."""
+    """One phase of one scope while the phase runs."""
 
     store: Store
     rollout: AttemptedRollout
@@ -94,8 +99,8 @@ class Step:
         """Record an event at the beginning and an event at the end of a node.
 
         Both events have a message and an agent, and the first event of a tool has the status `running`. The second
-        event also has the latency, the final status, and the error if there is one. The block may change the fields of
-        the yielded `NodeCall`, which become fields of the second event.
+        event also has the latency, the final status, and the error if there is one. The `with` block may change the
+        fields of the yielded `NodeCall`, which become fields of the second event.
 
         Args:
             name: the name of the node.
@@ -169,7 +174,7 @@ def _ended(name: str, under: str | None, call: NodeCall, latency: float, failure
 PhaseFunction = Callable[[Step], Awaitable[None]]
 Function = TypeVar("Function", bound=PhaseFunction)
 Scopes = Mapping[str, Sequence[str]]
-"""The scopes of each kind."""
+"""The scopes by kind, for example `{"ticker": ["AAPL"]}`."""
 ScopesOf = Callable[[Rollout], Scopes]
 
 
@@ -231,7 +236,7 @@ class Pipeline:
         Args:
             store: the store of the run.
             rollout: the run.
-            view: the view with the events; if it has no scope of a kind, the events of the whole run are used.
+            view: the view whose events are read. If it has no scope of a kind, the events of all attempts are read.
 
         Raises:
             Invalid: a kind has no scopes.
@@ -316,9 +321,9 @@ class _Execution:
     done: set[tuple[str, str]]
     """The pairs (scope, phase) that are completed in the attempt's view."""
     cascade: frozenset[str]
-    """The phases that run again because the attempt re-runs another scope."""
+    """The phases that run again because a phase of another kind of scope, on which they depend, runs again."""
     patches: list[Fork]
-    """The forks with a `state_patch`, oldest first."""
+    """The forks with a `state_patch` (changes to the state of scopes) that apply to the attempt, oldest first."""
     states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @classmethod
@@ -385,7 +390,10 @@ class _Execution:
 
 
 def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:
-    """Return the forks that patched an attempt's states, oldest first; a resume inherits the patches of its base."""
+    """Return the forks that patched an attempt's states, oldest first.
+
+    An attempt that resumes another attempt also has the patches of that attempt.
+    """
     found: list[Fork] = []
     fork = own.fork
     while fork is not None:
@@ -397,7 +405,7 @@ def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]
 
 @asynccontextmanager
 async def _heartbeats(store: Store, rollout: AttemptedRollout) -> AsyncGenerator[None]:
-    """Send heartbeats of an attempt during the block, in a thread that its phases cannot block.
+    """Send heartbeats of an attempt during the `with` block, in a thread that the phases cannot block.
 
     Do nothing if a runner executes the attempt.
     """
@@ -427,7 +435,7 @@ async def _heartbeats(store: Store, rollout: AttemptedRollout) -> AsyncGenerator
 
 
 def _scopes_in_input(graph: PhaseGraph, given: Any) -> dict[str, list[str]]:
-    """Return the scopes that an input contains under a key derived from the name of their kind."""
+    """Return the scopes in the input of a run. They are under a key that is derived from the name of their kind."""
     named = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
     found: dict[str, list[str]] = {}
     for kind, declared in graph.scope_kinds.items():

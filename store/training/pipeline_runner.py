@@ -1,4 +1,8 @@
-"""Runner of a pipeline. It claims queued runs and requested re-runs, and resumes runs whose process died."""
+"""Runner of a pipeline. It claims queued runs and requested re-runs, and resumes runs whose process died.
+
+A run is a rollout (a task in the store) that a pipeline executes in phases, and an attempt is one execution of a run. A
+re-run is an attempt that repeats a part of the run. The head is the attempt whose results are those of the run.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ OrphanPolicy = Literal["resume", "fail"]
 _ANNOTATED: Final = "rollout.annotated"
 _PAUSE_SECONDS: Final = 0.5
 _LAST_HEARTBEAT_SECONDS: Final = 5.0
-"""A stopping runner waits at most this long until the store has taken its last heartbeat."""
+"""A stopping runner waits at most this long until the store has received its last heartbeat."""
 _RECENT: Final = 100
 """The number of recently failed runs that are checked for orphans."""
 _SILENT_BEATS: Final = 6
@@ -54,7 +58,8 @@ class PipelineRunner(Runner[Any]):
     """Runner that executes the runs of one pipeline: runs of the queue, requested re-runs, and orphaned runs.
 
     A run is orphaned if the runner that executed it died or was stopped. Its attempt is then unresponsive, or failed
-    with the reason `interrupted`. Any number of these runners may work on one store; only one of them executes a run.
+    with the reason `interrupted`. Any number of these runners may work on one store; each run
+    is executed by only one of them at a time.
 
     Args:
         pipeline: the phases and their functions.
@@ -63,11 +68,12 @@ class PipelineRunner(Runner[Any]):
             then happen twice.
         resumes: the maximum number of times that a run is resumed; after that it stays failed.
         concurrency: the number of runs that are executed at once.
-        heartbeat_interval: seconds between two heartbeats of the runner and its attempts. An attempt without a limit in
-            the config of its run is unresponsive after six intervals without a heartbeat.
+        heartbeat_interval: seconds between two heartbeats of the runner and its attempts. If the config of a run sets
+            no limit, an attempt of the run is unresponsive after six intervals without a heartbeat.
         fallback_dir: a directory with run folders. If the store becomes unavailable during a run, the run continues in
             its own folder there. The folder is imported once the store is available again. None: the run fails.
-        fallback_patience: seconds for which a call to the store waits before the run continues in its folder.
+        fallback_patience: the maximum number of seconds for which a call waits for the store, before the run continues
+            in its folder.
         others: the other arguments of `Runner`.
     """
 
@@ -106,7 +112,10 @@ class PipelineRunner(Runner[Any]):
         return f"{self.pipeline.graph.name}-{socket.gethostname()}-{os.getpid()}-{number}"
 
     async def serve(self, store: Store, worker_id: int = 0, event: ExecutionEvent | None = None) -> None:
-        """Execute the runs of a store until the event is set, or `max_rollouts` were executed; see `Runner.iter`."""
+        """Execute the runs of a store until the event is set, or `max_rollouts` attempts were executed.
+
+        `Runner.iter` describes the details.
+        """
         async with self._with_fallback(store, worker_id):
             await self.iter(event=event)
 
@@ -132,7 +141,7 @@ class PipelineRunner(Runner[Any]):
 
     @contextlib.asynccontextmanager
     async def _with_fallback(self, store: Store, worker_id: int) -> AsyncGenerator[None]:
-        """Set up the runner on a store. If there is a fallback directory, runs continue there without the store."""
+        """Set up the runner on a store. If there is a fallback directory, runs continue there during outages."""
         agent = PipelineAgent(self.pipeline)
         if self._fallback_dir is None:
             with self.run_context(agent=agent, store=store, worker_id=worker_id):
@@ -251,7 +260,10 @@ class PipelineRunner(Runner[Any]):
     # -- orphans -----------------------------------------------------------------------------------------------------
 
     async def _orphaned(self, limit: int) -> list[AttemptedRollout]:
-        """Close the attempts of dead processes. If the policy is "resume", start attempts that resume their runs."""
+        """Close the attempts of dead processes.
+
+        If the policy is "resume", also resume their runs, and return the new attempts.
+        """
         now = asyncio.get_running_loop().time()
         if now - self._orphans_checked_at < min(self._silence, max(self._heartbeat_interval, _PAUSE_SECONDS)):
             return []
@@ -282,7 +294,7 @@ class PipelineRunner(Runner[Any]):
         worker = await self.store.get_worker_by_id(attempt.worker_id)
         if worker is None or pipeline_of(worker) != self.pipeline.graph.name:
             return False
-        # An open request for a re-run takes precedence.
+        # If a re-run of the run is requested, the re-run takes precedence.
         return await rerun_requests.open_request(self.store, rollout.rollout_id) is None
 
     async def _resume(self, rollout: AttemptedRollout) -> AttemptedRollout | None:
@@ -320,7 +332,7 @@ class PipelineRunner(Runner[Any]):
 
 
 class PipelineAgent(LitAgent[Any]):
-    """Agent that executes the run of its attempt.
+    """Agent that executes the run to which its attempt belongs.
 
     Args:
         pipeline: the pipeline.
@@ -331,7 +343,7 @@ class PipelineAgent(LitAgent[Any]):
         self._pipeline = pipeline
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """Run the open phases of a run.
+        """Run the phases of a run that are not completed.
 
         Raises:
             Exception: a phase raised it.
@@ -349,7 +361,8 @@ class PipelineBundle:
     """Function object that an execution strategy calls once per worker. Each call creates a runner of the pipeline.
 
     Attributes:
-        pipeline: the pipeline. If runners are in other processes, its functions must be at the top level of modules.
+        pipeline: the pipeline. If runners are in other processes, the functions of its phases must be defined at the
+            top level of modules.
         options: the other arguments of `PipelineRunner`.
     """
 

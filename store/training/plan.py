@@ -1,4 +1,8 @@
-"""Plans of rollouts. Each rollout has a key, so that a restarted algorithm enqueues only the missing rollouts."""
+"""Plans of rollouts. Each rollout has a key, so that a restarted algorithm enqueues only the missing rollouts.
+
+A rollout is a task for an agent. A run is a training with a name of its own, an epoch is one pass over the items of a
+dataset, and the replicas of an item are several rollouts with this item as their task.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,10 @@ if TYPE_CHECKING:
     from store.training.algorithm import Dataset
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])
-"""Default config of planned rollouts: up to three attempts, if 30 s pass without a heartbeat, span or event."""
+"""Default config of planned rollouts: an attempt without a sign of life for 30 s is retried, up to three attempts."""
 
 _ENQUEUED_AT_ONCE: Final = 200
-# Reasons of failures that the agent did not cause: the training ended, or the store was unreachable.
+# Reasons of failures that the agent did not cause: the training ended, or the store could not be reached.
 _CUT_SHORT: Final = frozenset({"interrupted", "spool"})
 # A key has at most 512 bytes, including the numbers after the name.
 _LONGEST_NAME: Final = 400
@@ -50,7 +54,8 @@ class Plan:
 
     Args:
         run: the name of the run; another name starts a new plan.
-        seed: the seed of the order of the items, which differs in each epoch but is reproducible; None keeps the order.
+        seed: the seed for the order of the items. Each epoch has its own order, which a restart reproduces. None:
+            the order of the dataset.
         config: limits and retries of the rollouts.
 
     Raises:
@@ -97,11 +102,12 @@ class Plan:
             replicas: the number of rollouts per item; the replicas of an item form a group.
             mode: the mode of the rollouts.
             step: the training step of the rollouts; None for the number of the epoch.
-            resources_id: the resources for the rollouts; None for the latest. Existing rollouts keep their resources.
+            resources_id: the id of the resources for the rollouts; None for the latest resources. Existing rollouts
+                keep their resources.
             metadata: further metadata of each rollout.
 
         Raises:
-            Conflict: an item differs from the one that was enqueued with its key; the message contains the key.
+            Conflict: an item differs from the item that was enqueued with the same key; the message contains the key.
         """
         common = {**(metadata or {}), STEP_KEY: epoch if step is None else step}
         requests = [

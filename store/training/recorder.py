@@ -1,8 +1,8 @@
 """Recorders, which send the finished spans of an attempt to the store, in batches and in the order in which they ended.
 
-The thread of an agent only appends a span to a queue. The span thread of the process converts, numbers and stores the
-span. Errors in the span thread are logged and counted, and never reach the agent. While the
-store cannot be reached, spans wait in a spool.
+An attempt is one execution of a rollout, a task for an agent. The thread of the agent only appends a span to a queue.
+The span thread of the process converts, numbers and stores the span. Errors in the span thread are logged and counted,
+and never reach the agent. While the store cannot be reached, spans wait in a spool, a file on this machine.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ BATCH: Final = 100
 """Maximum size of a batch. A full batch is written without waiting for more spans."""
 
 LINGER_SECONDS: Final = 0.5
-"""Seconds for which a span waits for further spans, so that they are written in one batch."""
+"""A span waits at most this many seconds for further spans, so that they are written in one batch."""
 
 FLUSH_SECONDS: Final = 10.0
-"""Seconds for which an agent that emits a reward waits for the store."""
+"""An agent that emits a reward waits at most this many seconds for the store."""
 
 LOOP_SECONDS: Final = 2.0
-"""The same limit for a wait that blocks an event loop. It is short, because the store's server may run in this loop."""
+"""`FLUSH_SECONDS` for waits that block an event loop. It is short, because the store's server may run in this loop."""
 
 _WRITE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 
 
 class Recorder(Protocol):
-    """Receiver of the finished spans of a scope."""
+    """Receiver of the finished spans of an attempt, or of a trace without an attempt."""
 
     def put(self, span: ReadableSpan) -> None:
         """Accept a span. Any thread may call this; the call neither raises nor waits."""
         ...
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until earlier spans are stored or spooled; return False if that takes too long."""
+        """Wait until earlier spans are stored or in the spool; return False if that takes longer than `seconds`."""
         ...
 
     async def flushed(self, seconds: float = FLUSH_SECONDS) -> bool:
@@ -191,9 +191,10 @@ class StoreRecorder:
             self._thread.call_soon(self._write_later)
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until earlier spans are stored or spooled.
+        """Wait until earlier spans are stored or in the spool.
 
-        Return False if that takes too long, or if the caller runs in the span thread, which must not wait for itself.
+        Return False if that takes longer than `seconds`, or if the caller runs in the span thread, which must not wait
+        for itself.
         """
         if self._thread.is_current:
             return False
@@ -231,7 +232,7 @@ class StoreRecorder:
         """Stop accepting spans, and return the result for the accepted spans.
 
         Args:
-            wait_seconds: seconds to wait for a store that cannot be reached.
+            wait_seconds: the maximum number of seconds to wait for a store that cannot be reached.
         """
         with self._lock:
             self._is_open = False
@@ -253,7 +254,7 @@ class StoreRecorder:
 
     async def _drain(self) -> None:
         if self._file.waiting:
-            # These spans must follow the spooled ones, so they are spooled, too. Another task retries the store.
+            # These spans must follow the spans in the spool, so they are spooled, too. Another task retries the store.
             while batch := self._take():
                 self._spool_batch(batch)
             return
@@ -276,7 +277,7 @@ class StoreRecorder:
             except Exception:
                 logger.exception("span %r of attempt %s cannot be converted for the store", span.name, self._attempt_id)
                 self._progress.lost += 1
-        # An empty batch ends the draining, so skip to the next one if no span of this one could be converted.
+        # An empty batch ends the draining. So if no span of this batch could be converted, take the next batch.
         return batch or (self._take() if taken else batch)
 
     async def _write(self, batch: list[Span]) -> None:

@@ -1,4 +1,4 @@
-"""Recording of an agent's return value as spans of its attempt."""
+"""Recording of an agent's return value as spans of its attempt, which is the execution of a task by the agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ async def record_returned(result: Any, scope: AttemptScope) -> None:
 
     Raises:
         TypeError: the value has a type that agents may not return.
-        ValueError: a reward is not finite or has no primary dimension, or a list contains several types.
+        ValueError: a number of a reward is not finite; a reward has several numbers, and none has the name `primary`;
+            or a list contains objects of several types.
     """
     if result is None:
         return

@@ -1,4 +1,7 @@
-"""Rewards as span attributes: writing rewards, and reading them in every format of Agent-lightning 0.1 to 0.3."""
+"""Rewards as span attributes: writing rewards, and reading them in every format of Agent-lightning 0.1 to 0.3.
+
+The numbers of a reward are its dimensions. The primary dimension is the number that training uses.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def reward_attributes(dimensions: Mapping[str, float]) -> dict[str, Any]:
 
 
 def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:
-    """Return the dimensions of a span's reward, the primary one first; an empty list if it has no reward.
+    """Return the dimensions of a span's reward, the primary one first; an empty list without a reward.
 
     Raises:
         ValueError: the span has the attribute `agentlightning.reward` itself, which no version of Agent-lightning sets.

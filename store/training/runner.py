@@ -1,4 +1,7 @@
-"""Runner of an agent on the rollouts of a store, one at a time or several at once."""
+"""Runner of an agent on the rollouts of a store, one at a time or several at once.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout. In the store, each runner is a worker.
+"""
 
 from __future__ import annotations
 
@@ -47,22 +50,23 @@ class Runner(Generic[T]):
 
     Args:
         tracer: the tracer that records the agent; None for a `Tracer()`.
-        max_rollouts: the number of attempts, including failed ones, after which `iter` returns; None for no limit.
-        poll_interval: seconds for which one claim waits for a rollout. A rollout that arrives meanwhile is claimed at
-            once.
+        max_rollouts: the number of attempts, including failed attempts, after which `iter` returns; None for no limit.
+        poll_interval: the maximum number of seconds for which one claim waits for a rollout. A rollout that arrives
+            meanwhile is claimed at once.
         heartbeat_interval: seconds between two heartbeats of worker and attempts; 0 or less for none.
-        interval_jitter: seconds by which poll and heartbeat intervals may vary.
+        interval_jitter: the maximum number of seconds by which poll and heartbeat intervals vary.
         heartbeat_launch_mode: "thread" sends heartbeats in a thread that agents cannot block, "asyncio" in the event
             loop.
-        heartbeat_include_gpu: whether heartbeats contain the output of `nvidia-smi`.
-        concurrency: the number of attempts that `iter` runs at once.
-        sync_in_thread: whether agents that are not async run in threads, so that they do not block the event loop and
-            can be abandoned at their deadline.
-        hooks_before_status: call `on_rollout_end` before the status is reported, as Agent-lightning 0.3 does.
-        grace_seconds: seconds for which a cancelled async agent may clean up.
+        heartbeat_include_gpu: whether the worker's heartbeats contain values of `nvidia-smi` for each GPU.
+        concurrency: the maximum number of attempts that `iter` runs at once.
+        sync_in_thread: whether agents that are not async run in threads. Then they do not block the event loop, and can
+            be abandoned at their deadline.
+        hooks_before_status: whether the hook `on_rollout_end` is called before the attempt's status is reported, as in
+            Agent-lightning 0.3.
+        grace_seconds: the maximum number of seconds for which a cancelled async agent may clean up.
 
     Raises:
-        ValueError: an unknown launch mode, or a concurrency below 1.
+        ValueError: the launch mode is unknown, or the concurrency is below 1.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class Runner(Generic[T]):
     # -- setup and teardown ------------------------------------------------------------------------------------------
 
     def init(self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
-        """Set the agent to run, and the hooks that are called for its attempts."""
+        """Set the agent to run, and the hooks that are called for the attempts of the runner."""
         del kwargs
         self._agent = agent
         self.hooks = list(hooks or ())
@@ -118,13 +122,13 @@ class Runner(Generic[T]):
         self.tracer.init_worker(worker_id, store)
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Release the store."""
+        """Forget the store and the worker."""
         del args, kwargs
         self.tracer.teardown_worker(worker_id)
         self._worker_id = self._store = None
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """Release the agent."""
+        """Forget the agent and the hooks."""
         del args, kwargs
         self.tracer.teardown()
         self._agent, self.hooks = None, ()
@@ -149,7 +153,7 @@ class Runner(Generic[T]):
         Args:
             agent: the agent to run.
             store: the store.
-            hooks: the hooks that are called for its attempts.
+            hooks: the hooks that are called for the attempts of the runner.
             worker_id: the id of the worker; None for 0.
         """
         worker = 0 if worker_id is None else worker_id
@@ -353,7 +357,10 @@ class Runner(Generic[T]):
 
 
 class Desk:
-    """Executor of attempts. It sends their heartbeats, and stops attempts whose rollouts were decided elsewhere."""
+    """Executor of attempts. It sends their heartbeats.
+
+    It also stops an attempt if the rollout was cancelled, or if another attempt or a user determined its result.
+    """
 
     def __init__(self, runner: Runner[Any], heartbeat: Heartbeat, watch: Watch) -> None:
         self._runner = runner
@@ -366,7 +373,10 @@ class Desk:
         await self._heartbeat.introduce()
 
     async def started(self, starting: Coroutine[Any, Any, AttemptedRollout]) -> AttemptedRollout:
-        """Await a store's call that starts an attempt. If the caller is cancelled meanwhile, report an interruption."""
+        """Await a store's call that starts an attempt.
+
+        If the caller is cancelled meanwhile, report the attempt as interrupted.
+        """
         task = asyncio.create_task(starting)
         try:
             return await asyncio.shield(task)

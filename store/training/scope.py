@@ -1,4 +1,7 @@
-"""Scope of the attempt that the running code belongs to, stored in a context variable."""
+"""The scope of the running code, stored in a context variable: the attempt that the code belongs to.
+
+An attempt is one execution of a rollout, a task for an agent.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _current: Final[contextvars.ContextVar[AttemptScope | None]] = contextvars.Conte
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AttemptScope:
-    """An attempt whose agent runs, or a trace without an attempt."""
+    """An attempt whose agent runs in this process, or a trace without an attempt."""
 
     name: str
     rollout_id: str | None
@@ -72,14 +75,15 @@ def entered(scope: AttemptScope) -> Generator[AttemptScope]:
 def run_in_scope(function: Callable[P, T]) -> Callable[P, T]:
     """Return a function that runs in the current attempt, below the current span.
 
-    Use it for threads and executors, which start with an empty context: `pool.submit(run_in_scope(work), item)`.
-    Asyncio tasks and `asyncio.to_thread` do not need it.
+    Use this function for threads and executors, which start with an empty context:
+    `pool.submit(run_in_scope(work), item)`. Asyncio tasks and `asyncio.to_thread` do not need it.
     """
     context = contextvars.copy_context()
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        # A context can be entered only once at a time, so each call copies it: several threads may run the function.
+        # Several threads may call this function at once, but a context can be entered only once at a time. So each call
+        # copies the context.
         return context.copy().run(function, *args, **kwargs)
 
     return run

@@ -1,4 +1,7 @@
-"""The thread with an event loop that sends the spans and heartbeats of a process, outside of any attempt."""
+"""The thread that sends the spans and heartbeats of a process. It has its own event loop.
+
+The thread does not belong to an attempt, one execution of a task by an agent, so its own work is not traced.
+"""
 
 import asyncio
 import os
@@ -14,7 +17,7 @@ T = TypeVar("T")
 
 
 class SpanThread(LoopThread):
-    """Event-loop thread whose work runs in an empty context, so that calls to the store are not traced."""
+    """Event-loop thread whose work runs in an empty context, so that its calls to the store are not traced."""
 
     def submit(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> Future[T]:
         return Context().run(super().submit, work, lost)

@@ -1,4 +1,7 @@
-"""Spool files for spans that could not be stored yet: one file per attempt, and a common size limit per process."""
+"""Spool files, in which spans wait until they can be stored: one file per attempt, with a size limit per process.
+
+An attempt is one execution of a rollout, a task for an agent.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,17 @@ from store.runtime.process import is_gone, this_process
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Default limit for all spool files of one process."""
+"""Default limit for the total size of all spool files of one process."""
 
 
 class SpanSpool:
-    """Spool of the attempts of this process.
+    """The spool files of all attempts of this process.
 
     Args:
         directory: the parent directory. Each process writes to its own subdirectory, and `left_behind` finds the
             subdirectories of dead processes. None creates a private temporary directory at first use.
-        max_bytes: the limit for all files of this process. They include the files of attempts that ended before all
-            their spans could be stored.
+        max_bytes: the limit for the total size of all files of this process. The files of attempts that ended before
+            all their spans could be stored also count.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES) -> None:
@@ -86,7 +89,7 @@ def process_name(process: Mapping[str, Any]) -> str:
 
 
 def process_named(name: str) -> dict[str, Any]:
-    """Return the process that `process_name` encoded, or an empty dict for any other name."""
+    """Return the process whose directory has this name, or an empty dict if `process_name` cannot return the name."""
     host, _, rest = name.rpartition(".")
     host, _, pid = host.rpartition(".")
     if not pid.isdecimal():
@@ -95,7 +98,7 @@ def process_named(name: str) -> dict[str, Any]:
 
 
 class SpoolFile:
-    """Spool file of one attempt, with its spans in the order in which they ended. Not safe for concurrent use."""
+    """Spool file of one attempt. Its lines contain spans in the order in which they ended. Not thread-safe."""
 
     def __init__(self, spool: SpanSpool, rollout_id: str, attempt_id: str) -> None:
         self._spool = spool

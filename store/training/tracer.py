@@ -1,4 +1,9 @@
-"""Tracer of agents. It is based on OpenTelemetry, and sends every span of an attempt to the store."""
+"""Tracer of agents. It is based on OpenTelemetry, and sends every span of an attempt to the store.
+
+An attempt is one execution of a rollout, a task for an agent. A scope describes the attempt to which the running
+code belongs: the ids of the attempt, and the recorder of its spans. A scope may also describe a trace without an
+attempt, whose spans stay in this process. A provider is a `TracerProvider` of OpenTelemetry.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +43,11 @@ ATTEMPT_SPAN: Final = "agentlightning.attempt"
 """The name of an attempt's root span."""
 
 SPOOL_SECONDS: Final = 60.0
-"""Seconds for which a finished attempt waits until its spans are stored, if the store cannot be reached."""
+"""If the store cannot be reached, a finished attempt waits at most this many seconds until its spans are stored."""
 
 _TRACER: Final = "store.training"
 _ANTHROPIC_TRACER: Final = "com.anthropic.sdk.python"
-# By default the SDK drops attributes beyond 128. A prompt of fifty messages has more, so the limit is removed.
+# By default the SDK keeps only 128 attributes of a span. A prompt of fifty messages has more, so the limit is removed.
 _NO_LIMIT: Final = SpanLimits.UNSET
 
 _last_trace: ContextVar[list[Span] | None] = ContextVar("rollbook_last_trace", default=None)
@@ -88,19 +93,21 @@ class ScopeProcessor(SpanProcessor):
 
 
 class Tracer:
-    """Tracer that opens a scope for each attempt. Spans that begin in the scope are recorded, from any OpenTelemetry
-    tracer of the provider.
+    """Tracer that opens a scope for each attempt. All spans that begin in the scope are recorded, also those of other
+    OpenTelemetry tracers of the same provider.
 
     Any number of attempts may be traced at once, in tasks and in threads. The provider is private by default, so
     pass `tracer_provider=tracer.provider` to instrumentations of other libraries.
 
     Args:
-        install_global: whether to use the global provider, and to install one if there is none. Spans outside of
-            attempts are not recorded. Spans of attempts have the attempt's ids as attributes, for other exporters.
-        provider: the provider to use instead of a private one; spans of attempts get the same attributes.
-        spool: the spool for spans while the store cannot be reached; None for at most 64 MB of temporary files. If it
-            has a directory, a runner stores the spans of dead processes from there when it starts.
-        spool_seconds: seconds for which a finished attempt waits until its spans are stored.
+        install_global: whether to use the global provider of this process, and to install one if there is none. Spans
+            outside of attempts are not recorded. Spans of attempts have the attempt's ids as attributes, for other
+            exporters.
+        provider: the provider to use instead of a private one. Spans of attempts get the same attributes as with
+            `install_global`.
+        spool: the files in which spans wait while the store cannot be reached; None for at most 64 MB of temporary
+            files. If the spool has a directory, a starting runner stores the spans that dead processes left there.
+        spool_seconds: the maximum number of seconds for which a finished attempt waits until its spans are stored.
         openai: whether to record the calls of the `openai` client; None records them if the client is installed.
         anthropic: whether to record the calls of the `anthropic` client; None records them if the client is installed.
 
@@ -155,7 +162,7 @@ class Tracer:
         self._store = store
 
     def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
-        """Release the store."""
+        """Forget the store that `init_worker` set."""
         del worker_id, args, kwargs
         self._worker_id = self._store = None
 
@@ -176,7 +183,7 @@ class Tracer:
 
     @property
     def spool(self) -> SpanSpool:
-        """The spool for spans while the store cannot be reached."""
+        """The files in which spans wait while the store cannot be reached."""
         return self._spool
 
     @property
@@ -215,7 +222,7 @@ class Tracer:
             attempt_id: the id of the attempt.
 
         Raises:
-            ValueError: one id was given without the other, ids without a store, or a trace is already open.
+            ValueError: one id was given without the other, ids were given without a store, or a trace is already open.
         """
         scope = self.open_scope(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id)
         try:
@@ -238,7 +245,7 @@ class Tracer:
         worker_id: str | None = None,
         runner: Any = None,
     ) -> AttemptScope:
-        """Begin to record an attempt. The caller enters the scope and closes it with `close_scope`.
+        """Begin to record an attempt. The caller must enter the returned scope, and close it with `close_scope`.
 
         Raises:
             ValueError: as `trace_context`.
@@ -278,7 +285,8 @@ class Tracer:
 
         Args:
             scope: the scope to close.
-            wait_seconds: seconds to wait for a store that cannot be reached; None for `spool_seconds`.
+            wait_seconds: the maximum number of seconds to wait for a store that cannot be reached; None for
+                `spool_seconds`.
         """
         scope.is_open = False
         self._processor.forget(scope)
@@ -342,7 +350,7 @@ class Tracer:
     def get_langchain_handler(self, tags: Sequence[str] | None = None) -> LangChainHandler:
         """Return a callback handler that records chains, tools and models of LangChain in the current attempt.
 
-        Pass it as `config={"callbacks": [handler]}`. One handler serves any number of attempts.
+        Pass the handler as `config={"callbacks": [handler]}`. One handler serves any number of attempts.
 
         Args:
             tags: tags of every span that the handler records.
@@ -361,7 +369,7 @@ OtelTracer = Tracer
 
 
 class LiveOperation:
-    """An operation that is being recorded as a span of the SDK. It keeps a copy of the span's fields."""
+    """A block of code that is being recorded as a span of the SDK. This object keeps a copy of the span's fields."""
 
     def __init__(self, span: trace.Span, name: str, attributes: Mapping[str, Any], start_time: float) -> None:
         self._span = span
@@ -479,7 +487,7 @@ def _global_provider() -> TracerProvider:
 def _repeats_call(span: LiveSpan) -> bool:
     """Return whether a span is the `anthropic` client's own span for a call that is already recorded.
 
-    The client begins such spans if the process has a global provider.
+    The client creates spans of its own if the process has a global provider.
     """
     own = span.instrumentation_scope is not None and span.instrumentation_scope.name == _ANTHROPIC_TRACER
     around = trace.get_current_span()

@@ -1,4 +1,7 @@
-"""Trainer, which runs an algorithm, an agent, runners and a store together and reports the results."""
+"""Trainer, which runs an algorithm, an agent, runners and a store together and reports the results.
+
+A runner is a worker that executes the agent on tasks, and an attempt is one execution of a task.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,14 @@ class Trainer:
     In the process of a runner, `agent.trainer` is a copy with the same settings and with the store of the runner. The
     copy has no `algorithm`, `adapter`, `llm_proxy` and `strategy`, which exist only in the trainer's own process.
 
-    Each component is an instance, a class, a function that creates it, a dotted path, or a dict with its `type` and
-    arguments.
+    Each component is given as an instance, a class, a function that creates it, a dotted path, or a dict with its
+    `type` and arguments.
 
     Args:
-        algorithm: the algorithm; a function is converted as by `algo`. None: `fit` runs the queue until Ctrl+C or
-            `max_rollouts`.
-        store: the store, as a component or as a URL for `open_store`; None for one in memory.
-        runner: the runner; each worker gets its own. None for `Runner`.
+        algorithm: the algorithm; a function is converted as by `algo`. None: `fit` runs the queued tasks until Ctrl+C,
+            or until each runner has reached `max_rollouts`.
+        store: the store, as a component or as a URL for `open_store`; None for a store in memory.
+        runner: the runner; each worker gets its own runner. None for `Runner`.
         tracer: the tracer, which records agents; None for `Tracer`.
         adapter: the adapter, which converts spans to training data; None for `TracerTraceToTriplet`.
         strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs everything in this
@@ -72,8 +75,8 @@ class Trainer:
         hooks: one or several hooks, called for each attempt.
         initial_resources: the resources that the algorithm starts from and publishes.
         n_runners: the number of runners; None for the strategy's number, or 1.
-        max_rollouts: the number of attempts that each runner runs; None for no limit.
-        port: the port of the server, for "cs"; 0 for any free port.
+        max_rollouts: the maximum number of attempts that each runner runs; None for no limit.
+        port: the port of the server that the strategy "cs" starts; 0 for any free port.
         seed: the seed of Python's `random`, in the processes of the algorithm and the runners. Threads of one process
             share the generator, so their random numbers depend on their timing; a `Plan` has its own seed.
 
@@ -129,7 +132,7 @@ class Trainer:
         return built
 
     def copy_for_runner(self) -> Trainer:
-        """Return a copy for the process of a runner, with the settings and without components and store."""
+        """Return a copy for the process of a runner. The copy has the settings, but neither components nor store."""
         copied = object.__new__(Trainer)
         settings = {name: getattr(self, name) for name in _FOR_RUNNERS}
         vars(copied).update(settings, _n_runners=self.n_runners, _store=None, _store_spec=None)
@@ -138,7 +141,7 @@ class Trainer:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise an error; for a component that a copy lacks, the message contains the remedy."""
+            """Raise an error. If the name is that of a component that a copy lacks, the message contains advice."""
             message = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in _OF_THE_ALGORITHM:
                 message = (
@@ -200,7 +203,7 @@ class Trainer:
         Raises:
             AgentFails: the first attempts all failed; the message contains the reason.
             RunnersGone: no runner is left, but the algorithm needs one.
-            KeyboardInterrupt: Ctrl+C; runners and algorithm have ended, and open attempts are closed.
+            KeyboardInterrupt: Ctrl+C was pressed; runners and algorithm have ended, and open attempts are closed.
             Exception: the algorithm raised it.
         """
         return self._fit(agent, self.algorithm, train_dataset, val_dataset, quiet=quiet)

@@ -1,4 +1,8 @@
-"""Watch on the log for rollouts that are cancelled, or decided elsewhere, while their attempts run in this process."""
+"""Watch on the log for rollouts that are cancelled, or decided elsewhere, while their attempts run in this process.
+
+A rollout is a task for an agent, and an attempt is one execution of a rollout. A rollout is decided elsewhere if
+another attempt or a user determines its result. The log is the list of all events of a store.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,8 @@ _BEHIND: Final = 200
 class Watch:
     """Follower of the log that stops attempts whose rollouts were cancelled or decided elsewhere.
 
-    A rollout is decided elsewhere if another attempt or a user determines its result. The watch starts with the first
-    attempt of a runner. If the store has no log, such rollouts are detected later, by the responses to heartbeats.
+    The watch starts with the first attempt of a runner. If the store has no log, such rollouts are detected later, by
+    the responses to heartbeats.
     """
 
     def __init__(self, store: Store) -> None:
@@ -46,7 +50,7 @@ class Watch:
         self._following: asyncio.Task[None] | None = None
 
     def begin(self, rollout: AttemptedRollout, stop: Stop) -> None:
-        """Call `stop` once when the rollout is cancelled, or when another attempt or a user decides its result."""
+        """Watch a rollout from now on. `stop` is called once if the rollout is cancelled or decided elsewhere."""
         self._running[rollout.rollout_id] = (rollout.attempt.attempt_id, stop)
         if self._following is None:
             self._following = asyncio.create_task(self._follow(rollout.rollout_id))
@@ -106,7 +110,7 @@ class Watch:
         check.add_done_callback(self._checks.discard)
 
     async def _ask(self, rollout_id: str) -> None:
-        """Read the rollout, because the event may be outdated, and stop its attempt if the rollout was decided."""
+        """Read a rollout, because its event may be outdated, and stop its attempt if the rollout no longer needs it."""
         try:
             found = await self._store.get_rollout_by_id(rollout_id)
         except StoreError as error:

@@ -53,7 +53,7 @@ class Lane:
     attempt_id: str
     sequence_id: int
     seconds: float
-    """The time from the attempt's start to its end. If it has not ended: to the moment that the page shows."""
+    """The seconds from the start of the attempt to its end or, before the end, to the moment that the page shows."""
     bands: list[Band] = field(default_factory=list[Band])
     ticks: list[float] = field(default_factory=list[float])
     """The positions of the signs of life, in SVG units."""

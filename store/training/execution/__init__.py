@@ -1,4 +1,4 @@
-"""Execution strategies for an algorithm and its runners, as threads of one process or as processes on any machines."""
+"""Execution strategies, which run an algorithm and its runners in threads, or in processes on one or more machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Store for an algorithm. It ends the algorithm's waits for rollouts that no runner can execute."""
+"""Store for an algorithm. If the algorithm waits for rollouts that no runner can execute, the store ends the wait.
+
+A rollout is a task in the store, and an attempt is one execution of a rollout. A runner is a worker that executes them.
+"""
 # ruff: noqa: ASYNC109 - the names of arguments are those of the interface.
 
 from __future__ import annotations

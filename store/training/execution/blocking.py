@@ -19,8 +19,9 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     Raises:
         RuntimeError: an event loop already runs in this thread.
-        KeyboardInterrupt: Ctrl+C; the coroutine was cancelled and has ended.
-        SystemExit: SIGTERM, unless the program has its own handler; the coroutine was cancelled and has ended.
+        KeyboardInterrupt: Ctrl+C was pressed; the coroutine was cancelled and has ended.
+        SystemExit: the process received SIGTERM, and the program has no handler for it. The coroutine was cancelled and
+            has ended.
     """
     try:
         asyncio.get_running_loop()
@@ -49,7 +50,10 @@ async def _until_terminated(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 @contextlib.contextmanager
 def on_sigterm(act: Callable[[], object]) -> Generator[None]:
-    """Call a function at SIGTERM during a block, if this is the main thread and the signal has no other handler."""
+    """Call a function if SIGTERM arrives during the `with` block.
+
+    Do nothing if this is not the main thread, or if the signal has another handler.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM) if is_main else None
     if before is not signal.SIG_DFL:

@@ -1,4 +1,8 @@
-"""Strategy that runs the algorithm and the runners in processes, on one or several machines, connected by a server."""
+"""Strategy that runs the algorithm and the runners in processes, on one or several machines, connected by a server.
+
+A runner is a worker that executes attempts, and an attempt is one execution of a task. The sides of a training are the
+algorithm and the runners.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         n_runners: the number of runners that this process starts.
         main_process: the side that runs in this process and not in a child process: "algorithm", or "runner" to debug
             with a single runner.
-        graceful_timeout: seconds for which active attempts may continue at the end.
+        graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
         terminate_timeout: seconds after which an interrupted process that has not ended is killed.
         allowed_exit_codes: accepted for compatibility with Agent-lightning and not used.
         restarts: the maximum number of killed runners that are replaced.
@@ -181,14 +185,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     # -- the runners' side -------------------------------------------------------------------------------------------
 
     def run_runners(self, runner: RunnerSide, place: str | Store | None = None) -> ExecutionReport:
-        """Run only the runners' side, until the runners have reached `max_rollouts`.
+        """Run only the runners' side, until each runner has reached its `max_rollouts`.
 
         Args:
             runner: the runners' side, called once for each worker.
             place: the URL of the store, or a store; None for the server at `server_host` and `server_port`.
 
         Raises:
-            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM; open attempts are closed.
+            KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM ended the runners; open attempts are closed.
             Invalid: the side cannot be sent to another process.
             Unavailable: the server does not answer.
             RunnersGone: all runners ended with errors.

@@ -1,4 +1,4 @@
-"""Environment variables of a training. An argument overrides its variable, and a variable overrides the default."""
+"""Settings of a training. An argument overrides the environment variable, and the variable overrides the default."""
 
 from __future__ import annotations
 

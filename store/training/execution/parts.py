@@ -1,4 +1,7 @@
-"""Parts of an execution. A part is the algorithm or one runner, which runs here as an asyncio task or in a thread."""
+"""Parts of the execution of a training: the algorithm, and each runner (worker that executes the agent).
+
+The parts of this module run in this process, as an asyncio task or in a thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parts that run in separate processes. The processes are spawned, never forked, and end when their parent dies."""
+"""Parts of a training that run in separate processes: the algorithm, or a runner (a worker that executes tasks).
+
+The processes are spawned, never forked, and end when their parent dies.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class ProcessFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessAssignment:
-    """Arguments of a process: the side of the training that it runs, and the store that it uses."""
+    """Arguments of a process: the side of the training that the process runs, and the store that it uses."""
 
     side: Literal["algorithm", "runner"]
     work: bytes
@@ -123,7 +126,10 @@ class ProcessPart(Part):
 
 @contextlib.contextmanager
 def _sigint_blocked() -> Generator[None]:
-    """Hold back SIGINT while the body runs. A process started there holds it back until it has its own handler."""
+    """Hold back SIGINT while the `with` body runs.
+
+    A process that is started in the body holds back SIGINT until it has installed its own handler.
+    """
     # Starting the resource tracker unblocks signals, so it is started first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -137,7 +143,7 @@ def _sigint_blocked() -> Generator[None]:
 
 
 def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
-    """Run the assigned side in this process, and exit with 0, 1 after an error, or 130 when interrupted."""
+    """Run the assigned side in this process. Exit with status 0, with 1 after an error, or with 130 if interrupted."""
     # Ctrl+C reaches every process of the terminal, but the parent decides how to end, so this process ignores it.
     # SIG_IGN is not used, because programs that the agent starts would inherit it.
     signal.signal(signal.SIGINT, _ignore)

@@ -1,4 +1,4 @@
-"""Pickling of agents, algorithms and their settings for new processes."""
+"""Pickling of agents, algorithms and their settings, which are sent to new processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Strategy that runs the algorithm and the runners as threads of one process, which share the store."""
+"""Strategy that runs the algorithm and the runners as threads of one process, which share the store.
+
+A runner is a worker that executes attempts, and an attempt is one execution of a task.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,15 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
     Args:
         n_runners: the number of runners.
         main_thread: the side that runs in the calling thread: "algorithm", or "runner" if there is only one runner.
-        join_timeout: how many seconds an interrupted thread may take to end. After that it is left running.
-        graceful_delay: how long active attempts may continue at the end, in seconds, before they are interrupted.
+        join_timeout: the maximum number of seconds to wait for the end of an interrupted thread. After that, the thread
+            is left running.
+        graceful_delay: the maximum number of seconds for which active attempts may continue at the end, before they are
+            interrupted.
         poll_interval: accepted for compatibility with Agent-lightning and not used.
         managed_store: accepted for compatibility and not used, because every store may be used from any thread.
 
     Raises:
-        Invalid: a number is too small, or several runners would share the calling thread.
+        Invalid: `n_runners` is below 1, `main_thread` is unknown, or several runners would share the calling thread.
     """
 
     def __init__(

@@ -1,4 +1,8 @@
-"""Interface of execution strategies: the two sides of a training as functions, and the report."""
+"""Interface of execution strategies: the two sides of a training as functions, and the report.
+
+The sides are the algorithm and the runners. A runner is a worker that executes rollouts, the tasks in the store. An
+attempt is one execution of a rollout.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,13 @@ if TYPE_CHECKING:
     from store.training.runner import ExecutionEvent
 
 AlgorithmSide = Callable[["Store", "ExecutionEvent"], Awaitable[None]]
-"""Function that runs the algorithm on a store; the event is set when no runner is left, or at an interrupt."""
+"""Function that runs the algorithm on a store. Its event is set when no runner is left, or at an interruption."""
 
 RunnerSide = Callable[["Store", int, "ExecutionEvent"], Awaitable[None]]
-"""Function that runs rollouts as one worker until the event is set; if cancelled, it closes its attempts as failed."""
+"""Function that runs the rollouts of a store until its event is set.
+
+Its second argument is the number of the worker. If the call is cancelled, the function closes its attempts as failed.
+"""
 
 
 class RunnersGone(RuntimeError):
@@ -24,7 +31,7 @@ class RunnersGone(RuntimeError):
 
 @dataclass(slots=True)
 class ExecutionReport:
-    """Report about the runners. The algorithm continued in spite of the problems in it."""
+    """Report about problems of the runners that did not stop the algorithm."""
 
     crashed: list[str] = field(default_factory=list[str])
     """Names and errors of runners that ended with an error or were killed from outside."""
@@ -46,8 +53,9 @@ class ExecutionStrategy(ABC):
         """Run until the algorithm has ended, then end the runners; active attempts get some time to finish.
 
         Raises:
-            KeyboardInterrupt: Ctrl+C; both sides have ended.
-            SystemExit: SIGTERM, unless the program has its own handler; both sides have ended. The status is 143.
+            KeyboardInterrupt: Ctrl+C was pressed; both sides have ended.
+            SystemExit: the process received SIGTERM, and the program has no handler for it. Both sides have ended. The
+                exit status is 143.
             RunnersGone: no runner is left, but the algorithm needs one.
             Exception: the algorithm raised it.
         """

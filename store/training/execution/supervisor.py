@@ -1,4 +1,7 @@
-"""Supervisor, which starts an algorithm and its runners, watches them, and ends them in order."""
+"""Supervisor, which starts an algorithm and its runners, watches them, and ends first the algorithm, then the runners.
+
+A part is the algorithm or one runner. A runner is a worker that executes attempts, which are executions of tasks.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ class Supervisor:
     """Supervisor of runners and, optionally, of the algorithm that uses them.
 
     Args:
-        algorithm: the algorithm, whose end ends the execution; None to end with the last runner.
+        algorithm: the algorithm; when it ends, the runners are ended. None: the execution ends with the last runner.
         runners: the runners, by worker id.
         store: the store that they share.
-        graceful_timeout: seconds for which active attempts may continue at the end.
+        graceful_timeout: the maximum number of seconds for which active attempts may continue at the end.
         terminate_timeout: seconds after which an interrupted part that has not ended is killed.
         replace: function that returns a new part for a killed runner; its argument is the worker id.
         replacements: the maximum number of replacements.
@@ -201,7 +204,7 @@ async def close_open(store: Store, workers: frozenset[str] | None = None) -> lis
 
     Args:
         store: the store of the attempts.
-        workers: only close attempts of these workers; None for all.
+        workers: the names of the workers whose attempts are closed; None for all workers.
     """
     closed: list[str] = []
     try:
