@@ -167,7 +167,8 @@ def test_a_policy_learns_from_random_by_playing_through_the_store(tmp_path: Path
     done = subprocess.run([*COMMAND, "guess-number", *options], check=False, capture_output=True, text=True)
     assert done.returncode == OK, done.stderr
     said = done.stdout.splitlines()
-    assert said[0].startswith("In 20 steps of 56 games each, a policy of 6,986 weights learned from random")
+    beginning = "A policy of 6,986 weights, starting from random weights, was trained in 20 steps of 56 games "
+    assert said[0].startswith(beginning)
     assert said[0] in chart.read_text()
     assert done.stderr.splitlines()[-1].startswith("step 20 of 20: found in ")
 

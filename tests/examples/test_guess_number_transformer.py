@@ -241,7 +241,7 @@ def test_the_versions_of_a_model_of_a_directory_are_directories(
     # A process was killed while it wrote.
     (checkpoints / "of-a-directory/weights/1.new").mkdir(parents=True)
     assert run("memory://", one_step(model, checkpoints), name="of-a-directory", runners=0, quiet=True) == OK
-    assert "learned from its pretrained weights" in capsys.readouterr().out
+    assert "starting from its pretrained weights" in capsys.readouterr().out
     assert sorted(path.name for path in (checkpoints / "of-a-directory/weights").iterdir()) == ["0", "1"]
     loaded = PretrainedModels(SMALL, Pretrained(model, checkpoints))
     prompt, answer = models.vocabulary.tokens(SMALL.messages([])), models.vocabulary.answer("4")
