@@ -240,8 +240,7 @@ class Keys:
                     "create a key first: rollbook keys create --role admin",
                 )
             enforced_at = begins if in_seconds else 0
-            rows: list[tuple[Any, ...]] = [(_POLICY_ROW, enforced_at)]
-            await session.write(Changes(inserts={}, upserts={key_policy: rows}, deletes={}))
+            await session.write(Changes(inserts={}, upserts={key_policy: [(_POLICY_ROW, enforced_at)]}, deletes={}))
         return enforced_at
 
     async def stop_enforcing(self) -> None:
