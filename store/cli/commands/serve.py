@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from store.errors import Invalid
 from store.interface.liveness import UNRESPONSIVE_SECONDS
 from store.server.auth.tls import Certificate
 from store.server.process.listener import bind, is_loopback, url_of
+from store.server.process.systemd import inherited_listener, notify_ready
 from store.server.process.workers import Seat, Workers
 
 logger = logging.getLogger("store.server")
@@ -113,6 +115,9 @@ def serve(
     settings.run_defaults()
     log_as_json(settings.log_level)
     url = parse(settings.db)
+    listener = inherited_listener()
+    if listener is not None:
+        settings = replace(settings, host=listener.getsockname()[0])
     _check_host(settings)
     if settings.certificate is not None:
         settings.certificate.check()
@@ -122,14 +127,18 @@ def serve(
             f"several processes need a Postgres database, and {url.shown} is a file, on which several processes would"
             " only wait for each other; omit the option",
         )
-    listener = bind(settings.host, settings.port)
+    listener = listener or bind(settings.host, settings.port)
     endpoint = url_of(settings.host, listener.getsockname()[1])
     if settings.certificate is not None:
         endpoint = endpoint.replace("http://", "https://", 1)
     text = f"rollbook serves {url.shown} at {endpoint}"
     if settings.workers > 1:
         text = f"{text} with {settings.workers} workers"
-    announced = partial(announce, f"{text}\nthe dashboard is at {endpoint}/ui/")
+
+    def announced() -> None:
+        announce(f"{text}\nthe dashboard is at {endpoint}/ui/")
+        notify_ready()
+
     if settings.workers > 1:
         Workers(partial(_work, settings), settings.workers, listener, announced).run()
     else:
