@@ -140,7 +140,7 @@ from store.models import (
 if TYPE_CHECKING:
     from store.client import HTTPStore, LightningStoreClient
     from store.interface.store import SyncStore
-    from store.opening import InMemoryLightningStore, open_store
+    from store.opening import InMemoryLightningStore, open_store, open_sync
     from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
 
 __version__ = "0.1.0"
@@ -273,6 +273,7 @@ __all__ = [
     "any_of",
     "apply_frames",
     "open_store",
+    "open_sync",
 ]
 
 LightningStore = Store
@@ -289,6 +290,7 @@ _LATE = {
     "StoreServer": "store.server",
     "SyncStore": "store.interface.store",
     "open_store": "store.opening",
+    "open_sync": "store.opening",
 }
 
 # A type checker that saw it would believe that every name exists.

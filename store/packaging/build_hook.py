@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # hatchling loads this file by its path.
 sys.path.insert(0, str(Path(__file__).parent))
-from renaming import PUBLIC_NAME, SOURCE_NAME, modules_of, renamed  # noqa: E402
+from renaming import PUBLIC_NAME, SOURCE_NAME, modules_of, renamed
 
 sys.path.pop(0)
 

@@ -54,34 +54,38 @@ def renamed(text: str, module: str, modules: frozenset[str]) -> str:
 
 
 def _edits(tree: ast.Module, module: str, modules: frozenset[str]) -> Iterator[_Edit]:
-    logger_names: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    kept: set[ast.AST] = set()
+    for node in ast.walk(tree):  # parents before their children
         match node:
-            case ast.ImportFrom(module=str(name), level=0) if _is_ours(name):
-                yield _Edit(node.lineno, node.col_offset, f"from {name} ", f"from {_public(name)} ")
-            case ast.Import():
-                for each in node.names:
-                    if _is_ours(each.name):
-                        if each.asname is None:
-                            raise ValueError(
-                                f"{module}, line {node.lineno}: `import {each.name}` binds `{SOURCE_NAME}`;"
-                                f" use `from {each.name} import ...`"
-                            )
-                        yield _Edit(each.lineno, each.col_offset, each.name, _public(each.name))
+            case ast.Import() | ast.ImportFrom():
+                yield from _import_edits(node, module)
             case ast.Call(func=ast.Attribute(attr="getLogger"), args=[argument]):
-                logger_names.add(argument)
+                kept.add(argument)
                 if isinstance(argument, ast.Name) and argument.id == "__name__":
                     yield _Edit(argument.lineno, argument.col_offset, "__name__", f'"{module}"')
             case ast.JoinedStr(values=values):
+                kept.update(values)
                 for value in values:
-                    logger_names.add(value)
                     if isinstance(value, ast.Constant) and str(value.value).startswith(f"{SOURCE_NAME}."):
                         raise ValueError(f"{module}, line {node.lineno}: use `__package__` for {value.value!r}")
-            case ast.Constant(value=str(value)) if node not in logger_names and (module, value) != _TRACER_NAME:
-                if _IMPORT_STRING.fullmatch(value) and _names_module(value, modules):
+            case ast.Constant(value=str(value)):
+                if node not in kept and (module, value) != _TRACER_NAME and _names_module(value, modules):
                     yield _Edit(node.lineno, node.col_offset, f'"{value}"', f'"{_public(value)}"')
             case _:
                 pass
+
+
+def _import_edits(node: ast.Import | ast.ImportFrom, module: str) -> Iterator[_Edit]:
+    if isinstance(node, ast.ImportFrom):
+        if node.module is not None and not node.level and _is_ours(node.module):
+            yield _Edit(node.lineno, node.col_offset, f"from {node.module} ", f"from {_public(node.module)} ")
+        return
+    for each in node.names:
+        if _is_ours(each.name):
+            if each.asname is None:
+                advice = f"use `from {each.name} import ...`"
+                raise ValueError(f"{module}, line {node.lineno}: `import {each.name}` binds `{SOURCE_NAME}`; {advice}")
+            yield _Edit(each.lineno, each.col_offset, each.name, _public(each.name))
 
 
 def _is_ours(name: str) -> bool:
@@ -94,6 +98,8 @@ def _public(name: str) -> str:
 
 def _names_module(text: str, modules: frozenset[str]) -> bool:
     """Return whether a string is the name of a module or of an object in one: `package.module`, `….Name`, `…:name`."""
+    if not _IMPORT_STRING.fullmatch(text):
+        return False
     path = text.replace(":", ".")
     return path in modules or path.rpartition(".")[0] in modules - {SOURCE_NAME}
 
