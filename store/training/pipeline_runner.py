@@ -342,6 +342,9 @@ class PipelineAgent(LitAgent[Any]):
         super().__init__()
         self._pipeline = pipeline
 
+    def missing_resource(self, resources: NamedResources | None) -> None:
+        """Return None, because a pipeline needs no resources."""
+
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
         """Run the phases of a run that are not completed.
 

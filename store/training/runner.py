@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _EVENT_SECONDS: Final = 0.05
 _FIRST_PAUSE_SECONDS: Final = 0.05
+_RESOURCES_PAUSE_SECONDS: Final = 1.0
+_RESOURCES_AT_ONCE: Final = 20
 
 
 class ExecutionEvent(Protocol):
@@ -247,8 +249,10 @@ class Runner(Generic[T]):
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Run the rollouts of the queue until `event` is set, or `max_rollouts` were run.
 
-        An exception of an agent fails only its attempt. Attempts that run when the event is set are finished; if this
-        coroutine is cancelled, they are interrupted. If the store cannot be reached, the claim is retried.
+        Nothing is claimed until the store has resources that the agent can use; while the runner waits for them, it
+        logs one warning. An exception of an agent fails only its attempt. Attempts that run when the event is set are
+        finished; if this coroutine is cancelled, they are interrupted. If the store cannot be reached, the claim is
+        retried.
 
         Raises:
             StoreError: the store refuses the claim.
@@ -282,6 +286,7 @@ class Runner(Generic[T]):
         pause = _FIRST_PAUSE_SECONDS
         stopping = asyncio.ensure_future(stopped.wait())
         try:
+            await self._await_resources(stopping)
             while not stopped.is_set() and not (event and event.is_set()) and (left is None or left > 0):
                 _forget_done(running)
                 free = self._concurrency - len(running)
@@ -302,6 +307,46 @@ class Runner(Generic[T]):
                 left = None if left is None else left - len(claimed)
         finally:
             stopping.cancel()
+
+    async def _await_resources(self, stopping: asyncio.Future[Any]) -> None:
+        """Wait until the store has resources that the agent can use, or the runner is stopped."""
+        if self.agent.missing_resource(None) is None:
+            return
+        pause = _FIRST_PAUSE_SECONDS
+        is_first = True
+        while not stopping.done():
+            try:
+                missing = await self._missing_resource(among_all=is_first)
+            except StoreError as error:
+                if not error.retryable:
+                    raise
+                logger.warning("cannot read the resources, retrying: %s", error)
+            else:
+                if missing is None:
+                    return
+                if is_first:
+                    logger.warning("%s waits, because its agent needs %s and the store has none", self.label, missing)
+                is_first = False
+            await asyncio.wait({stopping}, timeout=pause)
+            pause = min(2 * pause, _RESOURCES_PAUSE_SECONDS)
+
+    async def _missing_resource(self, *, among_all: bool) -> str | None:
+        """Return what the agent needs and the latest resources lack; None if they, or any others, lack nothing."""
+        latest = await self.find_resources(None)
+        missing = self.agent.missing_resource(None if latest is None else latest.resources)
+        if missing is None or latest is None or not among_all:
+            return missing
+        # The rollouts may name other resources than the latest.
+        offset = 0
+        while True:
+            page = await self.store.query_resources(
+                sort_by="update_time", sort_order="desc", limit=_RESOURCES_AT_ONCE, offset=offset
+            )
+            if any(self.agent.missing_resource(each.resources) is None for each in page):
+                return None
+            offset += len(page)
+            if not page or offset >= page.total:
+                return missing
 
     async def _claim(
         self, desk: Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]

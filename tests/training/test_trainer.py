@@ -47,6 +47,21 @@ def total(store: Store) -> int:
     return store.sync.query_rollouts(limit=0).total
 
 
+def test_a_baseline_without_the_resources_that_the_agent_needs_is_refused(store: InMemoryLightningStore) -> None:
+    needs = "initial_resources: the agent needs a PromptTemplate, and Baseline publishes only initial_resources"
+    with pytest.raises(Invalid, match=needs):
+        trainer(store, initial_resources=None).dev(agents.scaled, [1.0], quiet=True)
+    only_a_model = {"main_llm": agents.RESOURCES["main_llm"]}
+    with pytest.raises(Invalid, match=needs):
+        trainer(store, initial_resources=only_a_model, algorithm=Baseline()).fit(agents.scaled, [1.0], quiet=True)
+    assert total(store) == 0
+
+
+def test_an_agent_that_takes_only_the_task_is_trained_without_resources(store: InMemoryLightningStore) -> None:
+    report = trainer(store, initial_resources=None).dev(agents.plain, [1.0, 3.0], quiet=True)
+    assert [(row.mode, row.rollouts, row.mean) for row in report.rewards] == [("train", 2, 2.0)]
+
+
 def test_a_run_is_reported_by_mode_step_and_version(
     store: InMemoryLightningStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
