@@ -15,6 +15,8 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout, RolloutMode
+from store.models.rollouts import HEARTBEAT_SECONDS
+from store.runtime.process import worker_name
 from store.training.agent import LitAgent
 from store.training.attempt import AttemptRun, Exit, returning_exits
 from store.training.heartbeat import Beating, Heartbeat, LaunchMode
@@ -66,6 +68,8 @@ class Runner(Generic[T]):
         hooks_before_status: whether the hook `on_rollout_end` is called before the attempt's status is reported, as in
             Agent-lightning 0.3.
         grace_seconds: the maximum number of seconds for which a cancelled async agent may clean up.
+        name: the name of the worker in the store, before its number; None for the host and the process id. It must be
+            unique among the runners that are active.
 
     Raises:
         ValueError: the launch mode is unknown, or the concurrency is below 1.
@@ -76,7 +80,7 @@ class Runner(Generic[T]):
         tracer: Tracer | None = None,
         max_rollouts: int | None = None,
         poll_interval: float = 5.0,
-        heartbeat_interval: float = 10.0,
+        heartbeat_interval: float = HEARTBEAT_SECONDS,
         interval_jitter: float = 0.5,
         heartbeat_launch_mode: LaunchMode = "thread",
         heartbeat_include_gpu: bool = False,  # noqa: FBT001, FBT002 - signature of the contract
@@ -85,6 +89,7 @@ class Runner(Generic[T]):
         sync_in_thread: bool = True,
         hooks_before_status: bool = False,
         grace_seconds: float = 5.0,
+        name: str | None = None,
     ) -> None:
         if heartbeat_launch_mode not in {"thread", "asyncio"}:
             raise ValueError(f"heartbeat_launch_mode={heartbeat_launch_mode!r}; use 'thread' or 'asyncio'")
@@ -102,6 +107,7 @@ class Runner(Generic[T]):
         self._launch_mode: LaunchMode = heartbeat_launch_mode
         self._include_gpu = heartbeat_include_gpu
         self._concurrency = concurrency
+        self._name = name
         self._agent: LitAgent[T] | None = None
         self._store: Store | None = None
         self._worker_id: int | None = None
@@ -190,8 +196,10 @@ class Runner(Generic[T]):
 
     @property
     def label(self) -> str:
-        """The name of the worker in the store."""
-        return "Worker-Unknown" if self._worker_id is None else f"Worker-{self._worker_id}"
+        """The name of the worker in the store: `<name>-<number>`, or `<host>-<pid>-<number>` without a name."""
+        if self._worker_id is None:
+            return "Worker-Unknown"
+        return worker_name(self._worker_id) if self._name is None else f"{self._name}-{self._worker_id}"
 
     def get_agent(self) -> LitAgent[T]:
         """Return `agent`."""
@@ -414,7 +422,7 @@ class Desk:
         self._resources_of = SingleFlight(runner.find_resources)
 
     async def introduce(self) -> None:
-        """Close the attempts of a dead process with the same worker name, and send the first heartbeat."""
+        """Close the attempts of dead runners of this machine, and send the first heartbeat."""
         await self._heartbeat.introduce()
 
     async def started(self, starting: Coroutine[Any, Any, AttemptedRollout]) -> AttemptedRollout:

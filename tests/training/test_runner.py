@@ -15,6 +15,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import LLM, PromptTemplate, RolloutConfig
+from store.runtime.process import worker_name
 from store.training import (
     LitAgent,
     Runner,
@@ -48,7 +49,7 @@ async def test_rollouts_of_the_queue_are_run_and_reported(live: Store) -> None:
         assert (rollout.status, rollout.attempt.status, rollout.attempt.worker_id) == (
             "succeeded",
             "succeeded",
-            "Worker-2",
+            worker_name(2),
         )
         message, *rest = await spans_of(live, rollout)
         assert get_message_value(message) == str(number)
@@ -121,7 +122,7 @@ async def test_two_runners_in_one_process_share_an_agent_and_nothing_else(memory
         message = (await spans_of(memory, rollout))[0]
         assert get_message_value(message) == f"{number} by {rollout.attempt.worker_id}"
         workers.append(rollout.attempt.worker_id)
-    assert sorted(workers) == ["Worker-1"] * 4 + ["Worker-2"] * 4
+    assert sorted(workers) == [worker_name(1)] * 4 + [worker_name(2)] * 4
 
 
 async def test_a_failed_attempt_is_tried_again_as_the_config_says(memory: Store) -> None:
@@ -197,7 +198,7 @@ async def test_a_runner_waits_for_resources_and_says_so_once(
         await live.add_resources(dict(RESOURCES))
         assert [each.status for each in await ended(live, *queued)] == ["succeeded", "succeeded"]
     said = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
-    assert said == [f"Worker-0 waits, because its agent needs {needs} and the store has none"]
+    assert said == [f"{worker_name(0)} waits, because its agent needs {needs} and the store has none"]
 
 
 async def test_resources_of_another_kind_are_not_enough_but_any_id_is(memory: Store) -> None:

@@ -13,6 +13,7 @@ import pytest
 from store import InMemoryLightningStore, open_store
 from store.errors import Invalid
 from store.interface.store import Store
+from store.runtime.process import worker_name
 from store.training.algorithm import Algorithm
 from store.training.baseline import Baseline
 from store.training.bundle import AlgorithmBundle, RunnerBundle
@@ -205,7 +206,7 @@ def test_hooks_are_told_of_each_attempt(store: InMemoryLightningStore) -> None:
 
     hook = Counting()
     trainer(store, algorithm=Baseline(), hooks=hook).fit(agents.scaled, [1.0, 2.0], quiet=True)
-    assert hook.workers == 2 * ["Worker-0"]
+    assert hook.workers == 2 * [worker_name(0)]
 
 
 def test_each_worker_has_a_runner_of_its_own() -> None:
