@@ -323,6 +323,14 @@ class Dialect(ABC):
         """
         return None
 
+    async def watched_partitions(self) -> list[str]:
+        """Return the names of the partitions of this database that have active attempts with a limit.
+
+        This needs no open partition besides this one, and is cheap enough to be called every few seconds. The default
+        is for databases without partitions.
+        """
+        return []
+
     @abstractmethod
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""

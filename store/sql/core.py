@@ -104,9 +104,8 @@ class SQLCore:
     async def _observe_log(self) -> None:
         """Note how far the log has come, before this process hears signs of life."""
         with contextlib.suppress(StoreError):  # the first batch makes the first observation then
-            last = await self.read_here(lambda session: pages.last_written(self.dialect, session), snapshot=False)
-            self.log_time.advance(self.dialect.elapsed())
-            self.log_time.observe(last)
+            times = await self.read_here(lambda session: pages.last_times(self.dialect, session), snapshot=False)
+            self.log_time.open(self.dialect.elapsed(), *times)
 
     async def _advance(self) -> None:
         """Advance the heard time in short steps, so that a longer step shows that the process was suspended."""
@@ -115,8 +114,11 @@ class SQLCore:
             self.log_time.advance(self.dialect.elapsed())
 
     def watch(self) -> None:
-        """Sweep on time from now on, also while no call arrives."""
-        if not self.read_only:
+        """Sweep on time from now on, also while no call arrives.
+
+        This has no effect if the store is read-only, or has a clock that its owner moves.
+        """
+        if not self.read_only and self.dialect.clock is None:
             self.thread.call_soon(self.waiting.watch)
 
     async def close(self) -> None:
@@ -261,6 +263,13 @@ class SQLCore:
         if self.dialect.loop_bound:
             return await self.thread.run(self.dialect.size_bytes())
         return await self.dialect.size_bytes()
+
+    async def watched_partitions(self) -> list[str]:
+        """Return the names of this database's partitions that have active attempts with a limit, also unopened ones."""
+        self.check()
+        if self.dialect.loop_bound:
+            return await self.thread.run(self.dialect.watched_partitions())
+        return await self.dialect.watched_partitions()
 
     async def queue_depth(self) -> int:
         """Return the number of rollouts that wait to be claimed."""

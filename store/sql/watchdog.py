@@ -66,8 +66,8 @@ class Watchdog:
         if self._is_off or not self.is_due():
             return
         self.swept_at = time.monotonic()
-        first, _, last = await self._next_checks()
-        if first is not None and self._may_be_overdue(first, last):
+        first, _, _ = await self._next_checks()
+        if first is not None and (self._log_time.is_lost or first < self._log_time.horizon_at(self._dialect.elapsed())):
             await self.sweep()
 
     def is_due(self) -> bool:
@@ -91,11 +91,10 @@ class Watchdog:
 
         This must be called in the store's event loop.
         """
-        first, later, last = await self._next_checks()
+        first, later, last_stamp = await self._next_checks()
         elapsed = self._dialect.elapsed()
         log_time = self._log_time
-        if last is not None:
-            log_time.available(elapsed, last)
+        log_time.available(elapsed, last_stamp)
         if log_time.is_lost:
             return 0.0
         if first is None:
@@ -111,12 +110,13 @@ class Watchdog:
             waits.append(later - horizon)
         return min(waits) / 1_000_000
 
-    async def _next_checks(self) -> tuple[int | None, int | None, int | None]:
-        since = self._log_time.sweeping.stamp
-        return await self._read(lambda session: pages.next_checks(self._dialect, session, since))
+    async def _next_checks(self) -> tuple[int | None, int | None, int]:
+        """Return the times of the next check and of the next one after the last sweep, and the log's last timestamp."""
 
-    def _may_be_overdue(self, first: int, last: int | None) -> bool:
-        log_time = self._log_time
-        horizon = log_time.horizon_at(self._dialect.elapsed())
-        # Events that are later than the horizon show that the log has advanced faster than the time of this process.
-        return log_time.is_lost or first < horizon or (last is not None and last >= horizon)
+        async def read(session: ReadSession) -> tuple[int | None, int | None, int]:
+            last_stamp, last_written = await pages.last_times(self._dialect, session)
+            self._log_time.reach(self._dialect.elapsed(), max(last_stamp, last_written))
+            since = self._log_time.sweeping.stamp
+            return *await pages.next_checks(self._dialect, session, since), last_stamp
+
+        return await self._read(read)

@@ -472,34 +472,35 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
     return rows[0][0]
 
 
-async def next_checks(dialect: Dialect, session: ReadSession, since: int) -> tuple[int | None, int | None, int | None]:
-    """Return times of the watchdog's checks, and the last timestamp of the log, each in µs or None.
+async def next_checks(dialect: Dialect, session: ReadSession, since: int) -> tuple[int | None, int | None]:
+    """Return the time in µs of the watchdog's next check of a rollout, and of the next one that is not before `since`.
 
-    The watchdog ends attempts that have exceeded a time limit. The first value is the time of the next check of a
-    rollout, and the second value is that of the next check that is not before `since`.
+    The watchdog ends attempts that have exceeded a time limit. A time is None if there is no such check.
     """
 
     def build() -> Select[Any]:
-        watched, commit = core_tables.watch.c.check_at, core_tables.commits.c
-        later = select(func.min(watched)).where(watched >= bindparam("since", type_=BigInteger))
-        last = select(commit.recorded_at).order_by(commit.commit_id.desc()).limit(1)
-        return select(select(func.min(watched)).scalar_subquery(), later.scalar_subquery(), last.scalar_subquery())
+        at = core_tables.watch.c.check_at
+        later = select(func.min(at)).where(at >= bindparam("since", type_=BigInteger))
+        columns: list[ColumnElement[Any]] = [select(func.min(at)).scalar_subquery(), later.scalar_subquery()]
+        return select(*columns)
 
     rows = await session.fetch(compiled(dialect, "next_checks", build), {"since": since})
-    first, later, last = rows[0]
-    return first, later, last
+    return rows[0][0], rows[0][1]
 
 
-async def last_written(dialect: Dialect, session: ReadSession) -> int:
-    """Return the last time in µs at which a process wrote to the store, as far as it is known; 0 for an empty log."""
+async def last_times(dialect: Dialect, session: ReadSession) -> tuple[int, int]:
+    """Return the last timestamp of the log in µs, and the time of the last commit without an event that is known."""
 
     def build() -> Select[Any]:
         commit = core_tables.commits.c
         last = select(commit.recorded_at).order_by(commit.commit_id.desc()).limit(1)
-        return select(last.scalar_subquery(), select(func.max(core_tables.batches.c.at)).scalar_subquery())
+        columns: list[ColumnElement[Any]] = [
+            each.scalar_subquery() for each in (last, select(func.max(core_tables.batches.c.at)))
+        ]
+        return select(*columns)
 
-    rows = await session.fetch(compiled(dialect, "last_written", build), {})
-    return max(rows[0][0] or 0, rows[0][1] or 0)
+    rows = await session.fetch(compiled(dialect, "last_times", build), {})
+    return rows[0][0] or 0, rows[0][1] or 0
 
 
 async def queue_depth(dialect: Dialect, session: ReadSession) -> int:
