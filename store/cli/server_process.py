@@ -75,11 +75,19 @@ async def _serve(
 
     async def open_partition(url: str, *, create: bool = False) -> Store:
         beside = root if isinstance(root, SQLStore) else None
-        return await SQLStore.open(url, scan_debounce_seconds=debounce, create=create, beside=beside)
+        is_fixed = settings.read_only
+        return await SQLStore.open(
+            url, scan_debounce_seconds=debounce, create=create and not is_fixed, read_only=is_fixed, beside=beside
+        )
 
     is_private = parse(settings.db).scheme == "memory"
     try:
-        root = await open_store(settings.db, scan_debounce_seconds=debounce)
+        root = await open_store(
+            settings.db,
+            scan_debounce_seconds=debounce,
+            create=not settings.read_only,
+            read_only=settings.read_only,
+        )
     except BaseException:
         listener.close()
         raise
@@ -99,10 +107,11 @@ async def _serve(
             is_local=is_local,
             run_defaults=settings.run_defaults(),
             fallback=settings.fallback,
+            is_read_only=settings.read_only,
             stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
         )
         is_first = seat is None or seat.number == 0
-        if is_first:
+        if is_first and not settings.read_only:
             await close_orphans(root)
         _allow_many_sockets()
         _tune_collector()

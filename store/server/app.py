@@ -127,7 +127,7 @@ def build_app(
         ring: the keys of the clients; the caller closes it. None if no keys are required.
         is_local: whether only this machine reaches the server. Requests with host names of other machines are then
             refused.
-        is_read_only: whether the dashboard offers no actions.
+        is_read_only: whether the stores refuse changes, so that the dashboard offers no actions.
         has_fast_path: whether hot calls are answered without the application's layers. The responses are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
         run_defaults: the defaults of posted runs; None for `RunDefaults()`.

@@ -102,6 +102,10 @@ def serve(
         float,
         typer.Option(metavar="SECONDS", min=0.1, help="The maximum time without a sign of life of a posted run."),
     ] = UNRESPONSIVE_SECONDS,
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="Refuse every change; the database may be a replica that accepts only reads."),
+    ] = False,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     if (tls_cert is None) != (tls_key is None):
@@ -120,7 +124,10 @@ def serve(
         unresponsive_seconds=unresponsive_seconds,
         max_streams=max_streams,
         max_streams_per_key=max_streams_per_key,
+        read_only=read_only,
     )
+    if read_only and (pipeline is not None or fallback is not None):
+        raise typer.BadParameter("--read-only executes no runs; leave --pipeline and --fallback out")
     # This call raises an error if the pipeline or the phase graph cannot be imported, before the server listens.
     settings.run_defaults()
     log_as_json(settings.log_level)

@@ -26,6 +26,7 @@ from store.models.queries import PastQuery
 from store.server.api_schema import STREAMED
 from store.server.call import Call
 from store.server.routing import Id, StoreRoute, needs
+from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.bodies import HistoryQuery, LogQuery, VerifyBody
 from store.wire.encoding import LogPage, StoreInfo, dumps
@@ -73,6 +74,7 @@ async def store_info(call: Call) -> bytes:
             "partition": call.scope["rollbook.partition"],
             "version": _version(),
             "kind": type(call.store).__name__,
+            "read_only": isinstance(call.store, SQLStore) and call.store.core.read_only,
         }
     )
 
