@@ -69,7 +69,8 @@ class Store(abc.ABC):
     preparing or running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for
     longer than `unresponsive_seconds` becomes unresponsive, and the status of its worker becomes unknown. There is at
     most one sweep per `scan_debounce_seconds`; the first call that sweeps always checks. While a call waits, the store
-    also sweeps without further calls.
+    also sweeps without further calls. Both limits count only the time for which the store could hear signs of life, so
+    a store that was opened just now ends no silent attempt for as long as the attempt may be silent.
 
     **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
     event included; an aware datetime includes all events recorded until then. A moment after the end of the log means
