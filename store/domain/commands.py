@@ -256,6 +256,22 @@ class AmendRollout(Command):
 
 
 @dataclass(slots=True, kw_only=True)
+class LimitSilence(Command):
+    """Limit the silence of an attempt whose rollout has no limits, so that the watchdog ends the attempt.
+
+    If the rollout has no retries either, it gets retries of attempts that are unresponsive.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    unresponsive_seconds: float
+    max_attempts: int
+
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+
+
+@dataclass(slots=True, kw_only=True)
 class UpdateAttempt(Command):
     """Set those fields of an attempt that `fields` lists."""
 

@@ -24,6 +24,7 @@ from store.domain.commands import (
     Claim,
     Command,
     Enqueue,
+    LimitSilence,
     NewRollout,
     NewSpan,
     NumberSpans,
@@ -312,6 +313,25 @@ def _amend_rollout(command: AmendRollout, working_set: WorkingSet) -> RolloutVie
     return view_rollout(working_set, command.rollout_id)
 
 
+def _limit_silence(command: LimitSilence, working_set: WorkingSet) -> bool:
+    """Return whether the rollout got limits. It keeps limits and retries that it has."""
+    state = working_set.rollouts.get(command.rollout_id)
+    if state is None or state.status not in ACTIVE or state.latest is None:
+        return False
+    config = dict(state.config)
+    if state.latest.attempt_id != command.attempt_id or state.latest.status not in ACTIVE:
+        return False
+    if config["timeout_seconds"] is not None or config["unresponsive_seconds"] is not None:
+        return False
+    config["unresponsive_seconds"] = command.unresponsive_seconds
+    if not config["retry_condition"]:
+        config["retry_condition"] = ["unresponsive"]
+        config["max_attempts"] = max(config["max_attempts"], command.max_attempts)
+    fact = RolloutAmended(fields=["config"], config=config)
+    working_set.record_rollout(command.rollout_id, fact, actor=command.actor)
+    return True
+
+
 def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptView:
     state = working_set.rollouts.get(command.rollout_id)
     if state is None:
@@ -566,6 +586,7 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     ReleaseClaim: _release,
     StartAttempt: _start_attempt,
     AmendRollout: _amend_rollout,
+    LimitSilence: _limit_silence,
     UpdateAttempt: _update_attempt,
     RecordSpans: _record_spans,
     NumberSpans: _number_spans,

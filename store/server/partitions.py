@@ -15,9 +15,9 @@ from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.server.errors import UnknownPartition, refusal
-from store.server.routing import answer
+from store.server.routing import answer, path_within
 from store.sql.store import SQLStore
-from store.wire.paths import PARTITIONS
+from store.wire.paths import PARTITIONS, STORE
 
 logger = logging.getLogger("store.server")
 
@@ -199,7 +199,7 @@ def _unknown(name: str) -> NotFound:
     if not PARTITION.fullmatch(name):
         return NotFound("partition", name, f"no partition can be named {name!r}; names match {PARTITION.pattern}")
     return NotFound(
-        "partition", name, f"there is no partition {name!r}; make it with `rollbook partitions create {name}`"
+        "partition", name, f"there is no partition {name!r}; create it with `rollbook partitions create {name}`"
     )
 
 
@@ -232,8 +232,8 @@ class PartitionLayer:
         return self._within(name, root_path, scope, receive, send)
 
     async def _within(self, name: str, root_path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        admission = scope.get("rollbook.admission")
-        makes = admission is not None and admission.makes_partitions
+        # A mistyped name creates nothing, because only this request creates a partition.
+        makes = scope["type"] == "http" and scope["method"] == "PUT" and path_within(scope, root_path) == STORE
         try:
             async with (self._partitions.use_or_make if makes else self._partitions.use)(name) as store:
                 scope["rollbook.store"] = store

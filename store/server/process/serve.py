@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from store.server.auth.tls import Certificate
 from store.server.partitions import Partitions
 from store.server.process.connection import Connection
+from store.server.process.socket_connection import SocketConnection
 from store.server.streaming.streams import FAREWELL_SECONDS
 
 # This and the time to close a database stay below ten seconds, after which container engines kill a process.
@@ -48,7 +49,9 @@ class Server(uvicorn.Server):
                 # "auto" chooses uvloop if it is installed.
                 loop="auto",
                 http=Connection,
-                ws="websockets-sansio",
+                ws=SocketConnection,
+                # Compressing a large event for each of its readers would take seconds.
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
