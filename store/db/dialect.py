@@ -215,7 +215,7 @@ class Dialect(ABC):
         self.url = url
         self.clock = clock
         self.elapsed = elapsed_of(clock)
-        """Function that returns the elapsed time of this process in microseconds."""
+        """Function that returns the elapsed time of this process in nanoseconds."""
         self.read_only = read_only
 
     def sql(self, statement: ClauseElement) -> Sql:

@@ -386,6 +386,7 @@ class Writer:
                     await self._roll_back()
                     return in_doubt
                 in_doubt = None
+                began, now, last_stamp = self._dialect.elapsed(), tail.now, tail.recorded_at
                 decided = await self._decide(session, tail, calls)
                 await self._write(session, tail, decided, key)
                 in_doubt = decided
@@ -405,7 +406,12 @@ class Writer:
                 raise
             else:
                 self._loader.cache.store(decided.working_set)
-                self._note_commit(decided.working_set)
+                if self._log_time is not None:
+                    beaten = decided.working_set.beats.values()
+                    beats = {each.attempt_id: heartbeat_of(each) for each in beaten} if beaten else {}
+                    self._log_time.committed.append(
+                        (began, self._dialect.elapsed(), now, last_stamp, decided.working_set.last_stamp, beats)
+                    )
                 self.statistics.commits += 1
                 self.statistics.events += len(decided.working_set.events)
                 return decided
@@ -415,8 +421,6 @@ class Writer:
         if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
             logger.warning("the log's last timestamp is %.0f s ahead of the clock; new events follow it", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
-        if self._log_time is not None:
-            self._log_time.begin(self._dialect.elapsed(), tail.recorded_at, tail.now)
         commands = [call.command for call in calls]
         working_set = await self._loader.load(session, tail, commands, self._log_time)
         # Generated ids that exist already are replaced. Only some types of commands contain generated ids.
@@ -446,12 +450,7 @@ class Writer:
 
     def _note_loss(self) -> None:
         if self._log_time is not None:
-            self._log_time.lose()
-
-    def _note_commit(self, working_set: WorkingSet) -> None:
-        if self._log_time is not None:
-            beats = {attempt.attempt_id: heartbeat_of(attempt) for attempt in working_set.beats.values()}
-            self._log_time.commit(self._dialect.elapsed(), working_set.last_stamp, beats)
+            self._log_time.lose(self._dialect.elapsed())
 
     async def _write(self, session: WriteSession, tail: Tail, decided: _Decided, key: str) -> None:
         working_set = decided.working_set

@@ -73,7 +73,8 @@ class SQLCore:
         self.watchdog = Watchdog(
             dialect,
             self.log_time,
-            read=self.read,
+            read=partial(self.read_here, snapshot=False),
+            run=self.thread.run,
             call=self.call,
             debounce_seconds=scan_debounce_seconds,
             is_off=read_only,
@@ -198,7 +199,7 @@ class SQLCore:
             async with self.dialect.read(snapshot=snapshot) as session:
                 return await work(session)
         except Unavailable:
-            self.thread.call_soon(self.log_time.lose)
+            self.thread.call_soon(self.log_time.lose, self.dialect.elapsed())
             raise
 
     def answer(
