@@ -12,7 +12,9 @@ import inspect
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload
+
+from typing_extensions import TypeVar
 
 from store.errors import Invalid
 from store.models import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from store.interface.store import Store
     from store.training.tracer import Tracer
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 R = TypeVar("R", bound=Resource)
 F = TypeVar("F", bound=Callable[..., Any])
 

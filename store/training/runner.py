@@ -10,7 +10,9 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self
+
+from typing_extensions import TypeVar
 
 from store.errors import StoreError
 from store.interface.store import Store
@@ -28,7 +30,7 @@ from store.training.single_flight import SingleFlight
 from store.training.tracer import Tracer
 from store.training.watch import Watch
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 logger = logging.getLogger(__name__)
 
