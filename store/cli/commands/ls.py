@@ -7,6 +7,7 @@ becomes an option without a change in this file.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import Parameter
 from typing import Annotated, Any, Final, TypeVar
@@ -37,7 +38,7 @@ from store.cli.output.times import in_words
 from store.cli.store_context import run_reading
 from store.interface.store import AsAt as Past
 from store.interface.store import Store
-from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, Span
 from store.models.queries import (
     AttemptQuery,
     PageQuery,
@@ -47,6 +48,7 @@ from store.models.queries import (
     WorkerQuery,
     list_fields,
 )
+from store.models.rollouts import ObservedWorker
 
 Find = TypeVar("Find", bound=Callable[..., Awaitable[PaginatedResult[Any]]])
 
@@ -221,6 +223,9 @@ async def resources(store: Store, query: ResourcesQuery) -> PaginatedResult[Reso
 
 
 @_command(WorkerQuery, WORKERS, newest_by="last_dequeue_time")
-async def workers(store: Store, query: WorkerQuery) -> PaginatedResult[Worker]:
+async def workers(store: Store, query: WorkerQuery) -> PaginatedResult[ObservedWorker]:
     """The workers that claimed rollouts, in the order they were first seen."""
-    return await store.find_workers(query)
+    found = await store.find_workers(query)
+    now = time.time()
+    items = [ObservedWorker.of(each, now) for each in found.items]
+    return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)
