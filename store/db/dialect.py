@@ -275,6 +275,10 @@ class Dialect(ABC):
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         """Return the condition that a text column contains the given text. Upper and lower case are different."""
 
+    def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+        """Return an expression for a number in the JSON object that a text column contains; null without the key."""
+        return func.json_extract(column, f"$.{key}")
+
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """Return an expression for the bytes of a column as lower-case hex digits."""
         return func.lower(func.hex(column))

@@ -164,6 +164,36 @@ def texts(values: Any, field: str) -> list[str]:
     return found
 
 
+def whole_numbers(values: Any, field: str) -> list[int]:
+    """Return integers of 64 bits as a list.
+
+    Raises:
+        Invalid: `several` refuses the values, or one of them is not an integer of 64 bits.
+    """
+    found: list[Any] = several(values, field)
+    for value in found:
+        if not -(2**63) <= whole(value, field, "a whole number") < 2**63:
+            raise Invalid(field, f"{value!r} does not fit into 64 bits")
+    return found
+
+
+def finite(value: Any, field: str) -> float:
+    """Return a finite number as a float.
+
+    Raises:
+        Invalid: the value is not a number, or it is not finite.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(field, f"{value!r} is not a number")
+    try:
+        given = float(value)
+    except OverflowError:
+        raise Invalid(field, "is too large for a number") from None
+    if not math.isfinite(given):
+        raise Invalid(field, f"{value} is not a finite number; leave it out for no limit")
+    return given
+
+
 def pairs(values: Any, field: str) -> list[tuple[str, str]]:
     """Return pairs of a rollout id and an attempt id as a list.
 

@@ -24,12 +24,13 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
     func,
     select,
     tuple_,
 )
 from sqlalchemy import any_ as sql_any
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
@@ -117,6 +118,9 @@ class Postgres(Dialect):
 
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         return func.strpos(column, value) > 0
+
+    def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+        return cast(cast(column, JSON)[key].astext, Double)
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         return func.encode(column, "hex")
