@@ -53,20 +53,13 @@ def body(prefix: str = "", /, **fields: Any) -> bytes:
     """
     for config in fields.values():
         if isinstance(config, RolloutConfig):
-            _check_durations(config, prefix)
+            arguments.rollout_config(config, f"{prefix}config")
     return dumps_fields({name: _without_models(value) for name, value in fields.items() if value is not UNSET}, prefix)
 
 
 def _without_models(value: Any) -> Any:
     # A list is not passed to `plain`, because a list from the caller may contain itself.
     return plain(value) if isinstance(value, BaseModel) else value
-
-
-def _check_durations(config: RolloutConfig, prefix: str) -> None:
-    for field in ("timeout_seconds", "unresponsive_seconds"):
-        value = getattr(config, field)
-        if value is not None and not math.isfinite(value):
-            raise Invalid(f"{prefix}config.{field}", f"{value} is not a duration; leave it out for no limit")
 
 
 def given(**fields: Any) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,9 +17,10 @@ from store.errors import Busy, Closed, Conflict, Corrupt, StoreError, TimedOut, 
 from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import LightningStoreStatistics, Rollout
+from store.server.middleware import MAX_BODY_BYTES
 from store.server.partitions import Partitions
 from store.wire.errors import error_of
-from tests.server.api import Api, speaking_to
+from tests.server.api import PREFIX, Api, speaking_to
 
 MAX_BODY = 10_000
 
@@ -193,7 +197,9 @@ async def test_json_may_be_declared_in_several_ways(api: Api, content_type: str)
     assert (await api.post(ENQUEUE, {"rollouts": []}, headers={"Content-Type": content_type})).status == 201
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"123456789012345678901234567890"])
+@pytest.mark.parametrize(
+    "number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"123456789012345678901234567890", b"1" + b"0" * 400]
+)
 async def test_numbers_that_no_store_holds_are_refused_by_their_place(api: Api, number: bytes) -> None:
     answer = await api.post(ENQUEUE, b'{"rollouts":[{"input":{"a":[%s]}}]}' % number)
     assert answer.status == 400
@@ -234,6 +240,20 @@ async def test_a_body_that_announces_too_much_is_not_read(small_api: Api) -> Non
     assert answer.json["error_type"] == "TooLarge"
     assert answer.json["limit"] == MAX_BODY
     assert answer.headers["connection"] == "close"
+
+
+async def test_a_client_that_sends_a_much_too_large_body_to_its_end_learns_its_limit(api: Api) -> None:
+    def post() -> tuple[int, dict[str, Any]]:
+        request = urllib.request.Request(
+            f"{api.url}{PREFIX}{ENQUEUE}", b" " * 40_000_000, {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        with refused.value:
+            return refused.value.code, json.load(refused.value)
+
+    status, told = await asyncio.to_thread(post)
+    assert (status, told["error_type"], told["limit"]) == (413, "TooLarge", MAX_BODY_BYTES)
 
 
 async def test_a_body_in_pieces_is_counted_while_it_comes(small_api: Api) -> None:
