@@ -410,6 +410,9 @@ def translate(error: Exception) -> StoreError:
     text = str(error) or type(error).__name__
     if isinstance(error, (asyncpg.InternalClientError, *MALFORMED)) and not isinstance(error, asyncpg.InterfaceError):
         return Unavailable(malformed(error, "the server of the database"))
+    if code == "53100" and getattr(error, "severity", None) not in {"FATAL", "PANIC"}:
+        # After a PANIC, the server restarts, and it is not known whether a COMMIT took effect.
+        return Unavailable.disk_full(f"{text} (on the server of the database)")
     if isinstance(error, (*_BROKEN, asyncpg.InterfaceError)) or code.startswith(_TRANSIENT):
         return Unavailable(f"Postgres cannot answer: {text}")
     if code in {"42501", "25006"}:
