@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 from store import open_store
 from store.errors import Closed
 from store.interface.store import Store
-from store.journal.tail import TailPage
 from store.models import EnqueueRolloutRequest
 from store.server.streaming import hub
 from store.server.streaming.feed import Fact, Wanted
@@ -55,11 +54,9 @@ class CountingLog(SQLLog):
         finally:
             self.following -= follow
 
-    async def page(
-        self, after: str | None, types: Sequence[str] | None, rollout_id: str | None, limit: int
-    ) -> TailPage:
+    async def page(self, *wanted: Any, **more: Any) -> Any:
         self.read += 1
-        return await super().page(after, types, rollout_id, limit)
+        return await super().page(*wanted, **more)
 
 
 class Counting(SQLStore):
