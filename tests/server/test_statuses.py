@@ -116,7 +116,19 @@ async def test_a_bug_is_told_by_name_and_its_traceback_only_to_the_log(
     assert answer.status == 500
     assert answer.json == {"detail": "Internal server error", "error_type": "KeyError"}
     assert any(record.exc_info and "secret" in str(record.exc_info[1]) for record in caplog.records)
-    assert (await failing_api.get("/health")).status == 200
+    assert (await failing_api.get("//livez")).status == 200
+
+
+async def test_the_health_check_of_upstream_reports_a_database_that_does_not_answer(
+    failing: Failing, failing_api: Api
+) -> None:
+    failing.error = Unavailable("connection refused", retry_after_seconds=2.5)
+    answer = await failing_api.get("/health")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert (answer.json["error_type"], answer.detail) == (
+        "Unavailable",
+        "the database does not answer: connection refused; try again in 1 s",
+    )
 
 
 async def test_readiness_names_what_is_missing(failing: Failing, failing_api: Api) -> None:
@@ -368,4 +380,4 @@ async def test_closing_the_store_does_not_end_its_server() -> None:
         await store.close()
         answer = await api.get("/rollouts")
         assert (answer.status, answer.json["error_type"]) == (503, "Closed")
-        assert (await api.get("/health")).status == 200
+        assert ((await api.get("/health")).status, (await api.get("//livez")).status) == (503, 200)
