@@ -21,7 +21,7 @@ from sqlalchemy.sql import ClauseElement
 
 from store.db.url import StoreURL
 from store.errors import Invalid
-from store.runtime.clock import Clock
+from store.runtime.clock import Clock, elapsed_of
 
 logger = logging.getLogger("store.db")
 
@@ -249,6 +249,8 @@ class Dialect(ABC):
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
         self.url = url
         self.clock = clock
+        self.elapsed = elapsed_of(clock)
+        """Function that returns the elapsed time of this process in microseconds."""
         self.read_only = read_only
 
     def sql(self, statement: ClauseElement) -> Sql:
@@ -380,6 +382,14 @@ class Dialect(ABC):
         microseconds.
         """
         return None
+
+    async def watched_partitions(self) -> list[str]:
+        """Return the names of the partitions of this database that have active attempts with a limit.
+
+        This needs no open partition besides this one, and is cheap enough to be called every few seconds. The default
+        is for databases without partitions.
+        """
+        return []
 
     @abstractmethod
     async def size_bytes(self) -> int:

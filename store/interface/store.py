@@ -597,10 +597,15 @@ class Store(abc.ABC):
 
 
 class SyncStore(Blocking[Store]):
-    """A store with blocking methods; see `Store`."""
+    """A store with blocking methods; see `Store`. `open_sync` opens one.
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, CallThread())
+    Args:
+        store: the store with the async methods.
+        thread: the thread for the calls; None for a new one.
+    """
+
+    def __init__(self, store: Store, thread: CallThread | None = None) -> None:
+        super().__init__(store, thread or CallThread())
 
     def close(self) -> None:
         """Close the store and end this object's thread; a second call has no effect."""

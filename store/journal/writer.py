@@ -31,6 +31,8 @@ from store.db.tables import core as core_tables
 from store.domain.commands import Command
 from store.domain.decide import decide
 from store.domain.idempotency import decide_once
+from store.domain.log_time import LogTime
+from store.domain.retry import heartbeat_of
 from store.domain.working_set import NeedsHeads, WorkingSet
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.loader import DRAWING, Loader, redraw_taken
@@ -175,6 +177,8 @@ class Writer:
         loop: the event loop of the store.
         on_undelivered: called with a command and its result if the command was committed, but its caller has stopped
             waiting for the result.
+        log_time: the elapsed times that this process observed, which the writer updates and by which sweeps judge; None
+            if sweeps judge by the timestamps.
     """
 
     def __init__(
@@ -182,8 +186,10 @@ class Writer:
         dialect: Dialect,
         loop: asyncio.AbstractEventLoop,
         on_undelivered: Callable[[Command, Any], None],
+        log_time: LogTime | None = None,
     ) -> None:
         self._dialect = dialect
+        self._log_time = log_time
         self._loop = loop
         self._on_commit: Callable[[WorkingSet, Committed | None], None] | None = None
         self._on_undelivered = on_undelivered
@@ -330,6 +336,7 @@ class Writer:
             decided = await self._persist(calls)
         except (Unavailable, ReadOnly) as error:
             # The database is unavailable or read-only, so every call gets this error.
+            self._note_loss()
             for call in calls:
                 call.error = error
             self._answer(calls)
@@ -384,6 +391,7 @@ class Writer:
                 in_doubt = decided
                 await session.commit()
             except Unavailable as error:
+                self._note_loss()
                 await self._roll_back()
                 self.statistics.retries += 1
                 if time.monotonic() + pause > deadline:
@@ -397,6 +405,7 @@ class Writer:
                 raise
             else:
                 self._loader.cache.store(decided.working_set)
+                self._note_commit(decided.working_set)
                 self.statistics.commits += 1
                 self.statistics.events += len(decided.working_set.events)
                 return decided
@@ -406,11 +415,13 @@ class Writer:
         if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
             logger.warning("the log's last timestamp is %.0f s ahead of the clock; new events follow it", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
+        if self._log_time is not None:
+            self._log_time.begin(self._dialect.elapsed(), tail.recorded_at, tail.now)
         commands = [call.command for call in calls]
-        working_set = await self._loader.load(session, tail, commands)
+        working_set = await self._loader.load(session, tail, commands, self._log_time)
         # Generated ids that exist already are replaced. Only some types of commands contain generated ids.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
-            working_set = await self._loader.load(session, tail, commands)
+            working_set = await self._loader.load(session, tail, commands, self._log_time)
         for ordinal, call in enumerate(calls):
             command = call.command
             call.reply = call.error = None
@@ -432,6 +443,15 @@ class Writer:
                     call.error = refused
                 break
         return _Decided(calls, working_set)
+
+    def _note_loss(self) -> None:
+        if self._log_time is not None:
+            self._log_time.lose()
+
+    def _note_commit(self, working_set: WorkingSet) -> None:
+        if self._log_time is not None:
+            beats = {attempt.attempt_id: heartbeat_of(attempt) for attempt in working_set.beats.values()}
+            self._log_time.commit(self._dialect.elapsed(), working_set.last_stamp, beats)
 
     async def _write(self, session: WriteSession, tail: Tail, decided: _Decided, key: str) -> None:
         working_set = decided.working_set

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["MICROSECONDS", "Clock", "system_clock", "to_micros", "to_seconds"]
+__all__ = ["MICROSECONDS", "Clock", "elapsed_of", "system_clock", "to_micros", "to_seconds"]
 
 MICROSECONDS = 1_000_000
 """Microseconds per second."""
@@ -25,6 +26,21 @@ class Clock(Protocol):
 def system_clock() -> int:
     """Return the time of the machine's wall clock."""
     return time.time_ns() // 1_000
+
+
+def system_elapsed() -> int:
+    """Return the time of the machine's monotonic clock in microseconds."""
+    return time.monotonic_ns() // 1_000
+
+
+def elapsed_of(clock: Clock | None) -> Callable[[], int]:
+    """Return a function that returns the elapsed time in microseconds, which no change of the wall clock affects.
+
+    Args:
+        clock: a clock. Its method `elapsed` is returned. If it has no such method, the clock itself is taken for the
+            elapsed time. With None, the monotonic clock of the machine is used.
+    """
+    return system_elapsed if clock is None else getattr(clock, "elapsed", clock)
 
 
 def to_seconds(micros: int) -> float:

@@ -48,6 +48,7 @@ from store.sql.commands import spans as span_commands
 from store.sql.core import SQLCore
 from store.sql.json_pages import JSONPages
 from store.sql.log import SQLLog
+from store.sql.lost_workers import LostWorkers
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.queries import SQLReads
 from store.sql.queue import SQLQueue
@@ -82,6 +83,7 @@ class SQLStore(SQLReads, Store):
         )
         super().__init__(core)
         self.queue = SQLQueue(self.core)
+        self._lost_workers = LostWorkers(self.core, scan_debounce_seconds)
         self.json_pages = JSONPages(self.core)
         self._log = SQLLog(self.core)
         self._runs = SQLRuns(self.core)
@@ -332,7 +334,9 @@ class SQLStore(SQLReads, Store):
         return await _published(self, await self.core.swept_call(command))
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        return rollout_mapping.worker_of_view(await self.core.call(rollout_commands.beat(worker_id, heartbeat_stats)))
+        view = await self.core.call(rollout_commands.beat(worker_id, heartbeat_stats))
+        await self._lost_workers.search_if_due()
+        return rollout_mapping.worker_of_view(view)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

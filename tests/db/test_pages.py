@@ -460,12 +460,12 @@ async def test_what_waits_and_what_has_ended_is_counted(dialect: Dialect) -> Non
     }
     async with dialect.read() as session:
         assert await pages.queue_depth(dialect, session) == 0
-        assert await pages.next_check(dialect, session) is None
+        assert await pages.next_checks(dialect, session, 0) == (None, None)
         assert await pages.totals(dialect, session) == (0,) * len(pages.TOTALS)
     await write(dialect, rows)
     async with dialect.read() as session:
         assert await pages.queue_depth(dialect, session) == 2
-        assert await pages.next_check(dialect, session) == 300
+        assert await pages.next_checks(dialect, session, 301) == (300, 500)
         ended = await pages.finished(dialect, session, ["d", "a", "none", "a", "b", "c"])
         assert ended == {"a": True, "b": True, "c": True, "d": False}
         found = await pages.rollouts_by_id(

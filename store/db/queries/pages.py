@@ -472,12 +472,35 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
     return rows[0][0]
 
 
-async def next_check(dialect: Dialect, session: ReadSession) -> int | None:
-    """Return the time in µs of the next check of a rollout by the watchdog; None if no check is due at any time.
+async def next_checks(dialect: Dialect, session: ReadSession, since: int) -> tuple[int | None, int | None]:
+    """Return the time in µs of the watchdog's next check of a rollout, and of the next one that is not before `since`.
 
-    The watchdog ends attempts that have exceeded a time limit.
+    The watchdog ends attempts that have exceeded a time limit. A time is None if there is no such check.
     """
-    return await _number(dialect, session, "next_check", lambda: select(func.min(core_tables.watch.c.check_at)))
+
+    def build() -> Select[Any]:
+        at = core_tables.watch.c.check_at
+        later = select(func.min(at)).where(at >= bindparam("since", type_=BigInteger))
+        columns: list[ColumnElement[Any]] = [select(func.min(at)).scalar_subquery(), later.scalar_subquery()]
+        return select(*columns)
+
+    rows = await session.fetch(compiled(dialect, "next_checks", build), {"since": since})
+    return rows[0][0], rows[0][1]
+
+
+async def last_times(dialect: Dialect, session: ReadSession) -> tuple[int, int]:
+    """Return the last timestamp of the log in µs, and the time of the last commit without an event that is known."""
+
+    def build() -> Select[Any]:
+        commit = core_tables.commits.c
+        last = select(commit.recorded_at).order_by(commit.commit_id.desc()).limit(1)
+        columns: list[ColumnElement[Any]] = [
+            each.scalar_subquery() for each in (last, select(func.max(core_tables.batches.c.at)))
+        ]
+        return select(*columns)
+
+    rows = await session.fetch(compiled(dialect, "last_times", build), {})
+    return rows[0][0] or 0, rows[0][1] or 0
 
 
 async def queue_depth(dialect: Dialect, session: ReadSession) -> int:

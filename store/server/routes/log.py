@@ -77,6 +77,16 @@ async def store_info(call: Call) -> bytes:
     )
 
 
+@about.put(paths.STORE, response_model=StoreInfo)
+@needs("admin")
+async def create_partition(call: Call) -> bytes:
+    """Create the partition in the path unless it exists, and return what GET returns.
+
+    No other request creates a partition.
+    """
+    return await store_info(call)
+
+
 @cache
 def _version() -> str:
     return metadata.version("rollbook")

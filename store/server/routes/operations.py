@@ -77,7 +77,7 @@ async def readyz(request: Request) -> Response:
     _counted(request, "/readyz")
     missing = await _missing(request)
     ring: KeyRing | None = request.app.state.ring
-    if missing and ring is not None and len(ring) > 0:
+    if missing and ring is not None and ring.is_used:
         # The route is open to all, and a database's error contains its address, so the reason is only logged.
         logger.warning("not ready: %s", missing)
         missing = dict.fromkeys(missing, "see the server's log")

@@ -111,7 +111,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     # -- the algorithm's side ----------------------------------------------------------------------------------------
 
     async def _run_algorithm(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
-        ours = frozenset(f"Worker-{number}" for number in range(0 if self.role == "algorithm" else self.n_runners))
         closed: list[str] = []
         try:
             async with self._served(store) as place:
@@ -121,7 +120,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                     await supervisor.run()
                     grace = self._graceful_timeout
                 finally:
-                    closed += await close_open(store, ours)
+                    closed += await close_open(store, supervisor.workers)
                     if self.managed_store:
                         # Runners on other machines lose the store when the server stops, so attempts may finish first.
                         await settle(store, grace)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, cast
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError
+from store.runtime.process import worker_name
 from store.training.execution.algorithm_store import AT_WORK
 from store.training.execution.parts import End, Part
 from store.training.execution.strategy import ExecutionReport, RunnersGone
@@ -50,6 +52,8 @@ class Supervisor:
         replacements: int = 0,
     ) -> None:
         self.report = ExecutionReport()
+        self.workers: set[str] = set()
+        """The names of the workers that were started, also of those that were replaced."""
         self._algorithm = algorithm
         self._runners = list(runners)
         self._store = store
@@ -70,8 +74,8 @@ class Supervisor:
             Exception: the algorithm raised it.
         """
         try:
-            for part in self._runners:
-                part.start()
+            for number, part in enumerate(self._runners):
+                self._start(number, part)
             if self._algorithm is not None:
                 self._algorithm.start()
             await self._watch()
@@ -81,6 +85,10 @@ class Supervisor:
         finally:
             await self._end_all()
         return self.report
+
+    def _start(self, number: int, runner: Part) -> None:
+        runner.start()
+        self.workers.add(worker_name(number, runner.pid))
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 
@@ -122,7 +130,7 @@ class Supervisor:
         self.report.replaced += 1
         logger.warning("%s is lost and replaced: %s", part.name, end.error)
         self._runners[number] = replacement = self._replace(number)
-        replacement.start()
+        self._start(number, replacement)
         self._last_error = None
 
     def _gone(self) -> RunnersGone:
@@ -199,7 +207,7 @@ async def settle(store: Store, seconds: float) -> None:
         logger.warning("active attempts cannot be read: %s", error)
 
 
-async def close_open(store: Store, workers: frozenset[str] | None = None) -> list[str]:
+async def close_open(store: Store, workers: AbstractSet[str] | None = None) -> list[str]:
     """Close active attempts as failed, and return the ids of their rollouts.
 
     Args:
@@ -223,7 +231,7 @@ async def close_open(store: Store, workers: frozenset[str] | None = None) -> lis
     return closed
 
 
-async def _at_work(store: Store, workers: frozenset[str] | None) -> list[AttemptedRollout]:
+async def _at_work(store: Store, workers: AbstractSet[str] | None) -> list[AttemptedRollout]:
     return [
         rollout
         for rollout in await store.query_rollouts(status_in=AT_WORK)

@@ -50,6 +50,7 @@ from store.db.dialect import (
 )
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres, triggers
+from store.db.schema.postgres import PREFIX
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.db.url import StoreURL
@@ -71,6 +72,7 @@ _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
 # The writer closes its connection after this many seconds without a write.
 _IDLE_SECONDS = 300.0
 _CLOSE_SECONDS = 5.0
+_SCHEMAS_AT_ONCE = 100
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
@@ -158,6 +160,22 @@ class Postgres(Dialect):
 
     def wakeups(self) -> Wakeups:
         return Listener(self.connections, self.channel)
+
+    async def watched_partitions(self) -> list[str]:
+        readable = (
+            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relname = 'watch' AND c.relkind = 'r' AND starts_with(n.nspname, $1)"
+            " AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"
+        )
+        async with self.read() as session:
+            schemas = [row[0] for row in await session.fetch(Sql(readable, ("prefix",), {}), {"prefix": PREFIX})]
+            watched: list[str] = []
+            for start in range(0, len(schemas), _SCHEMAS_AT_ONCE):
+                asked = schemas[start : start + _SCHEMAS_AT_ONCE]
+                quoted = [(schema.replace("'", "''"), schema.replace('"', '""')) for schema in asked]
+                selects = (f"SELECT '{text}' WHERE EXISTS (SELECT 1 FROM \"{name}\".watch)" for text, name in quoted)
+                watched += [row[0] for row in await session.fetch(Sql(" UNION ALL ".join(selects), (), {}), {})]
+        return [schema.removeprefix(PREFIX) for schema in watched]
 
     async def size_bytes(self) -> int:
         text = (

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
-from store.db.schema import prepare_sqlite, triggers
+from store.db.schema import prepare_sqlite, read_only_uri, triggers
 from store.db.url import StoreURL
 from store.runtime.clock import Clock
 
@@ -116,6 +116,11 @@ class SQLite(Dialect):
         version = self._state.version()
         return None if version is None else (self._state.number, version)
 
+    async def watched_partitions(self) -> list[str]:
+        if self._is_private:
+            return []
+        return await asyncio.to_thread(_watched, self.url)
+
     async def size_bytes(self) -> int:
         sides = (self.path.with_name(self.path.name + suffix) for suffix in ("", "-wal"))
         return sum(side.stat().st_size for side in sides if side.exists())
@@ -126,6 +131,18 @@ class SQLite(Dialect):
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _watched(url: StoreURL) -> list[str]:
+    # This module imports the driver for Postgres, which most programs with SQLite do not need.
+    from store.db.schema import partitions
+
+    found: list[str] = []
+    for name, path in partitions.files(url).items():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(read_only_uri(path), uri=True, timeout=1)) as connection:
+            if connection.execute("SELECT EXISTS (SELECT 1 FROM watch)").fetchone()[0]:
+                found.append(name)
+    return found
 
 
 def _param(name: str) -> ColumnElement[Any]:
