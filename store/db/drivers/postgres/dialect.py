@@ -47,6 +47,7 @@ from store.db.dialect import (
     Tail,
     Wakeups,
     WriteSession,
+    report_lost_queue_epoch,
 )
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres, triggers
@@ -218,7 +219,7 @@ class PostgresWriter(WriteSession):
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".commit_seq),'
             " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
             " pg_current_xact_id()::text::bigint,"
-            f' (SELECT epoch FROM "{schema}".queue_epoch)'
+            f' (SELECT epoch FROM "{schema}".queue_epoch WHERE id = 1)'
         )
         self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
@@ -238,7 +239,19 @@ class PostgresWriter(WriteSession):
             await self._connection.execute(self._begin)
             row = await self._connection.fetchrow(f"SELECT {self._tail}")
             assert row is not None  # a SELECT without FROM always returns a row
-        return self._read_tail(row)
+        tail = self._read_tail(row)
+        if row[-1] is None:
+            await self._restore_queue_epoch(tail)
+        return tail
+
+    async def _restore_queue_epoch(self, tail: Tail) -> None:
+        # The row was deleted. With a new number, every process reads the queue again from its beginning.
+        report_lost_queue_epoch()
+        tail.queue_epoch = tail.now
+        with _translated():
+            await self._connection.execute(
+                f'INSERT INTO "{self._dialect.schema}".queue_epoch (id, epoch) VALUES (1, {tail.now})'
+            )
 
     def _read_tail(self, row: Row) -> Tail:
         last, next_position, next_commit, now, transaction, epoch = row

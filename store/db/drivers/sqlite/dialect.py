@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Text, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, Guards, ReadSession, Sql, Wakeups, WriteSession
+from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Wakeups, WriteSession
+from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.open_file import OpenFile
-from store.db.drivers.sqlite.reader import DataVersion, Readers, State
+from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.db.schema import prepare_sqlite, read_only_uri, triggers
 from store.db.url import StoreURL
@@ -88,6 +89,18 @@ class SQLite(Dialect):
             (),
             {},
         )
+
+    async def has_type_faults(self, session: ReadSession, tables: Sequence[Table], *, texts: bool) -> bool:
+        assert isinstance(session, SQLiteReader)
+        return await session.do(lambda connection: type_faults.has_type_faults(connection, tables, texts=texts))
+
+    async def hide_type_faults(self, session: ReadSession) -> TypeFaults:
+        assert isinstance(session, SQLiteReader)
+        return await session.do(type_faults.hide_type_faults)
+
+    async def delete_type_faults(self, session: WriteSession, tables: Sequence[Table]) -> dict[str, int]:
+        assert isinstance(session, SQLiteWriter)
+        return session.do(lambda connection: type_faults.delete_type_faults(connection, tables))
 
     async def writer(self) -> WriteSession:
         synchronous = "OFF" if self._is_private else self.url.options.get("durability", "full").upper()
