@@ -30,7 +30,7 @@ class Read(Protocol):
     def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /) -> Awaitable[T]: ...
 
 
-class Run(Protocol):
+class RunCommand(Protocol):
     """Function that runs a coroutine in the event loop of the store."""
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> Awaitable[T]: ...
@@ -55,7 +55,7 @@ class Watchdog:
         log_time: LogTime,
         *,
         read: Read,
-        run: Run,
+        run: RunCommand,
         call: Callable[[Command], Awaitable[Any]],
         debounce_seconds: float,
         is_off: bool,
