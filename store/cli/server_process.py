@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from store import open_store
 from store.cli.import_string import pipeline_named
 from store.cli.server_settings import ServeSettings
+from store.cli.store_context import check_server
 from store.db.url import parse
 from store.interface.liveness import close_orphans, live_runners
 from store.interface.store import Store
@@ -79,6 +80,7 @@ async def _serve(
 
     is_private = parse(settings.db).scheme == "memory"
     try:
+        await check_server(settings.db)
         root = await open_store(settings.db, scan_debounce_seconds=debounce)
     except BaseException:
         listener.close()

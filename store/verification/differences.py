@@ -8,7 +8,7 @@ from store.db.dialect import Row, TypeFault
 from store.models import Difference
 from store.verification.fold import Finding
 
-SHOWN = 20
+SHOWN = 1000
 """The maximum number of differences that a report describes."""
 
 _CHECKS = {"span_counters": "counters"}

@@ -68,8 +68,8 @@ def test_rollouts_are_filtered_by_what_training_knows_of_them(rollbook: Rollbook
 def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> None:
     queries: dict[tuple[str, ...], Query] = {
         ("rollouts",): lambda store: store.query_rollouts(),
-        ("attempts", "--rollout", filled.retried): lambda store: store.query_attempts(filled.retried),
-        ("spans", "--rollout", filled.retried): lambda store: store.query_spans(filled.retried),
+        ("attempts", filled.retried): lambda store: store.query_attempts(filled.retried),
+        ("spans", filled.retried): lambda store: store.query_spans(filled.retried),
         ("resources",): lambda store: store.query_resources(),
         ("workers",): lambda store: store.query_workers(),
     }
@@ -118,12 +118,12 @@ def test_a_page_says_on_standard_error_that_there_is_more(rollbook: Rollbook) ->
 
 
 def test_attempts_are_those_of_the_rollout(rollbook: Rollbook, filled: Filled) -> None:
-    rows = rollbook("ls", "attempts", "--rollout", filled.retried).table
+    rows = rollbook("ls", "attempts", filled.retried).table
     assert [(row["#"], row["attempt"], row["status"]) for row in rows] == [
         ("1", filled.attempts[0], "unresponsive"),
         ("2", filled.attempts[1], "succeeded"),
     ]
-    assert [row["#"] for row in rollbook("ls", "attempts", "--rollout", filled.retried, "--desc").table] == ["2", "1"]
+    assert [row["#"] for row in rollbook("ls", "attempts", filled.retried, "--desc").table] == ["2", "1"]
 
 
 SPANS: list[tuple[tuple[str, ...], list[str]]] = [
@@ -146,12 +146,12 @@ SPANS: list[tuple[tuple[str, ...], list[str]]] = [
 
 def test_spans_are_filtered_and_sorted(rollbook: Rollbook, filled: Filled) -> None:
     for options, expected in SPANS:
-        rows = rollbook("ls", "spans", "--rollout", filled.retried, *options).table
+        rows = rollbook("ls", "spans", filled.retried, *options).table
         assert [row["name"] for row in rows] == expected, options
 
 
 def test_a_span_shows_its_rewards(rollbook: Rollbook, filled: Filled) -> None:
-    (row,) = rollbook("ls", "spans", "--rollout", filled.retried, "--span-id", "d" * 16).table
+    (row,) = rollbook("ls", "spans", filled.retried, "--span-id", "d" * 16).table
     assert (row["rewards"], row["seconds"]) == ("reward 0.75", "1.25")
 
 
@@ -191,10 +191,8 @@ def test_a_list_is_as_the_store_stood_then(rollbook: Rollbook, filled: Filled) -
     then = ("--as-at", str(lost["position"] - 1))
     rows = rollbook("ls", "rollouts", *then).table
     assert [row["status"] for row in rows] == ["preparing", "queuing", "queuing", "cancelled"]
-    assert [row["status"] for row in rollbook("ls", "attempts", "--rollout", filled.retried, *then).table] == [
-        "preparing"
-    ]
-    assert rollbook("ls", "spans", "--rollout", filled.retried, *then).table == []
+    assert [row["status"] for row in rollbook("ls", "attempts", filled.retried, *then).table] == ["preparing"]
+    assert rollbook("ls", "spans", filled.retried, *then).table == []
     assert [row["status"] for row in rollbook("ls", "workers", *then).table] == ["busy"]
     assert [row["version"] for row in rollbook("ls", "resources", "--as-at", "1").table] == ["1"]
 
@@ -254,3 +252,16 @@ def test_in_the_past_nothing_is_ago_and_nothing_goes_on(rollbook: Rollbook, fill
 def test_an_empty_list_says_so_to_a_person(rollbook: Rollbook) -> None:
     printed = rollbook("ls", "rollouts", "--status", "failed", terminal=True)
     assert (printed.code, printed.out, printed.err) == (0, "", "nothing found\n")
+
+
+def test_the_rollout_of_a_list_is_an_argument_and_may_be_given_by_the_older_option(
+    rollbook: Rollbook, filled: Filled
+) -> None:
+    for kind in ("attempts", "spans"):
+        listed = rollbook("ls", kind, filled.retried)
+        assert listed.table
+        assert rollbook("ls", kind, "--rollout", filled.retried) == listed
+        missing = rollbook("ls", kind)
+        assert missing.code == 2
+        assert "ROLLOUT" in missing.err
+        assert "--rollout" not in rollbook("ls", kind, "--help").out

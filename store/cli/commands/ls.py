@@ -28,6 +28,7 @@ from store.cli.options import (
     OfAttempt,
     Offset,
     OfRollout,
+    RolloutAlias,
     RolloutStatuses,
     Sort,
     WorkerStatuses,
@@ -232,17 +233,26 @@ async def rollouts(store: Store, query: RolloutQuery) -> PaginatedResult[Rollout
 
 
 @_command(AttemptQuery, ATTEMPTS, newest_by="sequence_id")
-async def attempts(store: Store, query: AttemptQuery, *, rollout: OfRollout) -> PaginatedResult[Attempt]:
+async def attempts(
+    store: Store, query: AttemptQuery, *, rollout: OfRollout = None, rollout_alias: RolloutAlias = None
+) -> PaginatedResult[Attempt]:
     """The attempts of a rollout."""
-    return await store.find_attempts(await lookup.rollout(store, rollout), query)
+    del rollout_alias
+    return await store.find_attempts(await lookup.rollout(store, rollout or ""), query)
 
 
 @_command(SpanQuery, SPANS, newest_by="sequence_id")
 async def spans(
-    store: Store, query: SpanQuery, *, rollout: OfRollout, attempt: OfAttempt = None
+    store: Store,
+    query: SpanQuery,
+    *,
+    rollout: OfRollout = None,
+    rollout_alias: RolloutAlias = None,
+    attempt: OfAttempt = None,
 ) -> PaginatedResult[Span]:
     """The spans of a rollout, by sequence number."""
-    rollout_id = await lookup.rollout(store, rollout)
+    del rollout_alias
+    rollout_id = await lookup.rollout(store, rollout or "")
     attempt_id = attempt and await lookup.attempt(store, rollout_id, attempt, query.as_at)
     return await store.find_spans(query.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id}))
 
