@@ -44,11 +44,25 @@ def test_rollouts_are_listed_in_the_order_they_were_created(rollbook: Rollbook, 
         "worker": "worker-2",
         "started": "",
         "seconds": "",
+        "reward": "0.75",
         "resources": filled.prompts,
         "input": '{"question":"why"}',
     }
     assert rows[0]["started"].startswith("2025-06-15T15:06:40.0")
     assert float(rows[0]["seconds"]) == pytest.approx(5.25, abs=0.001)
+
+
+def test_rollouts_are_filtered_by_what_training_knows_of_them(rollbook: Rollbook, filled: Filled) -> None:
+    def listed(*options: str) -> list[str]:
+        return [row["rollout"] for row in rollbook("ls", "rollouts", *options).table]
+
+    assert listed("--reward-min", "0.7", "--reward-max", "0.75", "--mode", "train") == [filled.retried]
+    assert listed("--reward-min", "0.8") == []
+    assert listed("--sort", "reward")[0] == filled.retried
+    assert listed("--step", "1", "--step", "2", "--group", "none", "--label", "none", "--resources-version", "9") == []
+    refused = rollbook("ls", "rollouts", "--mode", "trial")
+    assert refused.code == 2
+    assert "train, val, test" in refused.err
 
 
 def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> None:

@@ -178,6 +178,7 @@ ROLLOUTS: Final[tuple[Column[Rollout], ...]] = (
         "took",
         right=True,
     ),
+    Column("reward", lambda rollout: "" if rollout.reward is None else f"{rollout.reward:.10g}", right=True),
     Column("resources", lambda rollout: rollout.resources_id or ""),
     Column("input", lambda rollout: compact(rollout.input), shrinks=True),
 )
