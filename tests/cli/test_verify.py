@@ -99,3 +99,24 @@ def test_a_file_that_is_no_seal_is_refused(rollbook: Rollbook, tmp_path: Path) -
 @pytest.mark.parametrize("command", [("verify",), ("rebuild",)])
 def test_progress_is_not_mixed_into_the_data(rollbook: Rollbook, command: tuple[str, ...]) -> None:
     assert "…" not in rollbook(*command).out
+
+
+def test_a_value_of_another_type_is_named_and_repaired(rollbook: Rollbook, filled: Filled) -> None:
+    if not filled.url.startswith("sqlite"):
+        pytest.skip("Postgres refuses values of other types")
+    execute(filled.url, f"UPDATE rollouts SET status = X'FF' WHERE rollout_id = '{filled.retried}'")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    for part in ("rollouts", filled.retried, "status", "UTF-8 text", "blob X'ff'"):
+        assert part in printed.out
+    assert "rollbook rebuild" in printed.err
+    assert filled.retried in rollbook("rebuild").out
+    assert rollbook("verify").code == 0
+
+
+def test_a_missing_index_is_not_said_to_damage_the_log(rollbook: Rollbook, filled: Filled) -> None:
+    execute(filled.url, "DROP INDEX ix_rollouts_first_position")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    assert "the index on (first_position) is missing" in printed.out
+    assert "create or drop them" in printed.err
