@@ -250,7 +250,7 @@ class Dialect(ABC):
         self.url = url
         self.clock = clock
         self.elapsed = elapsed_of(clock)
-        """Function that returns the elapsed time of this process in microseconds."""
+        """Function that returns the elapsed time of this process in nanoseconds."""
         self.read_only = read_only
 
     def sql(self, statement: ClauseElement) -> Sql:
@@ -309,6 +309,10 @@ class Dialect(ABC):
     @abstractmethod
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         """Return the condition that a text column contains the given text. Upper and lower case are different."""
+
+    def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+        """Return an expression for a number in the JSON object that a text column contains; null without the key."""
+        return func.json_extract(column, f"$.{key}")
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """Return an expression for the bytes of a column as lower-case hex digits."""

@@ -17,6 +17,7 @@ import aiosqlite
 
 from store.db.dialect import Params, ReadSession, Row, Sql, Wakeups
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
+from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.type_faults import define_functions
 from store.db.schema import read_only_uri
 from store.errors import Closed, StoreError
@@ -229,8 +230,9 @@ class Readers:
     an event loop.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: OpenFile | None = None) -> None:
         self._path = path
+        self._file = file or OpenFile(path)
         self._lock = Lock()
         self._idle: list[SQLiteReader] = []
         self._waiting: deque[Future[SQLiteReader | None]] = deque()
@@ -245,6 +247,8 @@ class Readers:
 
         With `snapshot`, all statements of the block see the same state.
         """
+        if not self._closed:
+            self._file.check()
         connection = await self.take()
         can_wait = True
         try:
