@@ -113,3 +113,24 @@ def test_many_differences_are_printed_in_part_and_all_of_them_as_json(rollbook: 
     assert f"… and {len(of_spans) - 10} more of spans; --json shows them" in printed.out
     assert sum(line.startswith("spans\t") for line in printed.out.splitlines()) == 10
     assert sum(line.startswith("rollouts\t") for line in printed.out.splitlines()) == 1
+
+
+def test_a_value_of_another_type_is_named_and_repaired(rollbook: Rollbook, filled: Filled) -> None:
+    if not filled.url.startswith("sqlite"):
+        pytest.skip("Postgres refuses values of other types")
+    execute(filled.url, f"UPDATE rollouts SET status = X'FF' WHERE rollout_id = '{filled.retried}'")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    for part in ("rollouts", filled.retried, "status", "UTF-8 text", "blob X'ff'"):
+        assert part in printed.out
+    assert "rollbook rebuild" in printed.err
+    assert filled.retried in rollbook("rebuild").out
+    assert rollbook("verify").code == 0
+
+
+def test_a_missing_index_is_not_said_to_damage_the_log(rollbook: Rollbook, filled: Filled) -> None:
+    execute(filled.url, "DROP INDEX ix_rollouts_first_position")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    assert "the index on (first_position) is missing" in printed.out
+    assert "create or drop them" in printed.err

@@ -122,8 +122,8 @@ def _advice(differences: Sequence[Difference], count: int) -> str:
         return f"{found}; the log itself is damaged: restore a backup of the database"
     if any(difference.check == "guards" for difference in differences):
         return (
-            f"{found}; the database lacks triggers or indexes of the store, or has triggers of others:"
-            " drop or create them, as docs/log.md describes"
+            f"{found}; triggers or indexes are missing, or not part of the store: create or drop them as in a new"
+            " store, then verify again"
         )
     if any(difference.check in _BESIDE_THE_LOG for difference in differences):
         return f"{found}; the log is intact: delete the named rows of {', '.join(sorted(_BESIDE_THE_LOG))}"
