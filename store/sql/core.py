@@ -27,6 +27,7 @@ from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.journal.writer import Waiter, Writer, WriterStatistics
 from store.runtime import context, process
+from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
 from store.sql.waiters import FALLBACK_SECONDS, WaitingCalls
 from store.sql.watchdog import Watchdog
@@ -73,7 +74,8 @@ class SQLCore:
         self.watchdog = Watchdog(
             dialect,
             self.log_time,
-            read=self.read,
+            read=partial(self.read_here, snapshot=False),
+            run=self.thread.run,
             call=self.call,
             debounce_seconds=scan_debounce_seconds,
             is_off=read_only,
@@ -198,7 +200,7 @@ class SQLCore:
             async with self.dialect.read(snapshot=snapshot) as session:
                 return await work(session)
         except Unavailable:
-            self.thread.call_soon(self.log_time.lose)
+            self.thread.call_soon(self.log_time.lose, self.dialect.elapsed())
             raise
 
     def answer(
@@ -254,8 +256,10 @@ class SQLCore:
         return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
 
     async def counts(self) -> counting.Counts:
-        """Return counts for metrics: rollouts and attempts by status, and the queue."""
-        return await self.read(lambda session: counting.counts(self.dialect, session))
+        """Return counts for metrics: rollouts and attempts by status, the queue, rewards and workers."""
+        clock: Clock = self.dialect.clock or system_clock
+        now = clock()
+        return await self.read(lambda session: counting.counts(self.dialect, session, now))
 
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""

@@ -54,9 +54,9 @@ class CountingLog(SQLLog):
         finally:
             self.following -= follow
 
-    async def page(self, *wanted: Any) -> Any:
+    async def page(self, *wanted: Any, **more: Any) -> Any:
         self.read += 1
-        return await super().page(*wanted)
+        return await super().page(*wanted, **more)
 
 
 class Counting(SQLStore):

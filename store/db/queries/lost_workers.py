@@ -24,7 +24,7 @@ async def silent_since(dialect: Dialect, session: ReadSession, before: int) -> d
 
     def build() -> Select[Any]:
         signal = core_tables.worker_signals.c
-        shown: Sequence[ColumnElement[Any]] = (signal.worker_id, signal.last_heartbeat_at)
+        shown: list[ColumnElement[Any]] = [signal.worker_id, signal.last_heartbeat_at]
         return select(*shown).where(signal.last_heartbeat_at < bindparam("before", type_=BigInteger))
 
     rows = await session.fetch(compiled(dialect, "silent_since", build), {"before": before})
@@ -36,7 +36,7 @@ async def heartbeat_stats(dialect: Dialect, session: ReadSession, worker_ids: Se
 
     def build() -> Select[Any]:
         signal = core_tables.worker_signals.c
-        shown: Sequence[ColumnElement[Any]] = (signal.worker_id, signal.heartbeat_stats)
+        shown: list[ColumnElement[Any]] = [signal.worker_id, signal.heartbeat_stats]
         return select(*shown).where(dialect.any_of(signal.worker_id, "workers"))
 
     found: dict[str, str | None] = {}
@@ -58,7 +58,7 @@ async def open_attempts(dialect: Dialect, session: ReadSession) -> list[tuple[st
             .where(dialect.any_of(rollout.status, "active"))
             .subquery("active")
         )
-        shown: Sequence[ColumnElement[Any]] = (attempt.rollout_id, attempt.attempt_id, attempt.worker_id)
+        shown: list[ColumnElement[Any]] = [attempt.rollout_id, attempt.attempt_id, attempt.worker_id]
         joined = active.join(core_tables.attempts, joins_latest(dict(active.c)))
         return select(*shown).select_from(joined).where(attempt.worker_id.is_not(None))
 
