@@ -44,7 +44,7 @@ async def main(model_url: str) -> None:
         program = Path(sys.executable).with_name("rollbook")
         runner = await asyncio.create_subprocess_exec(program, "runner", "agents:agent", "--runners", str(RUNNERS))
         try:
-            ended = await opened.wait_for_rollouts(rollout_ids=[each.rollout_id for each in queued], timeout=60)
+            ended = await opened.wait_for_rollouts(rollout_ids=[each.rollout_id for each in queued], timeout=300)
         finally:
             runner.send_signal(signal.SIGTERM)
             code = await runner.wait()
