@@ -20,8 +20,7 @@ import pytest
 from store import open_store
 from store.db.dialect import Row, Sql
 from store.db.drivers.sqlite import reader
-from store.db.drivers.sqlite.open_file import State
-from store.db.drivers.sqlite.reader import Readers, SQLiteReader
+from store.db.drivers.sqlite.reader import Readers, SQLiteReader, State
 from store.errors import Unavailable
 from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.store import SQLStore

@@ -20,8 +20,8 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Wakeups, WriteSession
 from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.errors import translate
-from store.db.drivers.sqlite.open_file import DataVersion, OpenFile, State
-from store.db.drivers.sqlite.reader import Readers, SQLiteReader
+from store.db.drivers.sqlite.open_file import OpenFile
+from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.db.schema import prepare_sqlite, read_only_uri, triggers
 from store.db.url import StoreURL
