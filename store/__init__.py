@@ -1,12 +1,14 @@
 """Rollbook: an event-sourced, SQL-backed rollout store for agent training.
 
-    import store
+    import rollbook
 
-    async with await store.open_store("sqlite:///run.db") as opened:
+    async with await rollbook.open_store("sqlite:///run.db") as opened:
         await opened.enqueue_rollout({"question": "…"})
 
 The names in this module are the public ones. A name that Agent-lightning 0.3 also has means the same as there. All
 other names may be imported, but may change.
+
+An installation contains this package as `rollbook`, and `store` is an alias for it. In the source tree it is `store`.
 """
 
 from __future__ import annotations
@@ -138,8 +140,10 @@ from store.models import (
 if TYPE_CHECKING:
     from store.client import HTTPStore, LightningStoreClient
     from store.interface.store import SyncStore
-    from store.opening import InMemoryLightningStore, open_store
+    from store.opening import InMemoryLightningStore, open_store, open_sync
     from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
+
+__version__ = "0.1.0"
 
 __all__ = [
     "LLM",
@@ -269,6 +273,7 @@ __all__ = [
     "any_of",
     "apply_frames",
     "open_store",
+    "open_sync",
 ]
 
 LightningStore = Store
@@ -285,6 +290,7 @@ _LATE = {
     "StoreServer": "store.server",
     "SyncStore": "store.interface.store",
     "open_store": "store.opening",
+    "open_sync": "store.opening",
 }
 
 # A type checker that saw it would believe that every name exists.

@@ -74,7 +74,7 @@ def _declared(path: Path) -> Iterator[_Declared]:
 
     A command is a function that is decorated with `@app.command(…)`, or a group that `typer.Typer(name=…)` makes.
     """
-    module = f"store.cli.commands.{path.stem}"
+    module = f"{__package__}.commands.{path.stem}"
     for node in ast.parse(path.read_bytes()).body:
         match node:
             case ast.FunctionDef():

@@ -35,6 +35,7 @@ from store.server.process.peers import Peers
 from store.server.process.serve import Server
 from store.server.process.workers import Seat
 from store.server.routes.operations import measures
+from store.server.streaming.slots import StreamSlots
 from store.sql.store import SQLStore
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ async def _serve(
             is_local=is_local,
             run_defaults=settings.run_defaults(),
             fallback=settings.fallback,
+            stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
         )
         is_first = seat is None or seat.number == 0
         if is_first:

@@ -69,7 +69,8 @@ class Store(abc.ABC):
     preparing or running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for
     longer than `unresponsive_seconds` becomes unresponsive, and the status of its worker becomes unknown. There is at
     most one sweep per `scan_debounce_seconds`; the first call that sweeps always checks. While a call waits, the store
-    also sweeps without further calls.
+    also sweeps without further calls. Both limits count only the time for which the store could hear signs of life, so
+    a store that was opened just now ends no silent attempt for as long as the attempt may be silent.
 
     **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
     event included; an aware datetime includes all events recorded until then. A moment after the end of the log means
@@ -301,6 +302,14 @@ class Store(abc.ABC):
         status_in: Sequence[RolloutStatus] | None = None,
         rollout_id_in: Sequence[str] | None = None,
         rollout_id_contains: str | None = None,
+        mode_in: Sequence[RolloutMode] | None = None,
+        group_in: Sequence[str] | None = None,
+        step_in: Sequence[int] | None = None,
+        label_in: Sequence[str] | None = None,
+        resources_id_in: Sequence[str] | None = None,
+        resources_version_in: Sequence[int] | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
         filter_logic: FilterLogic = "and",
         sort_by: str | None = None,
         sort_order: SortOrder = "asc",
@@ -312,6 +321,11 @@ class Store(abc.ABC):
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         """Return the matching rollouts, each with its latest attempt if it has one. Sweeps.
 
+        `sort_by` is a field of `Rollout`, or `group`, `step`, `label` (the first label in the order of the alphabet) or
+        `resources_version`. A rollout without a reward, a step or a version comes last in both orders. The conditions
+        from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `label` and `resources_version` are not
+        part of Agent-lightning 0.3.
+
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`. If both names are given, the
         newer name takes precedence.
         """
@@ -319,6 +333,14 @@ class Store(abc.ABC):
             status_in=status if status_in is None else status_in,
             rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
             rollout_id_contains=rollout_id_contains,
+            mode_in=mode_in,
+            group_in=group_in,
+            step_in=step_in,
+            label_in=label_in,
+            resources_id_in=resources_id_in,
+            resources_version_in=resources_version_in,
+            reward_min=reward_min,
+            reward_max=reward_max,
             filter_logic=filter_logic,
             sort_by=sort_by,
             sort_order=sort_order,
@@ -597,10 +619,15 @@ class Store(abc.ABC):
 
 
 class SyncStore(Blocking[Store]):
-    """A store with blocking methods; see `Store`."""
+    """A store with blocking methods; see `Store`. `open_sync` opens one.
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, CallThread())
+    Args:
+        store: the store with the async methods.
+        thread: the thread for the calls; None for a new one.
+    """
+
+    def __init__(self, store: Store, thread: CallThread | None = None) -> None:
+        super().__init__(store, thread or CallThread())
 
     def close(self) -> None:
         """Close the store and end this object's thread; a second call has no effect."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,10 +15,14 @@ from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.server.errors import UnknownPartition, refusal
-from store.server.routing import answer
-from store.wire.paths import PARTITIONS
+from store.server.routing import answer, path_within
+from store.sql.store import SQLStore
+from store.wire.paths import PARTITIONS, STORE
+
+logger = logging.getLogger("store.server")
 
 MAX_OPEN: Final = 64
+_SURVEY_SECONDS: Final = 2.0
 OpenPartition = Callable[[str], Awaitable[Store]]
 
 
@@ -59,6 +64,9 @@ class Partitions:
         self._make_partition = make_partition
         self._limit = limit
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._watched: frozenset[str] = frozenset()
+        """The partitions that had active attempts with a limit at the last survey."""
+        self._watches = False
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -68,6 +76,23 @@ class Partitions:
         opened = [(name, each.opening) for name, each in self._opened.items()]
         ready = [(name, opening.result()) for name, opening in opened if opening.done() and not _failed(opening)]
         return [(self.root_name, self.root), *ready]
+
+    async def names(self) -> list[str]:
+        """Return the names of all partitions of the database, whether they are open or not, that of the root first.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        if self._url is None or self._open_partition is None:
+            return [name for name, _ in self.open_stores()]
+        # This module imports the driver for Postgres, which a server on SQLite does not need before.
+        from store.db.schema.partitions import names as names_of
+
+        return [self.root_name, *(name for name in await names_of(self._url) if name != self.root_name)]
+
+    def opened(self, name: str) -> Store | None:
+        """Return the store of a partition if it is open. Unlike `use`, this does not make it recently used."""
+        return dict(self.open_stores()).get(name)
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncGenerator[Store]:
@@ -112,16 +137,58 @@ class Partitions:
             raise UnknownPartition(_unknown(name))
         await self._make_room()
         if name not in self._opened:
-            opening = asyncio.ensure_future(open_partition(with_partition(url, name)))
+            opening = asyncio.ensure_future(self._open(open_partition, with_partition(url, name)))
             self._opened[name] = _Opened(opening)
         return self._opened[name]
 
+    async def _open(self, open_partition: OpenPartition, url: str) -> Store:
+        store = await open_partition(url)
+        if self._watches:
+            _watch(store)
+        return store
+
     async def _make_room(self) -> None:
         while len(self._opened) >= self._limit:
-            idle = next((name for name, each in self._opened.items() if not each.users and each.opening.done()), None)
-            if idle is None:
+            idle = self._idle()
+            if not idle:
                 raise Unavailable(f"{self._limit} partitions are open, and all of them are in use")
-            await _close(self._opened.pop(idle))
+            await _close(self._opened.pop(idle[0]))
+
+    def _idle(self) -> list[str]:
+        """Return the open partitions that no request uses, those first that should be closed first."""
+        idle = [name for name, each in self._opened.items() if not each.users and each.opening.done()]
+        return sorted(idle, key=lambda name: name in self._watched)
+
+    async def watch(self) -> None:
+        """End overdue attempts in all partitions on time until cancelled, also in partitions that no request uses.
+
+        A partition with active attempts is opened and stays open, as long as the limit of open partitions allows it.
+        """
+        self._watches = True
+        for _, store in self.open_stores():
+            _watch(store)
+        if not isinstance(self.root, SQLStore) or self._url is None or self._open_partition is None:
+            return
+        while True:
+            try:
+                await self._survey(self.root)
+            except StoreError as error:
+                logger.warning("the partitions with active attempts could not be listed: %s", error)
+            await asyncio.sleep(_SURVEY_SECONDS)
+
+    async def _survey(self, root: SQLStore) -> None:
+        found = await root.core.watched_partitions()
+        self._watched = frozenset(found)
+        for name in found:
+            if name == self.root_name or name in self._opened:
+                continue
+            if len(self._opened) >= self._limit and all(each in self._watched for each in self._idle()):
+                logger.warning("%d partitions are open, so overdue attempts are not ended in %s", self._limit, name)
+                continue
+            # Opening a partition fails, for example, if it was dropped after the survey.
+            with suppress(StoreError):
+                async with self.use(name):
+                    pass
 
     def _drop(self, name: str, opened: _Opened) -> None:
         opened.users -= 1
@@ -149,8 +216,13 @@ def _unknown(name: str) -> NotFound:
     if not PARTITION.fullmatch(name):
         return NotFound("partition", name, f"no partition can be named {name!r}; names match {PARTITION.pattern}")
     return NotFound(
-        "partition", name, f"there is no partition {name!r}; make it with `rollbook partitions create {name}`"
+        "partition", name, f"there is no partition {name!r}; create it with `rollbook partitions create {name}`"
     )
+
+
+def _watch(store: Store) -> None:
+    if isinstance(store, SQLStore):
+        store.core.watch()
 
 
 class PartitionLayer:
@@ -177,8 +249,8 @@ class PartitionLayer:
         return self._within(name, root_path, scope, receive, send)
 
     async def _within(self, name: str, root_path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        admission = scope.get("rollbook.admission")
-        makes = admission is not None and admission.makes_partitions
+        # A mistyped name creates nothing, because only this request creates a partition.
+        makes = scope["type"] == "http" and scope["method"] == "PUT" and path_within(scope, root_path) == STORE
         try:
             async with (self._partitions.use_or_make if makes else self._partitions.use)(name) as store:
                 scope["rollbook.store"] = store

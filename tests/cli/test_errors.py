@@ -43,6 +43,8 @@ WORKING = {
     "ui": ("ui", "--help"),
     "store": ("store", "--help"),
     "keys create": ("keys", "create", "--help"),
+    "keys rotate": ("keys", "rotate", "--help"),
+    "keys enforce": ("keys", "enforce", "--help"),
     "keys ls": ("keys", "ls"),
     "keys list": ("keys", "list"),
     "keys revoke": ("keys", "revoke", "--help"),

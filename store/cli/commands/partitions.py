@@ -34,6 +34,12 @@ def partitions_create(
     if parse(url).scheme == "memory":
         raise Invalid("--db", "a memory:// store has no partitions; name a file or a Postgres database")
 
+    if parse(url).scheme in {"http", "https"}:
+        from store.client import create_partition
+
+        line(asyncio.run(create_partition(db, name)))
+        return
+
     from store import open_store
 
     async def create() -> None:

@@ -19,6 +19,7 @@ from store.interface.liveness import UNRESPONSIVE_SECONDS
 from store.server.auth.tls import Certificate
 from store.server.process.listener import bind, is_loopback, url_of
 from store.server.process.workers import Seat, Workers
+from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
 
 logger = logging.getLogger("store.server")
 
@@ -52,6 +53,13 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option(metavar="BYTES", min=1024, help="The maximum size of a request body.")
     ] = 32 * 1024 * 1024,
+    max_streams: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The maximum number of open streams of each server process.")
+    ] = MAX_STREAMS,
+    max_streams_per_key: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="The maximum number of open streams of one key in each process."),
+    ] = MAX_STREAMS_PER_KEY,
     scan_debounce: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="The minimum time between two checks for overdue attempts.")
     ] = 10.0,
@@ -108,6 +116,8 @@ def serve(
         fallback=fallback,
         phase_graph=phase_graph,
         unresponsive_seconds=unresponsive_seconds,
+        max_streams=max_streams,
+        max_streams_per_key=max_streams_per_key,
     )
     # This call raises an error if the pipeline or the phase graph cannot be imported, before the server listens.
     settings.run_defaults()

@@ -24,12 +24,13 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
     func,
     select,
     tuple_,
 )
 from sqlalchemy import any_ as sql_any
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
@@ -46,10 +47,11 @@ from store.db.dialect import (
     Tail,
     Wakeups,
     WriteSession,
+    report_lost_queue_epoch,
 )
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres, triggers
-from store.db.schema.postgres import MALFORMED, is_malformed, malformed
+from store.db.schema.postgres import MALFORMED, PREFIX, is_malformed, malformed
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.db.url import StoreURL
@@ -71,6 +73,7 @@ _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
 # The writer closes its connection after this many seconds without a write.
 _IDLE_SECONDS = 300.0
 _CLOSE_SECONDS = 5.0
+_SCHEMAS_AT_ONCE = 100
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
@@ -117,6 +120,9 @@ class Postgres(Dialect):
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         return func.strpos(column, value) > 0
 
+    def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+        return cast(cast(column, JSON)[key].astext, Double)
+
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         return func.encode(column, "hex")
 
@@ -159,6 +165,22 @@ class Postgres(Dialect):
     def wakeups(self) -> Wakeups:
         return Listener(self.connections, self.channel)
 
+    async def watched_partitions(self) -> list[str]:
+        readable = (
+            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relname = 'watch' AND c.relkind = 'r' AND starts_with(n.nspname, $1)"
+            " AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"
+        )
+        async with self.read() as session:
+            schemas = [row[0] for row in await session.fetch(Sql(readable, ("prefix",), {}), {"prefix": PREFIX})]
+            watched: list[str] = []
+            for start in range(0, len(schemas), _SCHEMAS_AT_ONCE):
+                asked = schemas[start : start + _SCHEMAS_AT_ONCE]
+                quoted = [(schema.replace("'", "''"), schema.replace('"', '""')) for schema in asked]
+                selects = (f"SELECT '{text}' WHERE EXISTS (SELECT 1 FROM \"{name}\".watch)" for text, name in quoted)
+                watched += [row[0] for row in await session.fetch(Sql(" UNION ALL ".join(selects), (), {}), {})]
+        return [schema.removeprefix(PREFIX) for schema in watched]
+
     async def size_bytes(self) -> int:
         text = (
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
@@ -197,7 +219,7 @@ class PostgresWriter(WriteSession):
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".commit_seq),'
             " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
             " pg_current_xact_id()::text::bigint,"
-            f' (SELECT epoch FROM "{schema}".queue_epoch)'
+            f' (SELECT epoch FROM "{schema}".queue_epoch WHERE id = 1)'
         )
         self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
@@ -217,7 +239,19 @@ class PostgresWriter(WriteSession):
             await self._connection.execute(self._begin)
             row = await self._connection.fetchrow(f"SELECT {self._tail}")
             assert row is not None  # a SELECT without FROM always returns a row
-        return self._read_tail(row)
+        tail = self._read_tail(row)
+        if row[-1] is None:
+            await self._restore_queue_epoch(tail)
+        return tail
+
+    async def _restore_queue_epoch(self, tail: Tail) -> None:
+        # The row was deleted. With a new number, every process reads the queue again from its beginning.
+        report_lost_queue_epoch()
+        tail.queue_epoch = tail.now
+        with _translated():
+            await self._connection.execute(
+                f'INSERT INTO "{self._dialect.schema}".queue_epoch (id, epoch) VALUES (1, {tail.now})'
+            )
 
     def _read_tail(self, row: Row) -> Tail:
         last, next_position, next_commit, now, transaction, epoch = row

@@ -9,20 +9,21 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Text, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, Guards, ReadSession, Sql, Wakeups, WriteSession
+from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Wakeups, WriteSession
+from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.open_file import OpenFile
-from store.db.drivers.sqlite.reader import DataVersion, Readers, State
+from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
-from store.db.schema import prepare_sqlite, triggers
+from store.db.schema import prepare_sqlite, read_only_uri, triggers
 from store.db.url import StoreURL
 from store.runtime.clock import Clock
 
@@ -89,6 +90,18 @@ class SQLite(Dialect):
             {},
         )
 
+    async def has_type_faults(self, session: ReadSession, tables: Sequence[Table], *, texts: bool) -> bool:
+        assert isinstance(session, SQLiteReader)
+        return await session.do(lambda connection: type_faults.has_type_faults(connection, tables, texts=texts))
+
+    async def hide_type_faults(self, session: ReadSession) -> TypeFaults:
+        assert isinstance(session, SQLiteReader)
+        return await session.do(type_faults.hide_type_faults)
+
+    async def delete_type_faults(self, session: WriteSession, tables: Sequence[Table]) -> dict[str, int]:
+        assert isinstance(session, SQLiteWriter)
+        return session.do(lambda connection: type_faults.delete_type_faults(connection, tables))
+
     async def writer(self) -> WriteSession:
         synchronous = "OFF" if self._is_private else self.url.options.get("durability", "full").upper()
         try:
@@ -110,6 +123,11 @@ class SQLite(Dialect):
         version = self._state.version() if self._file.is_in_place else None
         return None if version is None else (self._state.number, version)
 
+    async def watched_partitions(self) -> list[str]:
+        if self._is_private:
+            return []
+        return await asyncio.to_thread(_watched, self.url)
+
     async def size_bytes(self) -> int:
         sides = (self.path, Path(self._file.log))
         return sum(side.stat().st_size for side in sides if side.exists())
@@ -120,6 +138,18 @@ class SQLite(Dialect):
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _watched(url: StoreURL) -> list[str]:
+    # This module imports the driver for Postgres, which most programs with SQLite do not need.
+    from store.db.schema import partitions
+
+    found: list[str] = []
+    for name, path in partitions.files(url).items():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(read_only_uri(path), uri=True, timeout=1)) as connection:
+            if connection.execute("SELECT EXISTS (SELECT 1 FROM watch)").fetchone()[0]:
+                found.append(name)
+    return found
 
 
 def _param(name: str) -> ColumnElement[Any]:

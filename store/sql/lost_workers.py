@@ -1,0 +1,98 @@
+"""Recovery of the work of lost workers.
+
+A worker is a process that executes attempts at rollouts, which are tasks for an agent. A worker is lost if its
+heartbeats are missing for longer than it declared in them. If a rollout has no limits, the watchdog never ends its
+attempt, so the rollout of a lost worker would stay active forever. It therefore gets a limit when its worker is lost,
+and the watchdog then ends the attempt. A rollout whose worker is not lost gets no limit, so a claim costs no event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextvars import Context
+from typing import Any, Final
+
+import orjson
+
+from store.db.queries import lost_workers as queries
+from store.domain.commands import LimitSilence
+from store.errors import StoreError
+from store.models.rollouts import LEAST_SILENCE_SECONDS, declared_interval, longest_silence
+from store.runtime.clock import MICROSECONDS, system_clock
+from store.sql.core import SQLCore
+
+logger = logging.getLogger("store.lost_workers")
+
+MAX_ATTEMPTS: Final = 3
+"""The maximum number of attempts of a rollout that had neither limits nor retries when its worker was lost."""
+
+
+class LostWorkers:
+    """Search for lost workers, which each heartbeat of a worker may start.
+
+    Args:
+        core: the core of the store.
+        seconds: the minimum time between two searches.
+    """
+
+    def __init__(self, core: SQLCore, seconds: float) -> None:
+        self._core = core
+        self._seconds = seconds
+        self._searched_at = float("-inf")
+        self._handled: dict[str, int] = {}
+        """The times of the last heartbeats of workers that need no further search, by worker id."""
+
+    async def search_if_due(self) -> None:
+        """Limit the silence of the open attempts of lost workers, if the last search was long enough ago.
+
+        A failure is logged and not raised, because it does not concern the worker whose heartbeat started the search.
+        """
+        now = time.monotonic()
+        if now - self._searched_at < self._seconds:
+            return
+        self._searched_at = now
+        try:
+            # The commands must not get the actor and the idempotency key of the heartbeat.
+            await asyncio.create_task(self._search(), context=Context())
+        except StoreError as error:
+            logger.warning("the work of lost workers was not recovered: %s", error)
+
+    async def _search(self) -> None:
+        core = self._core
+        now = (core.dialect.clock or system_clock)()
+        before = now - round(LEAST_SILENCE_SECONDS * MICROSECONDS)
+        silent = await core.read(lambda session: queries.silent_since(core.dialect, session, before))
+        unhandled = {each: at for each, at in silent.items() if self._handled.get(each) != at}
+        if not unhandled:
+            return
+        stats = await core.read(lambda session: queries.heartbeat_stats(core.dialect, session, sorted(unhandled)))
+        lost: dict[str, float] = {}
+        for worker_id, text in stats.items():
+            declared: dict[str, Any] = orjson.loads(text) if text else {}
+            interval = declared_interval(declared)
+            if interval is None or declared.get("stopped") is True:
+                # Only runners of this package send heartbeats for as long as they work, and declare the interval.
+                self._handled[worker_id] = unhandled[worker_id]
+            elif now - unhandled[worker_id] > (silence := longest_silence(interval)) * MICROSECONDS:
+                lost[worker_id] = silence
+        if not lost:
+            return
+        for rollout_id, attempt_id, worker_id in await core.read(
+            lambda session: queries.open_attempts(core.dialect, session)
+        ):
+            if worker_id in lost:
+                await self._limit(rollout_id, attempt_id, worker_id, lost[worker_id])
+        self._handled.update((worker_id, unhandled[worker_id]) for worker_id in lost)
+
+    async def _limit(self, rollout_id: str, attempt_id: str, worker_id: str, seconds: float) -> None:
+        command = LimitSilence(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            unresponsive_seconds=seconds,
+            max_attempts=MAX_ATTEMPTS,
+            actor="store",
+        )
+        if await self._core.call(command):
+            logger.warning("worker %s is lost; rollout %s gets a limit of %g s", worker_id, rollout_id, seconds)
