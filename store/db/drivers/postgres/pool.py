@@ -9,7 +9,7 @@ the connection is in use from BEGIN to COMMIT and its prepared statements belong
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +30,17 @@ _GONE = (
 )
 
 
+class PooledConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
+    """A connection to a connection pooler in transaction mode, such as pgbouncer.
+
+    Each transaction may run in another session of the database, so no state outlives a transaction.
+    """
+
+    def get_reset_query(self) -> str:
+        """Return an empty text, because there is nothing to reset when the connection returns to asyncpg's pool."""
+        return ""
+
+
 class Connections:
     """At most eight connections for reads, and one connection for LISTEN and NOTIFY (`line`), in one event loop.
 
@@ -40,11 +51,20 @@ class Connections:
         direct: the address for LISTEN and NOTIFY. It must differ from `dsn` if `dsn` leads to a connection pooler.
         statement_seconds: the maximum time of a statement that reads.
         prepare: a function that is called with each new connection for reads.
+        options: further arguments of asyncpg for each connection for reads.
     """
 
-    def __init__(self, dsn: str, direct: str, *, statement_seconds: float, prepare: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        direct: str,
+        *,
+        statement_seconds: float,
+        prepare: Callable[[Any], Any],
+        options: Mapping[str, Any],
+    ) -> None:
         self.address = (dsn, direct)
-        self._how = {"timeout": _CONNECT_SECONDS, "command_timeout": statement_seconds, "init": prepare}
+        self._how = {"timeout": _CONNECT_SECONDS, "command_timeout": statement_seconds, "init": prepare, **options}
         self._pool: Any = None
         self._users = 0
         self._opening = asyncio.Lock()

@@ -4,6 +4,7 @@ A batch is a group of calls that one transaction executes. The log is the append
 """
 
 import asyncio
+import os
 import random
 import sqlite3
 import time
@@ -237,11 +238,18 @@ class SQLiteWriter(WriteSession):
 
     async def commit(self) -> None:
         self._known = None
+        file = self._file
         try:
             self._connection.execute("COMMIT")
+            # Five times as fast as `Path.stat`, and used at every commit.
+            found, log = os.stat(file.path), os.stat(file.log)  # noqa: PTH116
         except sqlite3.Error as error:
             raise translate(error) from error
-        self._log_bytes = self._file.check_commit()
+        except FileNotFoundError:
+            raise file.refusal() from None
+        if (found.st_dev, found.st_ino) != file.opened or (log.st_dev, log.st_ino) != file.opened_log:
+            raise file.refusal()
+        self._log_bytes = log.st_size
         self._known = self._coming
         if self._known is not None:
             self._known.is_ours = True
