@@ -46,6 +46,8 @@ class Partitions:
         open_partition: opens an existing partition by its URL; raises `NotFound` if the partition does not exist.
         make_partition: opens a partition and creates it if it is missing; None if the server creates no partitions.
         limit: the largest number of open partitions besides the root.
+        surveys: whether `watch` opens partitions that no request uses. One of several processes that serve the same
+            port is enough, because each open partition needs connections.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Partitions:
         limit: int = MAX_OPEN,
         *,
         make_partition: OpenPartition | None = None,
+        surveys: bool = True,
     ) -> None:
         self.root = root
         self.root_name = DEFAULT_PARTITION if url is None else parse(url).partition
@@ -67,6 +70,7 @@ class Partitions:
         self._watched: frozenset[str] = frozenset()
         """The partitions that had active attempts with a limit at the last survey."""
         self._watches = False
+        self._surveys = surveys and url is not None and open_partition is not None
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -150,9 +154,7 @@ class Partitions:
         self._watches = True
         for _, store in self.open_stores():
             _watch(store)
-        if not isinstance(self.root, SQLStore) or self._url is None or self._open_partition is None:
-            return
-        while True:
+        while self._surveys and isinstance(self.root, SQLStore):
             try:
                 await self._survey(self.root)
             except StoreError as error:
