@@ -69,6 +69,8 @@ class Partitions:
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
         self._watched: frozenset[str] = frozenset()
         """The partitions that had active attempts with a limit at the last survey."""
+        self._closed: list[str] = []
+        """The partitions with active attempts that were not opened, because too many others were."""
         self._watches = False
         self._surveys = surveys and url is not None and open_partition is not None
 
@@ -159,21 +161,32 @@ class Partitions:
                 await self._survey(self.root)
             except StoreError as error:
                 logger.warning("the partitions with active attempts could not be listed: %s", error)
+            except Exception:
+                # Overdue attempts must be ended as long as the server runs, so the next survey is tried.
+                logger.exception("the partitions with active attempts could not be listed")
             await asyncio.sleep(_SURVEY_SECONDS)
 
     async def _survey(self, root: SQLStore) -> None:
         found = await root.core.watched_partitions()
         self._watched = frozenset(found)
+        closed: list[str] = []
         for name in found:
             if name == self.root_name or name in self._opened:
                 continue
             if len(self._opened) >= self._limit and all(each in self._watched for each in self._idle()):
-                logger.warning("%d partitions are open, so overdue attempts are not ended in %s", self._limit, name)
+                closed.append(name)
                 continue
             # Opening a partition fails, for example, if it was dropped after the survey.
             with suppress(StoreError):
                 async with self.use(name):
                     pass
+        if closed and closed != self._closed:
+            names = ", ".join(closed[:5])
+            logger.warning(
+                "%d partitions are open, so overdue attempts end only with calls in %d others: %s",
+                *(self._limit, len(closed), names),
+            )
+        self._closed = closed
 
     def _drop(self, name: str, opened: _Opened) -> None:
         opened.users -= 1
