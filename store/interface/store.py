@@ -302,6 +302,14 @@ class Store(abc.ABC):
         status_in: Sequence[RolloutStatus] | None = None,
         rollout_id_in: Sequence[str] | None = None,
         rollout_id_contains: str | None = None,
+        mode_in: Sequence[RolloutMode] | None = None,
+        group_in: Sequence[str] | None = None,
+        step_in: Sequence[int] | None = None,
+        label_in: Sequence[str] | None = None,
+        resources_id_in: Sequence[str] | None = None,
+        resources_version_in: Sequence[int] | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
         filter_logic: FilterLogic = "and",
         sort_by: str | None = None,
         sort_order: SortOrder = "asc",
@@ -313,6 +321,11 @@ class Store(abc.ABC):
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         """Return the matching rollouts, each with its latest attempt if it has one. Sweeps.
 
+        `sort_by` is a field of `Rollout`, or `group`, `step`, `label` (the first label in the order of the alphabet) or
+        `resources_version`. A rollout without a reward, a step or a version comes last in both orders. The conditions
+        from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `label` and `resources_version` are not
+        part of Agent-lightning 0.3.
+
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`. If both names are given, the
         newer name takes precedence.
         """
@@ -320,6 +333,14 @@ class Store(abc.ABC):
             status_in=status if status_in is None else status_in,
             rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
             rollout_id_contains=rollout_id_contains,
+            mode_in=mode_in,
+            group_in=group_in,
+            step_in=step_in,
+            label_in=label_in,
+            resources_id_in=resources_id_in,
+            resources_version_in=resources_version_in,
+            reward_min=reward_min,
+            reward_max=reward_max,
             filter_logic=filter_logic,
             sort_by=sort_by,
             sort_order=sort_order,

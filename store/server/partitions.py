@@ -83,6 +83,23 @@ class Partitions:
         ready = [(name, opening.result()) for name, opening in opened if opening.done() and not _failed(opening)]
         return [(self.root_name, self.root), *ready]
 
+    async def names(self) -> list[str]:
+        """Return the names of all partitions of the database, whether they are open or not, that of the root first.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        if self._url is None or self._open_partition is None:
+            return [name for name, _ in self.open_stores()]
+        # This module imports the driver for Postgres, which a server on SQLite does not need before.
+        from store.db.schema.partitions import names as names_of
+
+        return [self.root_name, *(name for name in await names_of(self._url) if name != self.root_name)]
+
+    def opened(self, name: str) -> Store | None:
+        """Return the store of a partition if it is open. Unlike `use`, this does not make it recently used."""
+        return dict(self.open_stores()).get(name)
+
     @asynccontextmanager
     async def use(self, name: str) -> AsyncGenerator[Store]:
         """Provide the store of a partition, which stays open until the block ends.

@@ -27,6 +27,7 @@ from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.journal.writer import Waiter, Writer, WriterStatistics
 from store.runtime import context, process
+from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
 from store.sql.waiters import FALLBACK_SECONDS, WaitingCalls
 from store.sql.watchdog import Watchdog
@@ -254,8 +255,10 @@ class SQLCore:
         return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
 
     async def counts(self) -> counting.Counts:
-        """Return counts for metrics: rollouts and attempts by status, and the queue."""
-        return await self.read(lambda session: counting.counts(self.dialect, session))
+        """Return counts for metrics: rollouts and attempts by status, the queue, rewards and workers."""
+        clock: Clock = self.dialect.clock or system_clock
+        now = clock()
+        return await self.read(lambda session: counting.counts(self.dialect, session, now))
 
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""

@@ -13,6 +13,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import PaginatedResult
+from store.testing import ManualClock
 from tests.cli.conftest import Filled, Rollbook
 
 Query = Callable[[Store], Awaitable[PaginatedResult[Any]]]
@@ -43,11 +44,25 @@ def test_rollouts_are_listed_in_the_order_they_were_created(rollbook: Rollbook, 
         "worker": "worker-2",
         "started": "",
         "seconds": "",
+        "reward": "0.75",
         "resources": filled.prompts,
         "input": '{"question":"why"}',
     }
     assert rows[0]["started"].startswith("2025-06-15T15:06:40.0")
     assert float(rows[0]["seconds"]) == pytest.approx(5.25, abs=0.001)
+
+
+def test_rollouts_are_filtered_by_what_training_knows_of_them(rollbook: Rollbook, filled: Filled) -> None:
+    def listed(*options: str) -> list[str]:
+        return [row["rollout"] for row in rollbook("ls", "rollouts", *options).table]
+
+    assert listed("--reward-min", "0.7", "--reward-max", "0.75", "--mode", "train") == [filled.retried]
+    assert listed("--reward-min", "0.8") == []
+    assert listed("--sort", "reward")[0] == filled.retried
+    assert listed("--step", "1", "--step", "2", "--group", "none", "--label", "none", "--resources-version", "9") == []
+    refused = rollbook("ls", "rollouts", "--mode", "trial")
+    assert refused.code == 2
+    assert "train, val, test" in refused.err
 
 
 def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> None:
@@ -61,7 +76,10 @@ def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> N
     for command, query in queries.items():
         found = queried(filled.url, query)
         printed = rollbook("ls", *command, "--json").json
-        assert printed["items"] == orjson.loads(orjson.dumps([item.model_dump() for item in found]))
+        items = orjson.loads(orjson.dumps([item.model_dump() for item in found]))
+        # A worker without heartbeats has the state that its status is.
+        observed = [item | {"state": item["status"]} for item in items] if command == ("workers",) else items
+        assert printed["items"] == observed
         assert (printed["limit"], printed["offset"], printed["total"]) == (-1, 0, len(found))
         assert printed["items"]
 
@@ -150,6 +168,21 @@ def test_workers_show_what_they_do(rollbook: Rollbook) -> None:
     assert [row["worker"] for row in rollbook("ls", "workers", "--status", "idle").table] == ["worker-2"]
     assert [row["worker"] for row in rollbook("ls", "workers", "--id-contains", "-1").table] == ["worker-1"]
     assert len(rollbook("ls", "workers", "--status", "idle", "--id-contains", "-1", "--any").table) == 2
+
+
+def test_a_worker_without_heartbeats_is_lost(rollbook: Rollbook, make_url: Callable[[str], str]) -> None:
+    url = make_url("lost.db")
+
+    async def fill() -> None:
+        async with await open_store(url, clock=ManualClock()) as store:
+            await store.update_worker("silent", {"heartbeat_interval": 10})
+            await store.update_worker("over", {"heartbeat_interval": 10, "stopped": True})
+
+    asyncio.run(fill())
+    (silent, over) = rollbook("ls", "workers", db=url).table
+    assert (silent["status"], over["status"]) == ("lost", "stopped")
+    assert [row["state"] for row in rollbook("ls", "workers", "--json", db=url).json["items"]] == ["lost", "stopped"]
+    assert "lost" in rollbook("show", "silent", db=url).out
 
 
 def test_a_list_is_as_the_store_stood_then(rollbook: Rollbook, filled: Filled) -> None:

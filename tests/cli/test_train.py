@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from store import open_store
 from store.models import PromptTemplate
+from store.testing import ManualClock
 from tests.cli.conftest import COMMAND, environment
+from tests.server.keyed import keyed_server
 
 MODULE = """
 import asyncio
@@ -35,8 +39,14 @@ def lost(task, prompt_template):
     raise LookupError("the key is gone")
 
 
+@rollout
+def choosy(task):
+    return 1 / task
+
+
 resources = {"prompt": PromptTemplate(template="x", engine="f-string")}
 trainer = Trainer(algorithm=Baseline(), strategy="shm", initial_resources=resources)
+own = Trainer(algorithm=Baseline(), strategy="shm", initial_resources=resources, store="sqlite:///own.db")
 """
 
 
@@ -52,7 +62,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rollbook(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def rollbook(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command in that directory."""
     return subprocess.run(
         [*COMMAND, *arguments],
@@ -60,7 +70,7 @@ def rollbook(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=place,
-        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables,
         timeout=100,
     )
 
@@ -89,7 +99,7 @@ def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("train", "mine:trainer"), "--agent: choose one: the agents of mine are echo, lost"),
+        (("train", "mine:trainer"), "--agent: choose one: the agents of mine are choosy, echo, lost"),
         (("train", "mine"), "MODULE:TRAINER: 'mine' is not of the form package.module:NAME"),
         (("train", "yours:trainer"), "MODULE:TRAINER: 'yours' cannot be imported from"),
         (("train", "mine:nobody"), "MODULE:TRAINER: 'mine:nobody' is missing"),
@@ -150,3 +160,81 @@ async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
         runners.send_signal(signal.Signals[signal_])
         assert await asyncio.to_thread(runners.wait, 60) == code
         assert psutil.wait_procs(children, 30)[1] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "trainer, option, variable, used",
+    [
+        ("trainer", (), "sqlite:///variable.db", "variable.db"),
+        ("trainer", ("--db", "sqlite:///option.db"), "sqlite:///variable.db", "option.db"),
+        ("own", (), "sqlite:///variable.db", "own.db"),
+        ("own", ("--db", "sqlite:///option.db"), "", "option.db"),
+        ("trainer", (), "", None),
+    ],
+)
+def test_a_training_uses_the_option_then_the_code_then_the_variable(
+    place: Path, trainer: str, option: tuple[str, ...], variable: str, used: str | None
+) -> None:
+    command = ("train", f"mine:{trainer}", "--agent", "mine:echo", "--train", "tasks.jsonl", *option)
+    done = rollbook(place, *command, ROLLBOOK_DB=variable)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in place.glob("*.db")] == ([] if used is None else [used])
+
+
+@pytest.mark.slow
+def test_a_runner_prints_what_it_does(place: Path) -> None:
+    url = f"sqlite:///{place}/run.db"
+
+    async def fill() -> list[str]:
+        async with await open_store(url) as store:
+            return [(await store.enqueue_rollout(task)).rollout_id for task in (2, 0)]
+
+    good, bad = asyncio.run(fill())
+    with subprocess.Popen(
+        [*COMMAND, "runner", "mine:choosy", "--db", url, "--name", "night"],
+        cwd=place,
+        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip() for _ in range(6)]
+        process.terminate()
+        process.wait(60)
+    lines[3], lines[5] = (re.sub(r"[0-9.]+ s", "N s", line) for line in (lines[3], lines[5]))
+    assert lines == [
+        f"runner of mine:choosy on {url}, one process",
+        "night-0: waits for rollouts",
+        f"night-0: claimed {good}, attempt 1",
+        f"night-0: finished {good} in N s, reward 0.5",
+        f"night-0: claimed {bad}, attempt 1",
+        f"night-0: failed {bad} after N s: ZeroDivisionError: division by zero",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "role, partition, count, said",
+    [
+        ("reader", "", "1", "has the role reader"),
+        ("reader", "", "2", "has the role reader"),
+        (None, "", "1", "key"),
+        ("runner", "/p/none", "1", "partition"),
+    ],
+    ids=["forbidden", "forbidden-to-all", "unauthorized", "partition"],
+)
+async def test_a_refused_runner_says_so_in_one_line(
+    place: Path, role: Any, partition: str, count: str, said: str
+) -> None:
+    url = f"sqlite:///{place}/keyed.db"
+    clock = ManualClock()
+    async with await open_store(url, clock=clock) as store, keyed_server(store, url, clock, always=True) as keyed:
+        key = "rbk_wrong" if role is None else await keyed.key(role)
+        command = ("runner", "mine:choosy", "--db", f"{keyed.api.url}{partition}", "-n", count)
+        done = await asyncio.to_thread(rollbook, place, *command, ROLLBOOK_API_KEY=key)
+    assert done.returncode not in {0, 130}
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("rollbook: ")
+    assert said in done.stderr

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,9 +17,10 @@ from store.errors import Busy, Closed, Conflict, Corrupt, StoreError, TimedOut, 
 from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import LightningStoreStatistics, Rollout
+from store.server.middleware import MAX_BODY_BYTES
 from store.server.partitions import Partitions
 from store.wire.errors import error_of
-from tests.server.api import Api, speaking_to
+from tests.server.api import PREFIX, Api, speaking_to
 
 MAX_BODY = 10_000
 
@@ -112,7 +116,19 @@ async def test_a_bug_is_told_by_name_and_its_traceback_only_to_the_log(
     assert answer.status == 500
     assert answer.json == {"detail": "Internal server error", "error_type": "KeyError"}
     assert any(record.exc_info and "secret" in str(record.exc_info[1]) for record in caplog.records)
-    assert (await failing_api.get("/health")).status == 200
+    assert (await failing_api.get("//livez")).status == 200
+
+
+async def test_the_health_check_of_upstream_reports_a_database_that_does_not_answer(
+    failing: Failing, failing_api: Api
+) -> None:
+    failing.error = Unavailable("connection refused", retry_after_seconds=2.5)
+    answer = await failing_api.get("/health")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert (answer.json["error_type"], answer.detail) == (
+        "Unavailable",
+        "the database does not answer: connection refused; try again in 1 s",
+    )
 
 
 async def test_readiness_names_what_is_missing(failing: Failing, failing_api: Api) -> None:
@@ -193,7 +209,9 @@ async def test_json_may_be_declared_in_several_ways(api: Api, content_type: str)
     assert (await api.post(ENQUEUE, {"rollouts": []}, headers={"Content-Type": content_type})).status == 201
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"123456789012345678901234567890"])
+@pytest.mark.parametrize(
+    "number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"123456789012345678901234567890", b"1" + b"0" * 400]
+)
 async def test_numbers_that_no_store_holds_are_refused_by_their_place(api: Api, number: bytes) -> None:
     answer = await api.post(ENQUEUE, b'{"rollouts":[{"input":{"a":[%s]}}]}' % number)
     assert answer.status == 400
@@ -234,6 +252,20 @@ async def test_a_body_that_announces_too_much_is_not_read(small_api: Api) -> Non
     assert answer.json["error_type"] == "TooLarge"
     assert answer.json["limit"] == MAX_BODY
     assert answer.headers["connection"] == "close"
+
+
+async def test_a_client_that_sends_a_much_too_large_body_to_its_end_learns_its_limit(api: Api) -> None:
+    def post() -> tuple[int, dict[str, Any]]:
+        request = urllib.request.Request(
+            f"{api.url}{PREFIX}{ENQUEUE}", b" " * 40_000_000, {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        with refused.value:
+            return refused.value.code, json.load(refused.value)
+
+    status, told = await asyncio.to_thread(post)
+    assert (status, told["error_type"], told["limit"]) == (413, "TooLarge", MAX_BODY_BYTES)
 
 
 async def test_a_body_in_pieces_is_counted_while_it_comes(small_api: Api) -> None:
@@ -348,4 +380,4 @@ async def test_closing_the_store_does_not_end_its_server() -> None:
         await store.close()
         answer = await api.get("/rollouts")
         assert (answer.status, answer.json["error_type"]) == (503, "Closed")
-        assert (await api.get("/health")).status == 200
+        assert ((await api.get("/health")).status, (await api.get("//livez")).status) == (503, 200)

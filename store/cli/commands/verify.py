@@ -23,7 +23,11 @@ from store.models import Difference
 app = typer.Typer()
 
 # The checks that find damage of the log itself, which `rollbook rebuild` cannot repair.
-_OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards", "sequences"})
+_OF_THE_LOG = frozenset(
+    {"chain", "totals", "events", "commits", "bodies", "blobs", "dropped", "store_info", "seal", "sequences"}
+)
+# The checks of tables that are neither the log nor computed from it.
+_BESIDE_THE_LOG = frozenset({"keys", "idempotency", "batches"})
 
 
 @app.command(rich_help_panel="Prove")
@@ -106,4 +110,11 @@ def _advice(differences: Sequence[Difference], count: int) -> str:
         found += f", the first {len(differences)} of them above"
     if any(difference.check in _OF_THE_LOG for difference in differences):
         return f"{found}; the log itself is damaged: restore a backup of the database"
+    if any(difference.check == "guards" for difference in differences):
+        return (
+            f"{found}; the database lacks triggers or indexes of the store, or has triggers of others:"
+            " drop or create them, as docs/log.md describes"
+        )
+    if any(difference.check in _BESIDE_THE_LOG for difference in differences):
+        return f"{found}; the log is intact: delete the named rows of {', '.join(sorted(_BESIDE_THE_LOG))}"
     return f"{found}; the log is intact: `rollbook rebuild` repairs the tables"

@@ -10,7 +10,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,6 +24,8 @@ STYLES: Final = {
     "failed": "red",
     "timeout": "red",
     "unresponsive": "red",
+    "lost": "red",
+    "stopped": "dim",
     "ERROR": "red",
     "running": "cyan",
     "busy": "cyan",
@@ -63,6 +65,15 @@ def line(text: str = "", style: str | None = None) -> None:
         console().print(text, style=style)
     else:
         sys.stdout.write(f"{text}\n")
+
+
+def progress_line(text: str) -> None:
+    """Print a line about work in progress, at once and with its control characters escaped.
+
+    The work goes on if the line cannot be printed, for example because the reader of the output has closed the pipe.
+    """
+    with suppress(OSError):
+        print(printable(text), flush=True)
 
 
 def heading(text: str) -> None:

@@ -16,8 +16,10 @@ from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case,
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.queries import filters
 from store.db.queries.filters import Columns, FilterQuery
 from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
+from store.db.queries.rewards import final_reward
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
 from store.validation.json_limits import check_text
@@ -56,7 +58,8 @@ def _with_latest(rollout: Columns, source: FromClause) -> Select[Any]:
     joined = source.outerjoin(attempts_table, joins_latest(rollout))
     joined = joined.outerjoin(core_tables.attempt_signals, signal_of(dict(attempts_table.c)))
     signal = core_tables.attempt_signals.c
-    return select(*rollout.values(), *attempts_table.c, signal.beat_time, signal.stamped_at).select_from(joined)
+    shown = (rollout[name] for name in _ROLLOUT_COLUMNS)
+    return select(*shown, *attempts_table.c, signal.beat_time, signal.stamped_at).select_from(joined)
 
 
 def _with_bodies(statement: Select[Any], *positions: ColumnElement[Any]) -> Select[Any]:
@@ -76,7 +79,7 @@ def _whole_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
     )
 
 
-BRIEF_ROLLOUT = ("rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config")
+BRIEF_ROLLOUT = ("rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config", "last_reward")
 BRIEF_ATTEMPT = ("attempt_id", "sequence_id", "start_at", "end_at", "status", "worker_id")
 
 
@@ -133,6 +136,22 @@ _WORKERS = core_tables.workers.outerjoin(
 )
 
 
+def rollout_columns(dialect: Dialect, filter_query: FilterQuery) -> Columns:
+    """Return the columns by which a query of rollouts filters and sorts.
+
+    The final reward and the first label are no columns of the table. They are expressions, which only the queries that
+    use them contain.
+    """
+    columns = dict(_ROLLOUT_COLUMNS)
+    if filter_query.uses(filters.REWARD):
+        columns[filters.REWARD] = final_reward(dialect).label(filters.REWARD)
+    if filter_query.sort_by == filters.LABEL:
+        label = core_tables.labels.c
+        first = select(func.min(label.label)).where(label.rollout_id == rollouts_table.c.rollout_id)
+        columns[filters.LABEL] = first.correlate(rollouts_table).scalar_subquery().label(filters.LABEL)
+    return columns
+
+
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
@@ -147,9 +166,10 @@ def rollouts(
     """
     listing = Listing(
         filter_query,
-        _ROLLOUT_COLUMNS,
+        rollout_columns(dialect, filter_query),
         rollouts_table,
         _whole_rollouts,
+        carried=tuple(_ROLLOUT_COLUMNS),
         is_narrow_first=True,
         all_of_them=_rollouts_recorded,
     )
@@ -167,7 +187,7 @@ async def take_rollouts(
     """
     listing = Listing(
         filter_query,
-        _ROLLOUT_COLUMNS,
+        rollout_columns(dialect, filter_query),
         rollouts_table,
         _brief_rollouts,
         shape="brief",

@@ -3,7 +3,7 @@
 A statement is compiled once for each shape of a query. The shape of a query is all that determines the SQL text.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,8 +16,8 @@ from store.db.queries.filters import Columns, FilterQuery
 
 Item = TypeVar("Item")
 Make = Callable[[Row], Item]
-Take = Callable[[Sequence[Row]], object]
-"""A function that receives lists of rows."""
+Take = Callable[[Sequence[Row]], Awaitable[None] | None]
+"""A function that receives lists of rows. If it returns an awaitable, the next rows are read after it."""
 
 _SHAPES_KEPT = 512
 
@@ -145,18 +145,24 @@ async def take_page(
         if batch is not None and not 0 < filter_query.limit <= batch:
             async for rows in session.stream(sql, params, batch=batch):
                 found += len(rows)
-                take(rows)
+                await _taken(take, rows)
             counting = count_if_cut(found)
             counted = None if counting is None else await session.fetch(counting, params)
         else:
             rows, counted = await session.fetch_then(sql, params, count_if_cut)
             found = len(rows)
-            take(rows)
+            await _taken(take, rows)
     if counted is None:
         return filter_query.offset + found
     # Rows may disappear between the two statements. The total must not be less than the number of rows that were read.
     total = counted[0][0] if counted else 0
     return max(total, filter_query.offset + found if found else 0)
+
+
+async def _taken(take: Take, rows: Sequence[Row]) -> None:
+    taking = take(rows)
+    if taking is not None:
+        await taking
 
 
 async def make_page(

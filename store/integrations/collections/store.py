@@ -69,6 +69,8 @@ R = TypeVar("R")
 # These commands end no wait of another call, so they wake waiting calls only if they set a time for the watchdog.
 _QUIET: Final = (BeatWorker, Claim, NumberSpans, PublishResources, RecordSpans)
 _CLOSING_SECONDS: Final = 30.0
+# The fields of a query of rollouts that are not fields of the rollouts in the collections.
+_NOT_HELD: Final = ("group", "step", "label", "resources_version", "reward")
 # In µs, later than any time of a clock.
 _NEVER: Final = 2**62
 
@@ -350,7 +352,11 @@ class CollectionBasedLightningStore(Store, Generic[C]):
 
     def _checked(self, query: Any, at: int | None = None) -> FilterQuery:
         self._check_present(query.as_at, at)
-        return filters.of(query)
+        checked = filters.of(query)
+        for field in _NOT_HELD:
+            if query.uses_additions and checked.uses(field):
+                raise Unsupported(f"a query of rollouts by {field}", type(self).__name__)
+        return checked
 
     def _check_present(self, as_at: AsAt | None, at: int | None = None) -> None:
         if as_at is not None or at is not None:

@@ -24,12 +24,13 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
     func,
     select,
     tuple_,
 )
 from sqlalchemy import any_ as sql_any
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
@@ -46,10 +47,11 @@ from store.db.dialect import (
     Tail,
     Wakeups,
     WriteSession,
+    report_lost_queue_epoch,
 )
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import prepare_postgres, triggers
-from store.db.schema.postgres import PREFIX
+from store.db.schema.postgres import MALFORMED, PREFIX, is_malformed, malformed
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.db.url import StoreURL
@@ -117,6 +119,9 @@ class Postgres(Dialect):
 
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         return func.strpos(column, value) > 0
+
+    def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+        return cast(cast(column, JSON)[key].astext, Double)
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         return func.encode(column, "hex")
@@ -214,7 +219,7 @@ class PostgresWriter(WriteSession):
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".commit_seq),'
             " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
             " pg_current_xact_id()::text::bigint,"
-            f' (SELECT epoch FROM "{schema}".queue_epoch)'
+            f' (SELECT epoch FROM "{schema}".queue_epoch WHERE id = 1)'
         )
         self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
@@ -234,7 +239,19 @@ class PostgresWriter(WriteSession):
             await self._connection.execute(self._begin)
             row = await self._connection.fetchrow(f"SELECT {self._tail}")
             assert row is not None  # a SELECT without FROM always returns a row
-        return self._read_tail(row)
+        tail = self._read_tail(row)
+        if row[-1] is None:
+            await self._restore_queue_epoch(tail)
+        return tail
+
+    async def _restore_queue_epoch(self, tail: Tail) -> None:
+        # The row was deleted. With a new number, every process reads the queue again from its beginning.
+        report_lost_queue_epoch()
+        tail.queue_epoch = tail.now
+        with _translated():
+            await self._connection.execute(
+                f'INSERT INTO "{self._dialect.schema}".queue_epoch (id, epoch) VALUES (1, {tail.now})'
+            )
 
     def _read_tail(self, row: Row) -> Tail:
         last, next_position, next_commit, now, transaction, epoch = row
@@ -408,21 +425,28 @@ class PostgresReader(ReadSession):
 def _translated() -> Generator[None]:
     try:
         yield
-    except (*_BROKEN, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (*_BROKEN, asyncpg.PostgresError, asyncpg.InterfaceError, *MALFORMED) as error:
         if isinstance(error, StoreError) or _is_ours(error):
             raise
         raise translate(error) from error
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return whether a driver's error is a mistake of this program, and not an error of the database."""
-    return isinstance(error, asyncpg.InterfaceError) and "connection" not in str(error)
+    """Return whether an error is a mistake of this program, and not an error of the database."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return "connection" not in str(error)
+    return isinstance(error, MALFORMED) and not is_malformed(error)
 
 
 def translate(error: Exception) -> StoreError:
     """Return the error of the store that corresponds to an error of asyncpg."""
     code = getattr(error, "sqlstate", None) or ""
     text = str(error) or type(error).__name__
+    if isinstance(error, (asyncpg.InternalClientError, *MALFORMED)) and not isinstance(error, asyncpg.InterfaceError):
+        return Unavailable(malformed(error, "the server of the database"))
+    if code == "53100" and getattr(error, "severity", None) not in {"FATAL", "PANIC"}:
+        # After a PANIC, the server restarts, and it is not known whether a COMMIT took effect.
+        return Unavailable.disk_full(f"{text} (on the server of the database)")
     if isinstance(error, (*_BROKEN, asyncpg.InterfaceError)) or code.startswith(_TRANSIENT):
         return Unavailable(f"Postgres cannot answer: {text}")
     if code in {"42501", "25006"}:
