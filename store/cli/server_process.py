@@ -86,7 +86,14 @@ async def _serve(
         listener.close()
         raise
     make_partition = partial(open_partition, create=True)
-    partitions = Partitions(root, None if is_private else settings.db, open_partition, make_partition=make_partition)
+    is_first = seat is None or seat.number == 0
+    partitions = Partitions(
+        root,
+        None if is_private else settings.db,
+        open_partition,
+        make_partition=make_partition,
+        surveys=is_first,
+    )
     ring: KeyRing | None = None
     is_local = is_loopback(settings.host)
     try:
@@ -103,7 +110,6 @@ async def _serve(
             fallback=settings.fallback,
             stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
         )
-        is_first = seat is None or seat.number == 0
         if is_first:
             await close_orphans(root)
         _allow_many_sockets()

@@ -237,7 +237,7 @@ class LogTime:
         self._pauses.append((self.heard, length))
         if len(self._pauses) > _MAX_PAUSES:
             # The shorter one of the two oldest pauses is removed, so the longest pauses are kept.
-            del self._pauses[0 if self._pauses[0][1] < self._pauses[1][1] else 1]
+            del self._pauses[0 if self._pauses[0][1] <= self._pauses[1][1] else 1]
 
     # -- computed times ------------------------------------------------------------------------------------------------
 

@@ -100,8 +100,7 @@ class SQLCore:
         if not self.read_only:
             await self._observe_log()
             await self.writer.start(waiting.committed)
-            if self.dialect.clock is None:
-                self._advancing = asyncio.create_task(self._advance())
+            self._advancing = asyncio.create_task(self._advance())
 
     async def _observe_log(self) -> None:
         """Note how far the log has come, before this process hears signs of life."""
