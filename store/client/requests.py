@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from store.errors import Invalid
 from store.interface.store import AsAt
 from store.models import UNSET, EnqueueRolloutRequest, NamedResources, PaginatedResult, RolloutConfig, Span
-from store.models.queries import PageQuery, kind_of
+from store.models.queries import PageQuery, SpanQuery, kind_of
 from store.sql.mapping.rollouts import span_model
 from store.validation import arguments
 from store.validation.conditions import condition
@@ -246,7 +246,8 @@ def query(value: PageQuery) -> dict[str, Any]:
     for name in (*value.scope, *value.conditions()):
         wanted = getattr(value, name)
         if type(value).model_fields[name].is_required():
-            sent[name] = lookup_id(wanted, name)
+            several = value.several if isinstance(value, SpanQuery) else None
+            sent[name] = lookup_id(wanted, name) if several is None else [lookup_id(each, name) for each in several]
         elif wanted is not None:
             kind = "text" if name in value.scope else kind_of(type(value), name)
             sent[name] = condition(wanted, name, kind)

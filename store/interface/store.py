@@ -452,7 +452,7 @@ class Store(abc.ABC):
 
     async def query_spans(
         self,
-        rollout_id: str,
+        rollout_id: str | Sequence[str],
         attempt_id: str | None = None,
         *,
         trace_id: str | None = None,
@@ -472,6 +472,11 @@ class Store(abc.ABC):
         at: int | None = None,
     ) -> PaginatedResult[Span]:
         """Return the spans of a rollout, or of one of its attempts; none if that object does not exist. Sweeps.
+
+        `rollout_id` may be a list of up to 1,000 ids, which is not part of Agent-lightning 0.3. The spans are then in
+        the order of the rollout ids, and those of a rollout in the order of `sequence_id`; with another `sort_by`, this
+        field alone orders the spans of all rollouts. `attempt_id="latest"` then means the latest attempt of each
+        rollout.
 
         `attempt_id` may be "latest": the attempt with the greatest sequence_id. The conditions on the rollout and the
         attempt must always hold; `filter_logic` combines the other conditions. As in Agent-lightning 0.3, "or" without

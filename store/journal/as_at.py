@@ -54,7 +54,7 @@ _NO_ATTEMPT = (None,) * len(ATTEMPT_COLUMNS)
 _NO_SIGNALS = (None,) * len(SIGNALS_COLUMNS)
 _NO_BODY = (None, None)
 _ROLLOUT_WIDTH, _ATTEMPT_WIDTH, _WORKER_WIDTH = len(ROLLOUT_COLUMNS), len(ATTEMPT_COLUMNS), len(WORKER_COLUMNS)
-_ATTEMPT_ID = ATTEMPT_COLUMNS.index("attempt_id")
+_ROLLOUT_ID, _ATTEMPT_ID = ATTEMPT_COLUMNS.index("rollout_id"), ATTEMPT_COLUMNS.index("attempt_id")
 _ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
 
 
@@ -413,7 +413,7 @@ def _attempt_without_signals(row: Row) -> Wide:
 async def spans(
     dialect: Dialect,
     session: ReadSession,
-    rollout_id: str,
+    rollout_id: str | Sequence[str],
     attempt_id: str | None,
     query: FilterQuery,
     until: int,
@@ -421,11 +421,16 @@ async def spans(
     *,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans at the moment `until`, with rows like those of `pages.spans`.
+    """Return a page of the spans of one or several rollouts at the moment `until`.
 
-    The other arguments are those of `pages.spans`.
+    The rows are like those of `pages.spans`. The other arguments are those of `pages.spans`.
     """
-    if attempt_id == "latest":
+    if attempt_id == "latest" and not isinstance(rollout_id, str):
+        found = [await latest_attempt(dialect, session, each, until) for each in rollout_id]
+        pairs = [(row[_ROLLOUT_ID], row[_ATTEMPT_ID]) for row in found if row is not None]
+        ids, of_them = [each for each, _ in pairs], [each for _, each in pairs]
+        return await pages.spans(dialect, session, ids, of_them, query, make, until=until, batch=batch)
+    if attempt_id == "latest" and isinstance(rollout_id, str):
         latest = await latest_attempt(dialect, session, rollout_id, until)
         if latest is None:
             return Page([], 0)

@@ -6,11 +6,19 @@ store checks a value when it executes the query.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 
 from store.errors import Invalid
 from store.models.enums import FilterLogic, Frozen, RolloutMode, RolloutStatus, SortOrder, WorkerStatus
@@ -179,13 +187,33 @@ class ResourcesQuery(PageQuery):
     resources_id_contains: str | None = None
 
 
+MAX_ROLLOUTS: Final = 1000
+"""The most rollouts whose spans one query reads."""
+
+
+def _rollout_ids(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate one rollout id, or a list of them. A list of one is the same as the id itself."""
+    if not isinstance(given, list):
+        return validate(given)
+    ids = [validate(each) for each in cast("list[Any]", given)]
+    return ids[0] if len(ids) == 1 else ids
+
+
+RolloutIds = Annotated[
+    str,
+    WrapValidator(_rollout_ids),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
 class SpanQuery(PageQuery):
-    """A query of the spans of a rollout, or of one of its attempts."""
+    """A query of the spans of a rollout or of several rollouts, or of one attempt of each."""
 
     scope = ("rollout_id", "attempt_id")
     sortable = tuple(Span.model_fields)
 
-    rollout_id: str
+    rollout_id: RolloutIds
+    """The id of a rollout, or a list of at most `MAX_ROLLOUTS` ids, which Agent-lightning 0.3 does not have."""
     attempt_id: str | None = None
     trace_id: str | None = None
     trace_id_contains: str | None = None
@@ -198,6 +226,36 @@ class SpanQuery(PageQuery):
     filter_logic: FilterLogic = "and"
     sort_by: str | None = "sequence_id"
     at: int | None = None
+
+    @property
+    def several(self) -> list[str] | None:
+        """The ids of the rollouts in ascending order, each once; None for a query with a single id.
+
+        Raises:
+            Invalid: the query has too many ids, ids of a wrong type, or a number of one rollout's history.
+        """
+        given: Any = self.rollout_id
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection):
+            return None
+        ids = list(cast("Collection[Any]", given))
+        for each in ids:
+            if not isinstance(each, str):
+                raise Invalid("rollout_id", f"{each!r} is not text")
+        distinct = sorted(set(ids))
+        if len(distinct) > MAX_ROLLOUTS:
+            raise Invalid(
+                "rollout_id",
+                f"has {len(distinct):,} rollouts, and one query reads the spans of at most {MAX_ROLLOUTS:,};"
+                " split the list",
+            )
+        if self.at is not None:
+            raise Invalid("at", "is a number in the history of one rollout; give as_at for several rollouts")
+        return distinct
+
+    @property
+    def uses_additions(self) -> bool:
+        """Whether the query is for several rollouts, which Agent-lightning 0.3 does not have."""
+        return self.several is not None
 
 
 class RunEventQuery(RolloutPastQuery):
@@ -256,6 +314,7 @@ def list_fields(model: type[BaseModel]) -> frozenset[str]:
         name
         for name, field in model.model_fields.items()
         if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
+        or any(isinstance(each, WrapValidator) for each in field.metadata)
     )
 
 

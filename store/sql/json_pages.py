@@ -204,7 +204,8 @@ class JSONPages:
         dialect = self.core.dialect
 
         take = _written(spans, write)
-        rollout_id, attempt_id = query.rollout_id, query.attempt_id
+        several, attempt_id = query.several, query.attempt_id
+        rollout_id = query.rollout_id if several is None else several
 
         async def write_past(session: ReadSession, until: int) -> int:
             page = await timeline.spans(
@@ -218,7 +219,7 @@ class JSONPages:
             ),
             write_past,
             query.as_at,
-            (rollout_id, query.at),
+            (query.rollout_id, query.at),
             snapshot=self._is_cut_up(filter_query),
         )
 

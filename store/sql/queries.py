@@ -28,6 +28,7 @@ from store.models import (
 from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
+from store.validation import arguments
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Rollout | Attempt)
@@ -147,11 +148,13 @@ class SQLReads:
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
         filter_query = filters.of(query)
         make, dialect = rollout_mapping.span_of_page, self.core.dialect
+        several, attempt_id = query.several, query.attempt_id
+        if attempt_id is not None:
+            arguments.text(attempt_id, "attempt_id")
+        wanted = arguments.text(query.rollout_id, "rollout_id") if several is None else several
         page = await self.core.answer(
-            lambda session: pages.spans(dialect, session, query.rollout_id, query.attempt_id, filter_query, make),
-            lambda session, until: timeline.spans(
-                dialect, session, query.rollout_id, query.attempt_id, filter_query, until, make
-            ),
+            lambda session: pages.spans(dialect, session, wanted, attempt_id, filter_query, make),
+            lambda session, until: timeline.spans(dialect, session, wanted, attempt_id, filter_query, until, make),
             query.as_at,
             (query.rollout_id, query.at),
         )

@@ -122,6 +122,19 @@ class RewardQueriesContract:
         falling = await store.query_rollouts(sort_by="reward", sort_order="desc", as_at=position)
         assert ids(falling) == [other.rollout_id, rollout.rollout_id]
 
+    async def test_past_spans_of_several_rollouts_are_those_of_that_moment(self, store: Store) -> None:
+        first, second = await rewarded(store, 0.25), await rewarded(store, 0.5)
+        wanted = [first.rollout_id, second.rollout_id]
+        position = (await store.log.history(second.rollout_id))[-1].position
+        before = list(await store.query_spans(wanted, "latest"))
+        retried = await store.start_attempt(first.rollout_id)
+        await store.add_span(rewarding(retried.attempt, 2, quality=1))
+        assert list(await store.query_spans(wanted, "latest", as_at=position)) == before
+        assert list(await store.query_spans(wanted, as_at=position)) == before
+        assert len(await store.query_spans(wanted)) == 3
+        with pytest.raises(Invalid, match="as_at"):
+            await store.query_spans(wanted, at=1)
+
     # -- filters and orders ------------------------------------------------------------------------------------------
 
     async def filled(self, store: Store) -> list[AttemptedRollout]:
