@@ -87,6 +87,15 @@ def runner(
     confirm_side_effects: ConfirmResumes = False,
     fallback: Fallback = None,
     count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Serve /metrics for Prometheus on this port of 127.0.0.1; further processes use the following ports.",
+        ),
+    ] = None,
 ) -> None:
     """Execute the tasks of a store with an agent, or its runs with a pipeline, until Ctrl+C or SIGTERM.
 
@@ -94,6 +103,7 @@ def runner(
     """
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
+    from store.training.metrics_server import MeasuredBundle
     from store.training.pipeline_runner import PipelineBundle
 
     if (target is None) == (pipeline is None):
@@ -110,6 +120,8 @@ def runner(
     else:
         acting: LitAgent[Any] = named("MODULE:AGENT", target or "", LitAgent)
         side = RunnerBundle(acting)
+    if metrics_port is not None:
+        side = MeasuredBundle(side, metrics_port)
     url = store or db
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
     with _exit_codes(), contextlib.ExitStack() as stack:
