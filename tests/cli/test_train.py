@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -121,8 +123,16 @@ def test_what_leads_nowhere_is_a_usage_error_by_name(place: Path, arguments: tup
 
 
 def _scraped(port: int) -> Counter[str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        text = answer.read().decode()
+    end = time.monotonic() + 60
+    while True:
+        # One runner may have done everything before the other has started.
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                text = answer.read().decode()
+            break
+        except urllib.error.URLError:
+            assert time.monotonic() < end
+            time.sleep(0.1)
     assert promtool("check", "metrics", given=text) == ""
     page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
     described = table(page.partition("### Metrics of proxies")[2])
