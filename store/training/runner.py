@@ -26,6 +26,7 @@ from store.training.hooks import Hook
 from store.training.leftovers import replay
 from store.training.outcome import Outcome
 from store.training.reward_spans import find_final_reward
+from store.training.runner_metrics import metrics
 from store.training.single_flight import SingleFlight
 from store.training.tracer import Tracer
 from store.training.watch import Watch
@@ -465,9 +466,13 @@ class Desk:
         self._runner.announce(f"claimed {rollout.rollout_id}, attempt {rollout.attempt.sequence_id}")
         self._heartbeat.begin(Beating(rollout, attempt.stop))
         self._watch.begin(rollout, attempt.stop)
+        metrics.began()
+        status = "interrupted"
         try:
             outcome = await attempt.run()
+            status = outcome.status
         finally:
+            metrics.ended(status, loop.time() - began)
             self._watch.end(rollout)
             self._heartbeat.end(rollout)
         seconds, reward = loop.time() - began, find_final_reward(outcome.spans)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +26,8 @@ from store.models import PromptTemplate
 from store.testing import ManualClock
 from tests.cli.conftest import COMMAND, environment
 from tests.server.keyed import keyed_server
+from tests.server.test_metrics import families, table
+from tests.server.test_monitoring import promtool
 
 MODULE = """
 import asyncio
@@ -125,8 +132,40 @@ def test_what_leads_nowhere_is_a_usage_error_by_name(place: Path, arguments: tup
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
+def _scraped(port: int) -> Counter[str]:
+    end = time.monotonic() + 60
+    while True:
+        # One runner may have done everything before the other has started.
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                text = answer.read().decode()
+            break
+        except urllib.error.URLError:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    assert promtool("check", "metrics", given=text) == ""
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    described = table(page.partition("### Metrics of proxies")[2])
+    shown = {name for name in families(text) if not name.startswith("process_")}
+    assert shown == {name for name in described if "_runner_" in name}
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return Counter({name: int(float(value)) for name, _, value in lines})
+
+
 @pytest.fixture
-def runners(place: Path) -> Iterator[psutil.Popen]:
+def metrics_port() -> int:
+    """A port that is free, as the next one is."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+
+
+@pytest.fixture
+def runners(place: Path, metrics_port: int) -> Iterator[psutil.Popen]:
     """Two runners of an agent on a store that exists."""
 
     async def fill() -> None:
@@ -135,7 +174,10 @@ def runners(place: Path) -> Iterator[psutil.Popen]:
 
     asyncio.run(fill())
     with psutil.Popen(
-        [*COMMAND, "runner", "mine:echo", "--store", f"sqlite:///{place}/run.db", "-n", "2"],
+        [
+            *(*COMMAND, "runner", "mine:echo", "--store", f"sqlite:///{place}/run.db", "-n", "2"),
+            *("--metrics-port", str(metrics_port)),
+        ],
         cwd=place,
         env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
@@ -150,12 +192,16 @@ def runners(place: Path) -> Iterator[psutil.Popen]:
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_, code", [("SIGTERM", 143), ("SIGINT", 130)])
 async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
-    place: Path, runners: psutil.Popen, signal_: str, code: int
+    place: Path, runners: psutil.Popen, metrics_port: int, signal_: str, code: int
 ) -> None:
     async with await open_store(f"sqlite:///{place}/run.db") as store:
         rollouts = [await store.enqueue_rollout(task) for task in range(4)]
         ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=60)
         assert Counter(rollout.status for rollout in ended) == {"succeeded": 4}
+        scrapes = [await asyncio.to_thread(_scraped, metrics_port + number) for number in range(2)]
+        assert sum(each['rollbook_runner_attempts_total{status="succeeded"}'] for each in scrapes) == 4
+        assert sum(each["rollbook_runner_attempt_seconds_count"] for each in scrapes) == 4
+        assert [each["rollbook_runner_active_attempts"] for each in scrapes] == [0, 0]
         children = runners.children(recursive=True)
         runners.send_signal(signal.Signals[signal_])
         assert await asyncio.to_thread(runners.wait, 60) == code

@@ -40,7 +40,12 @@ def store_url(durable_url: str) -> str:
 
 def documented() -> dict[str, tuple[str, set[str]]]:
     """The page's table: kind and labels by name."""
-    rows = re.findall(r"^\| `((?:rollbook|process)_\w+)` \| (\w+) \| ([^|]*)\|", PAGE.read_text(), re.MULTILINE)
+    return table(PAGE.read_text().partition("### Metrics of proxies")[0])
+
+
+def table(text: str) -> dict[str, tuple[str, set[str]]]:
+    """A table of metrics: kind and labels by name."""
+    rows = re.findall(r"^\| `((?:rollbook|process)_\w+)` \| (\w+) \| ([^|]*)\|", text, re.MULTILINE)
     return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
 

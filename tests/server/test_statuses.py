@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from store.models import LightningStoreStatistics, Rollout
 from store.server.middleware import MAX_BODY_BYTES
 from store.server.partitions import Partitions
 from store.wire.errors import error_of
+from tests.postgres import PostgresServer, with_partition
 from tests.server.api import PREFIX, Api, speaking_to
 
 MAX_BODY = 10_000
@@ -129,6 +132,43 @@ async def test_the_health_check_of_upstream_reports_a_database_that_does_not_ans
         "Unavailable",
         "the database does not answer: connection refused; try again in 1 s",
     )
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+async def test_the_health_check_reports_a_postgres_that_is_stopped_or_frozen(private_postgres: PostgresServer) -> None:
+    store = await open_store(with_partition(private_postgres.url))
+    async with store, speaking_to(Partitions(store)) as api:
+        assert (await api.get("/health")).status == 200
+        await asyncio.to_thread(private_postgres.stop, "immediate")
+        async with asyncio.timeout(30):
+            answer = await api.get("/health")
+            assert (answer.status, answer.json["error_type"]) == (503, "Unavailable")
+            assert answer.detail.startswith("the database does not answer: ")
+            assert (await api.get("//livez")).status == 200
+        await asyncio.to_thread(private_postgres.restart)
+        async with asyncio.timeout(30):
+            while (await api.get("/health")).status != 200:
+                pass
+        await asyncio.to_thread(private_postgres.freeze)
+        async with asyncio.timeout(30):
+            answer = await api.get("/health")
+        assert (answer.status, "has not answered for 2 s" in answer.detail) == (503, True)
+        await asyncio.to_thread(private_postgres.thaw)
+        async with asyncio.timeout(30):
+            while (await api.get("/health")).status != 200:
+                pass
+
+
+async def test_the_health_check_reports_a_sqlite_file_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    async with await open_store(f"sqlite:///{path}") as store, speaking_to(Partitions(store)) as api:
+        assert (await api.get("/health")).status == 200
+        for each in (path, path.with_name("run.db-wal")):
+            os.truncate(each, 0)
+        answer = await api.get("/health")
+        assert (answer.status, answer.json["error_type"]) == (503, "Unavailable")
+        assert answer.detail.startswith("the database does not answer: ")
 
 
 async def test_readiness_names_what_is_missing(failing: Failing, failing_api: Api) -> None:

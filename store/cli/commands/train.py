@@ -101,6 +101,15 @@ def runner(
         str | None,
         typer.Option(metavar="NAME", help="The name of the workers, before their number; default: host and process."),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Serve /metrics for Prometheus on this port of 127.0.0.1; further processes use the following ports.",
+        ),
+    ] = None,
 ) -> None:
     """Execute the tasks of a store with an agent, or its runs with a pipeline, until Ctrl+C or SIGTERM.
 
@@ -110,6 +119,7 @@ def runner(
     """
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
+    from store.training.metrics_server import MeasuredBundle
     from store.training.pipeline_runner import PipelineBundle
 
     if (target is None) == (pipeline is None):
@@ -128,6 +138,8 @@ def runner(
     else:
         acting: LitAgent[Any] = named("MODULE:AGENT", target or "", LitAgent)
         side = RunnerBundle(acting, name=name, announce=progress_line)
+    if metrics_port is not None:
+        side = MeasuredBundle(side, metrics_port)
     url = store or db
     # A store that is missing or unreachable, or refuses the key, is reported before any process starts.
     run_reading(url, _nothing)

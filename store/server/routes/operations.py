@@ -14,7 +14,8 @@ from starlette.responses import Response
 from store.server.api_schema import refusals
 from store.server.auth.keyring import KeyRing
 from store.server.database_check import database_fault
-from store.server.metrics.gauges import Measured, process, streams, writers
+from store.server.metrics.gauges import Measured, streams, writers
+from store.server.metrics.process import process
 from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.pending import Parked
