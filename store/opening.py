@@ -36,7 +36,8 @@ async def open_store(
     Args:
         url: a database or a server, with an optional partition.
         clock: a function that returns microseconds since the epoch. With None, a Postgres store uses the clock of its
-            database, other stores that of the machine. A server always uses its own clock.
+            database, other stores that of the machine. A server always uses its own clock. Overdue attempts are judged
+            by the monotonic clock of the machine, or by the method `elapsed` of `clock`, or by `clock` itself.
         scan_debounce_seconds: the minimum time between two checks for overdue attempts. The methods marked *Sweeps* in
             `Store` make such a check; with 0, each of their calls does. A server has its own setting.
         create: whether to create the partition if it does not exist. This has no effect with a server.

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from store import open_store
 from store.cli.import_string import pipeline_named
 from store.cli.server_settings import ServeSettings
+from store.cli.store_context import check_server
 from store.db.url import parse
 from store.interface.liveness import close_orphans, live_runners
 from store.interface.store import Store
@@ -82,6 +83,7 @@ async def _serve(
 
     is_private = parse(settings.db).scheme == "memory"
     try:
+        await check_server(settings.db)
         root = await open_store(
             settings.db,
             scan_debounce_seconds=debounce,
@@ -92,7 +94,14 @@ async def _serve(
         listener.close()
         raise
     make_partition = partial(open_partition, create=True)
-    partitions = Partitions(root, None if is_private else settings.db, open_partition, make_partition=make_partition)
+    is_first = seat is None or seat.number == 0
+    partitions = Partitions(
+        root,
+        None if is_private else settings.db,
+        open_partition,
+        make_partition=make_partition,
+        surveys=is_first and not settings.read_only,
+    )
     ring: KeyRing | None = None
     is_local = is_loopback(settings.host)
     try:
@@ -110,7 +119,6 @@ async def _serve(
             is_read_only=settings.read_only,
             stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
         )
-        is_first = seat is None or seat.number == 0
         if is_first and not settings.read_only:
             await close_orphans(root)
         _allow_many_sockets()

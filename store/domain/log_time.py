@@ -6,7 +6,7 @@ which of its own elapsed times. From this it computes how long ago an event was 
 
 Heard time is the time for which this process was able to hear signs of life since it opened the store. It does not
 pass while the process is suspended or the database is unavailable. Such a time is a pause. All times are in
-microseconds. The caller passes the elapsed time, which is the time of a monotonic clock.
+microseconds, except the elapsed time, which the caller passes in nanoseconds of a monotonic clock.
 """
 
 from bisect import bisect_right
@@ -24,6 +24,16 @@ _MAX_PAUSES = 64
 # A pause shorter than this part of a limit does not begin the silence again. Otherwise a process with many short pauses
 # would never find a silent attempt.
 _SHORT_PAUSES = 4
+
+
+Beats = Mapping[str, tuple[int, int]]
+"""For each attempt, the timestamp and the time of its heartbeat in a batch."""
+Commit = tuple[int, int, int, int, int, Beats]
+"""A commit of this process.
+
+The values are the elapsed time when the batch began, and when it was committed; the time of the wall clock when it
+began; the greatest timestamp of the log before and after it; and its heartbeats.
+"""
 
 
 @dataclass(slots=True)
@@ -54,7 +64,7 @@ class Sweeping:
 class LogTime:
     """The relation between the timestamps of the log and the heard time of one process.
 
-    All methods that change the object must be called in the same thread, except `lose`.
+    The object must be used in one thread.
 
     Args:
         elapsed: the elapsed time when the store was opened.
@@ -63,11 +73,14 @@ class LogTime:
     """
 
     def __init__(self, elapsed: int, longest_step: int | None = None) -> None:
-        self.elapsed = elapsed
+        self.committed: list[Commit] = []
+        """The commits of this process that were not observed yet. The next call of a method observes them."""
         self.heard = 0
+        """The heard time at the last advance."""
         self.is_lost = False
         """Whether the database is unavailable. Until it is available again, no attempt is overdue."""
         self.sweeping = Sweeping()
+        self._elapsed = elapsed // 1_000
         self._longest_step = longest_step
         self._stretches: list[_Stretch] = []
         self._last_stamp = 0
@@ -75,7 +88,7 @@ class LogTime:
         self._opened_stamp = 0
         self._pauses: list[tuple[int, int]] = [(0, _FOREVER)]
         """The pauses: the heard time, which does not pass during a pause, and the length."""
-        self._available = (elapsed, 0)
+        self._available = (self._elapsed, 0)
         """The elapsed time and the heard time when the database was last available."""
         self._lead = -_FOREVER
         """The largest difference between a timestamp and the heard time at which it was recorded."""
@@ -91,17 +104,30 @@ class LogTime:
     # -- observations --------------------------------------------------------------------------------------------------
 
     def advance(self, elapsed: int) -> None:
-        """Set the elapsed time. The heard time advances too, unless the process was suspended or has no database."""
-        passed = elapsed - self.elapsed
-        if passed <= 0:
-            return
-        self.elapsed = elapsed
-        if self.is_lost:
-            return
-        if self._longest_step is not None and passed > self._longest_step:
-            self._pause(passed)
-        else:
-            self.heard += passed
+        """Observe the commits of this process, and set the elapsed time.
+
+        The heard time advances too, unless the process was suspended or the database is unavailable.
+        """
+        committed, self.committed = self.committed, []
+        for began, ended, now, last_before, last_stamp, beats in committed:
+            self._pass_until(began // 1_000)
+            self._begin(began // 1_000, last_before, now)
+            self._pass_until(ended // 1_000)
+            self._commit(last_stamp, beats)
+        self._pass_until(elapsed // 1_000)
+
+    def open(self, elapsed: int, last_stamp: int, last_written: int) -> None:
+        """Observe the log when the store was opened.
+
+        Args:
+            elapsed: the elapsed time.
+            last_stamp: the greatest timestamp of the log.
+            last_written: the last time at which another process is known to have been at work.
+        """
+        self.advance(elapsed)
+        self._last_stamp = last_stamp
+        self._opened_stamp = max(last_stamp, last_written)
+        self._observe(self._opened_stamp, self.heard)
 
     def begin(self, elapsed: int, last_stamp: int, now: int) -> None:
         """Observe the log at the beginning of a batch, while no other process can write.
@@ -112,6 +138,42 @@ class LogTime:
             now: the time of the wall clock that the timestamps come from.
         """
         self.advance(elapsed)
+        self._begin(elapsed // 1_000, last_stamp, now)
+
+    def available(self, elapsed: int, last_stamp: int) -> None:
+        """Note that the database was read, and the greatest timestamp of the log.
+
+        Only a commit ends a loss of the database.
+        """
+        self.advance(elapsed)
+        if not self.is_lost:
+            self._available = self._elapsed, self.heard
+        self._observe(last_stamp, self.heard)
+
+    def lose(self, elapsed: int) -> None:
+        """Note that the database is unavailable. It may be so since it was last known to be available."""
+        self.advance(elapsed)
+        if not self.is_lost:
+            self.is_lost = True
+            self.heard = self._available[1]
+
+    def reach(self, stamp: int) -> None:
+        """Note that a process has written under a timestamp, so that times of a check may be this much later."""
+        self._lead = max(self._lead, stamp - self.heard)
+
+    def _pass_until(self, elapsed: int) -> None:
+        passed = elapsed - self._elapsed
+        if passed <= 0:
+            return
+        self._elapsed = elapsed
+        if self.is_lost:
+            return
+        if self._longest_step is not None and passed > self._longest_step:
+            self._pause(passed)
+        else:
+            self.heard += passed
+
+    def _begin(self, elapsed: int, last_stamp: int, now: int) -> None:
         if last_stamp < self._last_stamp:
             # The log is another one, for example that of a restored copy.
             self._stretches.clear()
@@ -127,56 +189,15 @@ class LogTime:
         self._doubt = max(self._doubt, last_stamp - now, high - low)
         self._began = self.heard, now
 
-    def commit(self, elapsed: int, last_stamp: int, beats: Mapping[str, tuple[int, int]]) -> None:
-        """Note that a batch was committed. This proves that the database is available.
-
-        Args:
-            elapsed: the elapsed time.
-            last_stamp: the greatest timestamp of the log.
-            beats: for each attempt, the timestamp and the time of the heartbeat that the batch recorded.
-        """
-        self.advance(elapsed)
+    def _commit(self, last_stamp: int, beats: Beats) -> None:
         if self.is_lost:
             self.is_lost = False
-            self._pause(elapsed - self._available[0])
-        self._available = elapsed, self.heard
+            self._pause(self._elapsed - self._available[0])
+        self._available = self._elapsed, self.heard
         self._last_stamp = last_stamp
         self._observe(last_stamp, self._heard_in_batch(last_stamp))
         for attempt_id, (stamp, sign) in beats.items():
             self._note_sign(attempt_id, stamp, sign, self._heard_in_batch(stamp))
-
-    def open(self, elapsed: int, last_stamp: int, last_written: int) -> None:
-        """Observe the log when the store was opened.
-
-        Args:
-            elapsed: the elapsed time.
-            last_stamp: the greatest timestamp of the log.
-            last_written: the last time at which another process is known to have been at work.
-        """
-        self.advance(elapsed)
-        self._last_stamp = last_stamp
-        self._opened_stamp = max(last_stamp, last_written)
-        self._observe(self._opened_stamp, self.heard)
-
-    def available(self, elapsed: int, last_stamp: int) -> None:
-        """Note that the database was read, and the greatest timestamp of the log.
-
-        Only a commit ends a loss of the database.
-        """
-        self.advance(elapsed)
-        if not self.is_lost:
-            self._available = elapsed, self.heard
-        self._observe(last_stamp, self.heard)
-
-    def lose(self) -> None:
-        """Note that the database is unavailable. It may be so since it was last known to be available."""
-        if not self.is_lost:
-            self.is_lost = True
-            self.heard = self._available[1]
-
-    def reach(self, elapsed: int, stamp: int) -> None:
-        """Note that a process has written under a timestamp, so that times of a check may be this much later."""
-        self._lead = max(self._lead, stamp - self.heard_at(elapsed))
 
     def _observe(self, stamp: int, heard: int) -> None:
         stretches = self._stretches
@@ -216,19 +237,9 @@ class LogTime:
         self._pauses.append((self.heard, length))
         if len(self._pauses) > _MAX_PAUSES:
             # The shorter one of the two oldest pauses is removed, so the longest pauses are kept.
-            del self._pauses[0 if self._pauses[0][1] < self._pauses[1][1] else 1]
+            del self._pauses[0 if self._pauses[0][1] <= self._pauses[1][1] else 1]
 
     # -- computed times ------------------------------------------------------------------------------------------------
-
-    def heard_at(self, elapsed: int) -> int:
-        """Return the heard time at an elapsed time, without changing anything."""
-        passed = elapsed - self.elapsed
-        is_suspended = self._longest_step is not None and passed > self._longest_step
-        return self.heard if self.is_lost or is_suspended or passed < 0 else self.heard + passed
-
-    def horizon_at(self, elapsed: int) -> int:
-        """Return the timestamp before which the time of a check of every overdue attempt is, at an elapsed time."""
-        return self.heard_at(elapsed) + self._lead + _TOLERANCE
 
     @property
     def horizon(self) -> int:

@@ -97,16 +97,15 @@ class AttemptState:
 
         It is the time of the last event of the attempt's agent, such as a span, or the time in a later heartbeat.
         """
-        return self.signal_time if self._is_signal_last else self.last_heartbeat_time
+        if self.signal_stamped_at is not None and self.signal_stamped_at > (self.heartbeat_stamped_at or 0):
+            return self.signal_time
+        return self.last_heartbeat_time
 
     @property
     def sign_stamped_at(self) -> int | None:
         """The timestamp of the log at which the last sign of life was recorded; None if there was no sign."""
-        return self.signal_stamped_at if self._is_signal_last else self.heartbeat_stamped_at
-
-    @property
-    def _is_signal_last(self) -> bool:
-        return self.signal_stamped_at is not None and self.signal_stamped_at > (self.heartbeat_stamped_at or 0)
+        stamps = [each for each in (self.signal_stamped_at, self.heartbeat_stamped_at) if each is not None]
+        return max(stamps, default=None)
 
 
 @dataclass(slots=True)

@@ -217,7 +217,7 @@ class Loader:
             "heads": heads,
             "watermark": self._watermark if beyond is None else beyond,
             "due": request.due,
-            "due_at": working_set.horizon,
+            "due_at": self._due_at(working_set) if request.due else 0,
             "latest_resources": 1,
         }
         for query in plan:
@@ -231,6 +231,11 @@ class Loader:
         _fill(working_set, loaded)
         _fill_labels(working_set, request, loaded.get("labels", ()))
         return loaded
+
+    def _due_at(self, working_set: WorkingSet) -> int:
+        if working_set.log_time is not None:
+            working_set.log_time.begin(self._dialect.elapsed(), working_set.last_stamp, working_set.now)
+        return working_set.horizon
 
 
 class StateCache:

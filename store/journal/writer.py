@@ -5,8 +5,9 @@ batch, so no timer is needed. The working set of a batch contains the loaded sta
 
 A call gets its result or its error after COMMIT. There are four kinds of errors. A refused command is an error of one
 call, and the other calls of the batch are committed. If the connection fails during COMMIT, the writer looks up the key
-of the batch, which shows whether the batch was committed. If the database is unavailable, the writer tries again. Any
-other error is a bug: the batch is divided into halves until the command that causes the error is alone.
+of the batch, which shows whether the batch was committed. If the database is unavailable, the writer tries again,
+unless the disk is full: its callers get that error at once. Any other error is a bug: the batch is divided into halves
+until the command that causes the error is alone.
 """
 
 import asyncio
@@ -369,7 +370,10 @@ class Writer:
         await self._finish(calls[half:])
 
     async def _persist(self, calls: list[PendingCommand]) -> _Decided:
-        """Commit a batch under one key. If the database is unavailable, try again until the time limit is exceeded."""
+        """Commit a batch under one key. If the database is unavailable, try again until the time limit is exceeded.
+
+        A full disk is an error at once, because it rarely has space again within the time limit.
+        """
         # The key is a counter after random bytes. New random bytes for each batch would need a system call, during
         # which another thread may take the interpreter lock.
         key = f"{self._key}{next(self._batches):08x}"
@@ -386,18 +390,22 @@ class Writer:
                     await self._roll_back()
                     return in_doubt
                 in_doubt = None
+                began, now, last_stamp = self._dialect.elapsed(), tail.now, tail.recorded_at
                 decided = await self._decide(session, tail, calls)
                 await self._write(session, tail, decided, key)
                 in_doubt = decided
-                await session.commit()
+                try:
+                    await session.commit()
+                except Unavailable as error:
+                    if error.is_disk_full:
+                        in_doubt = None
+                    raise
             except Unavailable as error:
                 self._note_loss()
                 await self._roll_back()
-                self.statistics.retries += 1
-                if time.monotonic() + pause > deadline:
-                    if in_doubt is not None:
-                        raise TimedOut("COMMIT", _RETRY_SECONDS) from error
-                    raise
+                self._raise_if_final(
+                    error, is_in_doubt=in_doubt is not None, is_late=time.monotonic() + pause > deadline
+                )
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, 1.0)
             except StoreError:
@@ -405,18 +413,31 @@ class Writer:
                 raise
             else:
                 self._loader.cache.store(decided.working_set)
-                self._note_commit(decided.working_set)
+                if self._log_time is not None:
+                    beaten = decided.working_set.beats.values()
+                    beats = {each.attempt_id: heartbeat_of(each) for each in beaten} if beaten else {}
+                    self._log_time.committed.append(
+                        (began, self._dialect.elapsed(), now, last_stamp, decided.working_set.last_stamp, beats)
+                    )
                 self.statistics.commits += 1
                 self.statistics.events += len(decided.working_set.events)
                 return decided
+
+    def _raise_if_final(self, error: Unavailable, *, is_in_doubt: bool, is_late: bool) -> None:
+        """Raise the error of a batch that is not tried again."""
+        if error.is_disk_full and not is_in_doubt:
+            raise error
+        self.statistics.retries += 1
+        if is_late and is_in_doubt:
+            raise TimedOut("COMMIT", _RETRY_SECONDS) from error
+        if is_late:
+            raise error
 
     async def _decide(self, session: WriteSession, tail: Tail, calls: list[PendingCommand]) -> _Decided:
         ahead = tail.recorded_at - tail.now
         if ahead > 60_000_000 and self.statistics.floor_ahead_micros <= 60_000_000:
             logger.warning("the log's last timestamp is %.0f s ahead of the clock; new events follow it", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
-        if self._log_time is not None:
-            self._log_time.begin(self._dialect.elapsed(), tail.recorded_at, tail.now)
         commands = [call.command for call in calls]
         working_set = await self._loader.load(session, tail, commands, self._log_time)
         # Generated ids that exist already are replaced. Only some types of commands contain generated ids.
@@ -446,12 +467,7 @@ class Writer:
 
     def _note_loss(self) -> None:
         if self._log_time is not None:
-            self._log_time.lose()
-
-    def _note_commit(self, working_set: WorkingSet) -> None:
-        if self._log_time is not None:
-            beats = {attempt.attempt_id: heartbeat_of(attempt) for attempt in working_set.beats.values()}
-            self._log_time.commit(self._dialect.elapsed(), working_set.last_stamp, beats)
+            self._log_time.lose(self._dialect.elapsed())
 
     async def _write(self, session: WriteSession, tail: Tail, decided: _Decided, key: str) -> None:
         working_set = decided.working_set

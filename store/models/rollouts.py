@@ -91,6 +91,15 @@ class Attempt(Frozen):
     last_heartbeat_time: float | None = None
     """The time of the last heartbeat, span or status report of the attempt; None before the first."""
     metadata: dict[str, Any] | None = None
+    reward: float | None = None
+    """The final reward of the attempt; None if it has none. Not part of Agent-lightning 0.3.
+
+    It is the primary value of the last span with a reward, in the order of `query_spans`: by sequence_id, and among
+    equal numbers by start and end. This is the reward that `find_final_reward` returns for the spans of the attempt.
+    Reads fill `reward` and `rewards`; calls that change a rollout or an attempt return them empty.
+    """
+    rewards: dict[str, float] = Field(default_factory=dict[str, float])
+    """By name, the last value of each reward of the attempt, in the same order. Not part of Agent-lightning 0.3."""
 
 
 class Rollout(Frozen):
@@ -106,6 +115,10 @@ class Rollout(Frozen):
     status: RolloutStatus = "queuing"
     config: RolloutConfig = Field(default_factory=RolloutConfig)
     metadata: dict[str, Any] | None = None
+    reward: float | None = None
+    """The final reward of the latest attempt; see `Attempt.reward`. Rewards of earlier attempts do not count."""
+    rewards: dict[str, float] = Field(default_factory=dict[str, float])
+    """By name, the last value of each reward of the latest attempt; see `Attempt.rewards`."""
 
 
 class AttemptedRollout(Rollout):

@@ -28,19 +28,17 @@ def system_clock() -> int:
     return time.time_ns() // 1_000
 
 
-def system_elapsed() -> int:
-    """Return the time of the machine's monotonic clock in microseconds."""
-    return time.monotonic_ns() // 1_000
-
-
 def elapsed_of(clock: Clock | None) -> Callable[[], int]:
-    """Return a function that returns the elapsed time in microseconds, which no change of the wall clock affects.
+    """Return a function that returns the elapsed time in nanoseconds, which no change of the wall clock affects.
 
     Args:
-        clock: a clock. Its method `elapsed` is returned. If it has no such method, the clock itself is taken for the
-            elapsed time. With None, the monotonic clock of the machine is used.
+        clock: a clock. If it has a method `elapsed`, this method returns the elapsed time in microseconds. Otherwise
+            the clock itself is taken for the elapsed time. With None, the monotonic clock of the machine is used.
     """
-    return system_elapsed if clock is None else getattr(clock, "elapsed", clock)
+    if clock is None:
+        return time.monotonic_ns
+    elapsed: Clock = getattr(clock, "elapsed", clock)
+    return lambda: elapsed() * 1_000
 
 
 def to_seconds(micros: int) -> float:

@@ -143,7 +143,7 @@ class RequestLayer:
 def count_answer(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
     """Count and log a response. A status of 0 means that the client disconnected."""
     route: str = scope.get("rollbook.route", "other")
-    metrics.request(scope["method"], route, status, seconds)
+    metrics.request(scope["method"], route, status, None if "rollbook.waited" in scope else seconds)
     level = logging.DEBUG if status < 400 else logging.INFO
     if access_logger.isEnabledFor(level):
         access_logger.log(level, "%s %s %d", scope["method"], route, status, extra=_fields(scope, status, seconds))

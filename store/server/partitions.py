@@ -46,6 +46,8 @@ class Partitions:
         open_partition: opens an existing partition by its URL; raises `NotFound` if the partition does not exist.
         make_partition: opens a partition and creates it if it is missing; None if the server creates no partitions.
         limit: the largest number of open partitions besides the root.
+        surveys: whether `watch` opens partitions that no request uses. One of several processes that serve the same
+            port is enough, because each open partition needs connections.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Partitions:
         limit: int = MAX_OPEN,
         *,
         make_partition: OpenPartition | None = None,
+        surveys: bool = True,
     ) -> None:
         self.root = root
         self.root_name = DEFAULT_PARTITION if url is None else parse(url).partition
@@ -66,7 +69,10 @@ class Partitions:
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
         self._watched: frozenset[str] = frozenset()
         """The partitions that had active attempts with a limit at the last survey."""
+        self._closed: list[str] = []
+        """The partitions with active attempts that were not opened, because too many others were."""
         self._watches = False
+        self._surveys = surveys and url is not None and open_partition is not None
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -76,6 +82,23 @@ class Partitions:
         opened = [(name, each.opening) for name, each in self._opened.items()]
         ready = [(name, opening.result()) for name, opening in opened if opening.done() and not _failed(opening)]
         return [(self.root_name, self.root), *ready]
+
+    async def names(self) -> list[str]:
+        """Return the names of all partitions of the database, whether they are open or not, that of the root first.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        if self._url is None or self._open_partition is None:
+            return [name for name, _ in self.open_stores()]
+        # This module imports the driver for Postgres, which a server on SQLite does not need before.
+        from store.db.schema.partitions import names as names_of
+
+        return [self.root_name, *(name for name in await names_of(self._url) if name != self.root_name)]
+
+    def opened(self, name: str) -> Store | None:
+        """Return the store of a partition if it is open. Unlike `use`, this does not make it recently used."""
+        return dict(self.open_stores()).get(name)
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncGenerator[Store]:
@@ -150,28 +173,37 @@ class Partitions:
         self._watches = True
         for _, store in self.open_stores():
             _watch(store)
-        if not isinstance(self.root, SQLStore) or self._url is None or self._open_partition is None:
-            return
-        while True:
+        while self._surveys and isinstance(self.root, SQLStore):
             try:
                 await self._survey(self.root)
             except StoreError as error:
                 logger.warning("the partitions with active attempts could not be listed: %s", error)
+            except Exception:
+                # Overdue attempts must be ended as long as the server runs, so the next survey is tried.
+                logger.exception("the partitions with active attempts could not be listed")
             await asyncio.sleep(_SURVEY_SECONDS)
 
     async def _survey(self, root: SQLStore) -> None:
         found = await root.core.watched_partitions()
         self._watched = frozenset(found)
+        closed: list[str] = []
         for name in found:
             if name == self.root_name or name in self._opened:
                 continue
             if len(self._opened) >= self._limit and all(each in self._watched for each in self._idle()):
-                logger.warning("%d partitions are open, so overdue attempts are not ended in %s", self._limit, name)
+                closed.append(name)
                 continue
             # Opening a partition fails, for example, if it was dropped after the survey.
             with suppress(StoreError):
                 async with self.use(name):
                     pass
+        if closed and closed != self._closed:
+            names = ", ".join(closed[:5])
+            logger.warning(
+                "%d partitions are open, so overdue attempts end only with calls in %d others: %s",
+                *(self._limit, len(closed), names),
+            )
+        self._closed = closed
 
     def _drop(self, name: str, opened: _Opened) -> None:
         opened.users -= 1

@@ -27,6 +27,7 @@ from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.journal.writer import Waiter, Writer, WriterStatistics
 from store.runtime import context, process
+from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
 from store.sql.waiters import FALLBACK_SECONDS, WaitingCalls
 from store.sql.watchdog import Watchdog
@@ -73,7 +74,8 @@ class SQLCore:
         self.watchdog = Watchdog(
             dialect,
             self.log_time,
-            read=self.read,
+            read=partial(self.read_here, snapshot=False),
+            run=self.thread.run,
             call=self.call,
             debounce_seconds=scan_debounce_seconds,
             is_off=read_only,
@@ -98,8 +100,7 @@ class SQLCore:
         if not self.read_only:
             await self._observe_log()
             await self.writer.start(waiting.committed)
-            if self.dialect.clock is None:
-                self._advancing = asyncio.create_task(self._advance())
+            self._advancing = asyncio.create_task(self._advance())
 
     async def _observe_log(self) -> None:
         """Note how far the log has come, before this process hears signs of life."""
@@ -198,7 +199,7 @@ class SQLCore:
             async with self.dialect.read(snapshot=snapshot) as session:
                 return await work(session)
         except Unavailable:
-            self.thread.call_soon(self.log_time.lose)
+            self.thread.call_soon(self.log_time.lose, self.dialect.elapsed())
             raise
 
     def answer(
@@ -254,8 +255,10 @@ class SQLCore:
         return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
 
     async def counts(self) -> counting.Counts:
-        """Return counts for metrics: rollouts and attempts by status, and the queue."""
-        return await self.read(lambda session: counting.counts(self.dialect, session))
+        """Return counts for metrics: rollouts and attempts by status, the queue, rewards and workers."""
+        clock: Clock = self.dialect.clock or system_clock
+        now = clock()
+        return await self.read(lambda session: counting.counts(self.dialect, session, now))
 
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""

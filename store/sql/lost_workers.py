@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from contextvars import Context
 from typing import Any, Final
 
@@ -79,14 +80,17 @@ class LostWorkers:
                 lost[worker_id] = silence
         if not lost:
             return
-        for rollout_id, attempt_id, worker_id in await core.read(
-            lambda session: queries.open_attempts(core.dialect, session)
-        ):
+        attempts = await core.read(lambda session: queries.open_attempts(core.dialect, session))
+        limited: Counter[str] = Counter()
+        for rollout_id, attempt_id, worker_id in attempts:
             if worker_id in lost:
-                await self._limit(rollout_id, attempt_id, worker_id, lost[worker_id])
+                limited[worker_id] += await self._limit(rollout_id, attempt_id, lost[worker_id])
+        for worker_id, count in limited.items():
+            if count:
+                logger.warning("worker %s is lost; %d rollouts of it had no limits and get some", worker_id, count)
         self._handled.update((worker_id, unhandled[worker_id]) for worker_id in lost)
 
-    async def _limit(self, rollout_id: str, attempt_id: str, worker_id: str, seconds: float) -> None:
+    async def _limit(self, rollout_id: str, attempt_id: str, seconds: float) -> bool:
         command = LimitSilence(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
@@ -94,5 +98,4 @@ class LostWorkers:
             max_attempts=MAX_ATTEMPTS,
             actor="store",
         )
-        if await self._core.call(command):
-            logger.warning("worker %s is lost; rollout %s gets a limit of %g s", worker_id, rollout_id, seconds)
+        return await self._core.call(command)

@@ -50,7 +50,7 @@ from store.sql.json_pages import JSONPages
 from store.sql.log import SQLLog
 from store.sql.lost_workers import LostWorkers
 from store.sql.mapping import rollouts as rollout_mapping
-from store.sql.queries import SQLReads
+from store.sql.queries import RewardReader, SQLReads
 from store.sql.queue import SQLQueue
 from store.sql.runs import SQLRuns
 from store.sql.threads import SQLThreads
@@ -346,11 +346,11 @@ class SQLStore(SQLReads, Store):
         await self.core.watchdog.sweep_if_due()
         if timeout is None or timeout > 0:
             await self.queue.wait_for_end(set(rollout_ids), timeout)
+        make = RewardReader(self.core, rollout_mapping.plain_rollout_of_page, rollout_mapping.rewarded_attempt)
         found = await self.core.read(
-            lambda session: pages.rollouts_by_id(
-                self.core.dialect, session, rollout_ids, rollout_mapping.plain_rollout_of_page
-            )
+            lambda session: pages.rollouts_by_id(self.core.dialect, session, rollout_ids, make)
         )
+        await make.read()
         ended = {"succeeded", "failed", "cancelled"}
         return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
 

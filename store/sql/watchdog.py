@@ -8,7 +8,7 @@ signs of life, which `LogTime` computes.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from store.db.dialect import Dialect, ReadSession
@@ -20,14 +20,20 @@ T = TypeVar("T")
 
 _EXAMINED_AT_ONCE: Final = 1000
 _MOST_EXAMINED: Final = 256_000
-_REPEAT_MICROS: Final = 5_000_000
+_REPEAT_SECONDS: Final = 5.0
 """The time after which a sweep is repeated while attempts exceed a limit only according to the timestamps."""
 
 
 class Read(Protocol):
-    """Function that runs a read of the store."""
+    """Function that runs a read of the store in the running event loop."""
 
-    def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /, *, snapshot: bool = False) -> Awaitable[T]: ...
+    def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /) -> Awaitable[T]: ...
+
+
+class RunCommand(Protocol):
+    """Function that runs a coroutine in the event loop of the store."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> Awaitable[T]: ...
 
 
 class Watchdog:
@@ -37,6 +43,7 @@ class Watchdog:
         dialect: the database.
         log_time: the elapsed times that this process observed.
         read: runs a read of the store.
+        run: runs a coroutine in the event loop of the store.
         call: passes a command to the writer and returns the result.
         debounce_seconds: the minimum time between two sweeps by `sweep_if_due`.
         is_off: whether `sweep_if_due` does nothing.
@@ -48,6 +55,7 @@ class Watchdog:
         log_time: LogTime,
         *,
         read: Read,
+        run: RunCommand,
         call: Callable[[Command], Awaitable[Any]],
         debounce_seconds: float,
         is_off: bool,
@@ -57,17 +65,17 @@ class Watchdog:
         self._dialect = dialect
         self._log_time = log_time
         self._read = read
+        self._run = run
         self._call = call
         self._is_off = is_off
-        self._last_sweep = 0
+        self._last_sweep = 0.0
 
     async def sweep_if_due(self) -> None:
         """Sweep if the last sweep was long enough ago and an attempt may be overdue."""
         if self._is_off or not self.is_due():
             return
         self.swept_at = time.monotonic()
-        first, _, _ = await self._next_checks()
-        if first is not None and (self._log_time.is_lost or first < self._log_time.horizon_at(self._dialect.elapsed())):
+        if await self._run(self._may_be_overdue()):
             await self.sweep()
 
     def is_due(self) -> bool:
@@ -79,7 +87,7 @@ class Watchdog:
         ended, limit = 0, _EXAMINED_AT_ONCE
         while True:
             ended += await self._call(Sweep(actor="watchdog", limit=limit))
-            self._last_sweep = self._dialect.elapsed()
+            self._last_sweep = time.monotonic()
             swept = self._log_time.sweeping
             if swept.until is None or swept.examined < limit or limit >= _MOST_EXAMINED:
                 return ended
@@ -91,32 +99,37 @@ class Watchdog:
 
         This must be called in the store's event loop.
         """
-        first, later, last_stamp = await self._next_checks()
-        elapsed = self._dialect.elapsed()
+        first, later = await self._next_checks()
         log_time = self._log_time
-        log_time.available(elapsed, last_stamp)
         if log_time.is_lost:
             return 0.0
         if first is None:
             return None
-        horizon = log_time.horizon_at(elapsed)
+        horizon = log_time.horizon
         swept = log_time.sweeping
         if first >= horizon:
             return (first - horizon) / 1_000_000
         if first >= swept.stamp or swept.until is None:
             return 0.0
-        waits = [swept.until - log_time.heard_at(elapsed), self._last_sweep + _REPEAT_MICROS - elapsed]
+        waits = [
+            (swept.until - log_time.heard) / 1_000_000,
+            self._last_sweep + _REPEAT_SECONDS - time.monotonic(),
+        ]
         if later is not None:
-            waits.append(later - horizon)
-        return min(waits) / 1_000_000
+            waits.append((later - horizon) / 1_000_000)
+        return min(waits)
 
-    async def _next_checks(self) -> tuple[int | None, int | None, int]:
-        """Return the times of the next check and of the next one after the last sweep, and the log's last timestamp."""
+    async def _may_be_overdue(self) -> bool:
+        first, _ = await self._next_checks()
+        return first is not None and (self._log_time.is_lost or first < self._log_time.horizon)
 
-        async def read(session: ReadSession) -> tuple[int | None, int | None, int]:
+    async def _next_checks(self) -> tuple[int | None, int | None]:
+        """Return the times of the next check, and of the next one that the last sweep did not include."""
+
+        async def read(session: ReadSession) -> tuple[int | None, int | None]:
             last_stamp, last_written = await pages.last_times(self._dialect, session)
-            self._log_time.reach(self._dialect.elapsed(), max(last_stamp, last_written))
-            since = self._log_time.sweeping.stamp
-            return *await pages.next_checks(self._dialect, session, since), last_stamp
+            self._log_time.available(self._dialect.elapsed(), last_stamp)
+            self._log_time.reach(max(last_stamp, last_written))
+            return await pages.next_checks(self._dialect, session, self._log_time.sweeping.stamp)
 
         return await self._read(read)

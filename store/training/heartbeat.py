@@ -117,10 +117,14 @@ class Heartbeat:
                 await self._quietly("the last heartbeat of a worker", self._beat_worker(stopped=True), seconds)
 
     async def introduce(self) -> None:
-        """Close the attempts of dead runners of this machine, and send the first heartbeat."""
+        """Close the attempts of dead runners of this machine, and send the first heartbeat.
+
+        Raises:
+            PermissionError: the store refuses the calls of this worker.
+        """
         if self._interval > 0:
-            await self._quietly("closing orphaned attempts", self._close_orphans())
-            await self._beat()
+            await self._quietly("closing orphaned attempts", self._close_orphans(), raises=PermissionError)
+            await self._quietly("the heartbeat of a worker", self._beat_worker(), raises=PermissionError)
 
     async def _beats(self, ended: Future[None]) -> None:
         """Send heartbeats until cancelled. `ended` is done after the last heartbeat."""
@@ -142,22 +146,29 @@ class Heartbeat:
             ),
         )
 
-    async def _quietly(self, what: str, work: Any, seconds: float | None = None) -> None:
-        """Await some work for at most some seconds, by default one interval. A failure is logged and not raised."""
+    async def _quietly(
+        self, what: str, work: Any, seconds: float | None = None, *, raises: type[Exception] | tuple[()] = ()
+    ) -> None:
+        """Await some work for at most some seconds, by default one interval.
+
+        A failure is logged, except one of the type `raises`, which is raised.
+        """
         limit = self._interval if seconds is None else seconds
         try:
             async with asyncio.timeout(limit):
                 await work
+        except raises:
+            raise
         except TimeoutError:
             logger.warning("%s, %s, took longer than %g s", what, self._label, limit)
         except Exception as error:  # noqa: BLE001 - a worker continues without a heartbeat
             logger.warning("%s, %s, failed: %s", what, self._label, error)
 
     async def _beat_worker(self, *, stopped: bool = False) -> None:
-        self._has_beaten = True
         state = await asyncio.to_thread(snapshot, include_gpu=self._include_gpu)
         about = self._about | ({"stopped": True} if stopped else {})
         await self._store.update_worker(self._label, state | about)
+        self._has_beaten = True
 
     async def _beat_attempt(self, beating: Beating) -> None:
         rollout_id, attempt_id = beating.rollout.rollout_id, beating.rollout.attempt.attempt_id

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
@@ -26,6 +26,7 @@ from store.training.hooks import Hook
 from store.training.leftovers import replay
 from store.training.outcome import Outcome
 from store.training.reward_spans import find_final_reward
+from store.training.runner_metrics import metrics
 from store.training.single_flight import SingleFlight
 from store.training.tracer import Tracer
 from store.training.watch import Watch
@@ -38,6 +39,8 @@ _EVENT_SECONDS: Final = 0.05
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _RESOURCES_PAUSE_SECONDS: Final = 1.0
 _RESOURCES_AT_ONCE: Final = 20
+_LONGEST_REASON: Final = 300
+"""The maximum number of characters of an error that is announced."""
 
 
 class ExecutionEvent(Protocol):
@@ -72,6 +75,8 @@ class Runner(Generic[T]):
         grace_seconds: the maximum number of seconds for which a cancelled async agent may clean up.
         name: the name of the worker in the store, before its number; None for the host and the process id. It must be
             unique among the runners that are active.
+        announce: function that is called with a line of text when the runner starts, claims a rollout, and has ended
+            an attempt; None to announce nothing. Runners in other processes need a function of a module.
 
     Raises:
         ValueError: the launch mode is unknown, or the concurrency is below 1.
@@ -92,6 +97,7 @@ class Runner(Generic[T]):
         hooks_before_status: bool = False,
         grace_seconds: float = 5.0,
         name: str | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         if heartbeat_launch_mode not in {"thread", "asyncio"}:
             raise ValueError(f"heartbeat_launch_mode={heartbeat_launch_mode!r}; use 'thread' or 'asyncio'")
@@ -110,6 +116,7 @@ class Runner(Generic[T]):
         self._include_gpu = heartbeat_include_gpu
         self._concurrency = concurrency
         self._name = name
+        self._announce = announce
         self._agent: LitAgent[T] | None = None
         self._store: Store | None = None
         self._worker_id: int | None = None
@@ -203,6 +210,11 @@ class Runner(Generic[T]):
             return "Worker-Unknown"
         return worker_name(self._worker_id) if self._name is None else f"{self._name}-{self._worker_id}"
 
+    def announce(self, text: str) -> None:
+        """Pass a line about the work of this worker to the function that was given for it."""
+        if self._announce is not None:
+            self._announce(f"{self.label}: {text}")
+
     def get_agent(self) -> LitAgent[T]:
         """Return `agent`."""
         return self.agent
@@ -273,6 +285,7 @@ class Runner(Generic[T]):
             # unresponsive, and `replay` skips unresponsive attempts.
             await replay(self.store, self.tracer.spool)
             await desk.introduce()
+            self.announce("waits for rollouts")
             running: set[asyncio.Task[Outcome | Exit]] = set()
             try:
                 await self._serve(desk, running, event, stopped)
@@ -450,22 +463,38 @@ class Desk:
         attempt = AttemptRun(self._runner, rollout, self._resources_of)
         loop = asyncio.get_running_loop()
         began = loop.time()
+        self._runner.announce(f"claimed {rollout.rollout_id}, attempt {rollout.attempt.sequence_id}")
         self._heartbeat.begin(Beating(rollout, attempt.stop))
         self._watch.begin(rollout, attempt.stop)
+        metrics.began()
+        status = "interrupted"
         try:
             outcome = await attempt.run()
+            status = outcome.status
         finally:
+            metrics.ended(status, loop.time() - began)
             self._watch.end(rollout)
             self._heartbeat.end(rollout)
+        seconds, reward = loop.time() - began, find_final_reward(outcome.spans)
         logger.info(
             "rollout %s: %s in %.3f s, %d spans, reward %s",
             rollout.rollout_id,
             outcome.status,
-            loop.time() - began,
+            seconds,
             len(outcome.spans),
-            find_final_reward(outcome.spans),
+            reward,
         )
+        self._runner.announce(_end_of(rollout, outcome, seconds, reward))
         return outcome
+
+
+def _end_of(rollout: AttemptedRollout, outcome: Outcome, seconds: float, reward: float | None) -> str:
+    """Return a line about the end of an attempt."""
+    if outcome.status == "succeeded":
+        return f"finished {rollout.rollout_id} in {seconds:.1f} s" + ("" if reward is None else f", reward {reward:g}")
+    error = outcome.error
+    why = outcome.reason if error is None else f"{type(error).__name__}: {error}"
+    return f"failed {rollout.rollout_id} after {seconds:.1f} s: {' '.join(str(why).split())[:_LONGEST_REASON]}"
 
 
 LitAgentRunner = Runner

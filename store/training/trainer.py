@@ -173,6 +173,11 @@ class Trainer:
         assert self._store is not None  # there is a default
         return self._store
 
+    @property
+    def has_own_store(self) -> bool:
+        """Whether a store was given; otherwise the trainer uses a new store in memory."""
+        return self._store_spec is not None
+
     def use_store(self, store: Any) -> None:
         """Switch to another store, specified as in the constructor."""
         self.close()

@@ -24,19 +24,20 @@ class Process:
         for _ in range(steps):
             self.elapsed += round(seconds * SECOND / steps)
             self.clock += round(seconds * SECOND / steps)
-            self.time.advance(self.elapsed)
+            self.time.advance(self.elapsed * 1000)
         return self
 
     def records(self) -> int:
         """Commit an event and return its timestamp."""
-        self.time.begin(self.elapsed, self.last, self.clock)
-        self.last = max(self.clock, self.last + 1)
-        self.time.commit(self.elapsed, self.last, {})
+        before, self.last = self.last, max(self.clock, self.last + 1)
+        now = self.elapsed * 1000
+        self.time.committed.append((now, now, self.clock, before, self.last, {}))
+        self.time.advance(now)
         return self.last
 
     def looks(self) -> LogTime:
         """Begin a batch that may judge."""
-        self.time.begin(self.elapsed, self.last, self.clock)
+        self.time.begin(self.elapsed * 1000, self.last, self.clock)
         return self.time
 
     def silence(self, stamp: int, limit: float) -> float:
@@ -93,11 +94,11 @@ def test_time_without_a_database_does_not_pass_even_before_this_was_noticed() ->
     process = Process()
     stamp = process.waits(1).records()
     process.waits(20, steps=40)
-    process.time.lose()
+    process.time.lose(process.elapsed * 1000)
     process.waits(10)
     assert process.time.heard == 1 * SECOND
     assert process.time.is_lost
-    process.time.available(process.elapsed, process.last)
+    process.time.available(process.elapsed * 1000, process.last)
     assert process.time.is_lost  # it can be read, but a heartbeat could not be recorded
     process.records()
     assert not process.time.is_lost

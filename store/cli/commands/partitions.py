@@ -9,6 +9,7 @@ import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import json_document, line
+from store.cli.store_context import check_server
 from store.db.url import PARTITION, parse, with_partition
 from store.errors import Invalid
 
@@ -37,7 +38,11 @@ def partitions_create(
     if parse(url).scheme in {"http", "https"}:
         from store.client import create_partition
 
-        line(asyncio.run(create_partition(db, name)))
+        async def request() -> str:
+            await check_server(db)
+            return await create_partition(db, name)
+
+        line(asyncio.run(request()))
         return
 
     from store import open_store

@@ -168,6 +168,22 @@ async def drops_between(dialect: Dialect, session: ReadSession, first: int, last
     return await session.fetch(compiled(dialect, "drops_between", build), {"first": first, "last": last})
 
 
+async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequence[Row]]:
+    """Yield all rows of `dropped` in the order of positions, each with type and data of the event that it names.
+
+    Type and data are null if there is no such event.
+    """
+
+    def build() -> Select[*tuple[Any, ...]]:
+        event, gone = core_tables.events.c, core_tables.dropped.c
+        named: list[ColumnElement[Any]] = [gone.position, gone.event_position, event.type, event.data]
+        joined = select(*named).outerjoin(core_tables.events, event.position == gone.event_position)
+        return joined.order_by(gone.position)
+
+    async for rows in session.stream(compiled(dialect, "drops", build), {}):
+        yield rows
+
+
 async def logged(
     dialect: Dialect,
     session: ReadSession,

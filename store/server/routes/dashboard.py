@@ -275,6 +275,8 @@ class DashboardLayer:
             await send({"type": "http.response.body", "body": b""})
             return
 
+        call.scope["rollbook.waited"] = True
+
         async def follow() -> None:
             async for text in live.news(request.store, after):
                 await send({"type": "http.response.body", "body": text, "more_body": True})

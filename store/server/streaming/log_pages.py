@@ -26,7 +26,7 @@ _HELD_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LogPage:
+class PastPage:
     """Consecutive matching events of a log."""
 
     facts: tuple[Fact, ...]
@@ -49,8 +49,8 @@ class LogPages:
 
     def __init__(self, store: SQLStore) -> None:
         self._store = store
-        self._pages: dict[tuple[str | None, tuple[str, ...] | None, str | None], asyncio.Task[LogPage]] = {}
-        self._holders: Counter[LogPage] = Counter()
+        self._pages: dict[tuple[str | None, tuple[str, ...] | None, str | None], asyncio.Task[PastPage]] = {}
+        self._holders: Counter[PastPage] = Counter()
         self._held_bytes = 0
         self._released = asyncio.Event()
 
@@ -72,7 +72,7 @@ class LogPages:
                 return
             wanted, limit = replace(wanted, after=page.place), page.fitting
 
-    async def _page(self, wanted: Wanted, since: int, limit: int) -> LogPage:
+    async def _page(self, wanted: Wanted, since: int, limit: int) -> PastPage:
         key = (wanted.after, None if wanted.types is None else tuple(wanted.types), wanted.rollout_id)
         while True:
             reading = self._pages.get(key)
@@ -91,24 +91,24 @@ class LogPages:
                 return page
             self._forget(key, reading)
 
-    async def _read(self, wanted: Wanted, limit: int) -> LogPage:
+    async def _read(self, wanted: Wanted, limit: int) -> PastPage:
         found = await self._store.log.page(wanted.after, wanted.types, wanted.rollout_id, limit)
         facts: list[Fact] = []
         size = 0
         for event in found.events:
             fact = fact_of(event)
             if facts and size + len(fact.frame.text) > _PAGE_BYTES:
-                return LogPage(tuple(facts), facts[-1].cursor, is_last=False, size=size, fitting=len(facts))
+                return PastPage(tuple(facts), facts[-1].cursor, is_last=False, size=size, fitting=len(facts))
             facts.append(fact)
             size += len(fact.frame.text)
             if len(fact.frame.text) > PIECE_BYTES:
                 # Encoding the next event may take as long, so other calls are served first.
                 await asyncio.sleep(0)
         fitting = max(1, min(tails.EVENTS_AT_ONCE, 4 * limit, limit * _PAGE_BYTES // (size + 1)))
-        return LogPage(tuple(facts), str(found.place), found.is_last, size, fitting)
+        return PastPage(tuple(facts), str(found.place), found.is_last, size, fitting)
 
     @contextmanager
-    def _held(self, page: LogPage) -> Generator[None]:
+    def _held(self, page: PastPage) -> Generator[None]:
         """Count a page while a reader holds it, once for all readers."""
         if not self._holders[page]:
             self._held_bytes += page.size
@@ -123,7 +123,7 @@ class LogPages:
                 released, self._released = self._released, asyncio.Event()
                 released.set()
 
-    def _limit(self, read: asyncio.Task[LogPage]) -> None:
+    def _limit(self, read: asyncio.Task[PastPage]) -> None:
         # The reader that waited for the page may have disconnected, so an error is marked as retrieved.
         if not read.cancelled():
             read.exception()
@@ -138,7 +138,7 @@ class LogPages:
             size -= oldest.result().size
             del self._pages[key]
 
-    def _forget(self, key: tuple[str | None, tuple[str, ...] | None, str | None], read: asyncio.Task[LogPage]) -> None:
+    def _forget(self, key: tuple[str | None, tuple[str, ...] | None, str | None], read: asyncio.Task[PastPage]) -> None:
         if self._pages.get(key) is read:
             del self._pages[key]
 

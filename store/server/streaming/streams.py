@@ -101,6 +101,7 @@ class StreamLayer:
 
     async def _events(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         scope["rollbook.route"] = followed.template
+        scope["rollbook.waited"] = True
         async with AsyncExitStack() as stack:
             try:
                 feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=True))

@@ -194,7 +194,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM ended the runners; open attempts are closed.
             Invalid: the side cannot be sent to another process.
             Unavailable: the server does not answer.
-            RunnersGone: all runners ended with errors.
+            StoreError: the store refused the last runner.
+            RunnersGone: all runners ended with other errors.
         """
         there = place or f"http://{self.server_host}:{self.server_port}"
         return run_blocking(lambda: self._run_runners(runner, there))

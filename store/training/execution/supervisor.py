@@ -70,6 +70,7 @@ class Supervisor:
 
         Raises:
             RunnersGone: no runner is left, but the algorithm needs one.
+            StoreError: there is no algorithm, and the store refused the last runner.
             CancelledError: the call was cancelled; all parts have ended.
             Exception: the algorithm raised it.
         """
@@ -111,6 +112,8 @@ class Supervisor:
                     self._runner_ended(number, part)
             waiting |= {part.ended for part in self._runners if not part.ended.done()}
             if not waiting and self._last_error is not None and not self._one_ended_normally:
+                if self._algorithm is None and _is_refusal(self._last_error):
+                    raise self._last_error
                 raise self._gone()
         if algorithm is not None and (error := algorithm.ended.result().error) is not None:
             raise _ungrouped(error)
@@ -123,6 +126,9 @@ class Supervisor:
             return
         self._last_error = end.error
         self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+        if self._algorithm is None and _is_refusal(end.error):
+            logger.info("%s was refused: %s", part.name, end.error)
+            return
         if end.signal is None or self._replacements <= 0 or self._replace is None:
             logger.error("%s is lost: %s", part.name, end.error, exc_info=end.error)
             return
@@ -176,6 +182,10 @@ class Supervisor:
                 and part.name not in self.report.killed
             ):
                 self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    return isinstance(error, StoreError) and not error.retryable
 
 
 def _ungrouped(error: BaseException) -> BaseException:
