@@ -125,9 +125,9 @@ class PageQuery(PastQuery):
     @property
     def uses_additions(self) -> bool:
         """Whether the query has a condition or an order that Agent-lightning 0.3 does not have."""
-        return self.sort_by in self.additions or any(
-            getattr(self, name) is not None for name in self.conditions() if name in self.additions
-        )
+        # An invalid order may be of any type.
+        is_added = isinstance(self.sort_by, str) and self.sort_by in self.additions  # pyright: ignore[reportUnnecessaryIsInstance]
+        return is_added or any(getattr(self, name) is not None for name in self.conditions() if name in self.additions)
 
 
 class RolloutQuery(PageQuery):

@@ -180,6 +180,10 @@ def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
     assert json.loads(Span.model_validate_json(json.dumps(whole)).model_dump_json()) == whole
 
 
+NO_REWARDS: dict[str, Any] = {"reward": None, "rewards": {}}
+"""The fields that follow those of Agent-lightning."""
+
+
 @pytest.mark.parametrize(
     "model,values,dumped",
     [
@@ -199,6 +203,7 @@ def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
                     "retry_condition": [],
                 },
                 "metadata": None,
+                **NO_REWARDS,
             },
         ),
         (
@@ -211,6 +216,7 @@ def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
                 "worker_id": None,
                 "last_heartbeat_time": None,
                 "metadata": None,
+                **NO_REWARDS,
             },
         ),
         (

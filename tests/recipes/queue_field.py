@@ -188,7 +188,7 @@ def _loading(scratch: Scratch) -> None:
         '            "rank": (self._watermark if beyond is None else beyond)[0],\n'
         '            "watermark": (self._watermark if beyond is None else beyond)[1],\n',
     )
-    scratch.replace(loader, "_DUE_AT_ONCE = 1000\n", "_DUE_AT_ONCE = 1000\nFIRST = (-(2**31), 0)\n")
+    scratch.replace(loader, "_MAX_CACHED = 10_000\n", "_MAX_CACHED = 10_000\nFIRST = (-(2**31), 0)\n")
     story = "store/db/reports/rollout_story.py"
     scratch.replace(
         story,

@@ -108,14 +108,15 @@ _IN_SQLITE = """
 SELECT 'trigger', tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger'
 UNION ALL
 SELECT 'unique', t.name,
-    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_table_info(t.name) i WHERE i.pk > 0 ORDER BY i.pk)),
+    (SELECT group_concat(name, ',')
+        FROM (SELECT i.name FROM pragma_table_info(t.name, 'main') i WHERE i.pk > 0 ORDER BY i.pk)),
     ''
 FROM sqlite_master t WHERE t.type = 'table'
 UNION ALL
 SELECT CASE l."unique" WHEN 1 THEN 'unique' ELSE 'index' END, t.name,
-    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_index_info(l.name) i ORDER BY i.seqno)),
+    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_index_info(l.name, 'main') i ORDER BY i.seqno)),
     ''
-FROM sqlite_master t, pragma_index_list(t.name) l
+FROM sqlite_master t, pragma_index_list(t.name, 'main') l
 WHERE t.type = 'table' AND l.partial = 0 AND l.origin <> 'pk'
 """
 _IN_POSTGRES = """
