@@ -61,7 +61,7 @@ class Program(Commands):
         if name is not None and isinstance(command, _Declared):
             command = get_group(import_module(command.module).app).commands[name]
         if name is not None and command is not None:
-            # The options of commands have variables, and those of the program itself have none.
+            # Options of commands have environment variables. Options of the program itself have none.
             ctx.auto_envvar_prefix = "ROLLBOOK"
             _hide_variables(command)
             if (configured := ctx.meta.get(_CONFIGURED)) is not None:
@@ -116,7 +116,10 @@ app = typer.Typer(
 
 
 def _hide_variables(command: Any) -> None:
-    """Leave the variables of options out of the help, because each option has one, unless its name is special."""
+    """Hide the environment variables of options in the help, except those with a declared name.
+
+    The names of the other variables follow from the names of their options.
+    """
     for param in command.params:
         if param.param_type_name == "option" and param.envvar is None:
             param.show_envvar = False

@@ -1,8 +1,8 @@
-"""Options of commands from a configuration file, from the environment, and from secret files.
+"""Options of commands that come from a configuration file, the environment or secret files.
 
-An option on the command line takes precedence over the environment, and the environment over the file. Each option has
-the environment variable `ROLLBOOK_<COMMAND>_<OPTION>`. The file is TOML: `db` at the top level holds for every command,
-and the table of a command, such as `[serve]` or `[keys.create]`, holds the options of that command.
+The command line takes precedence over the environment, and the environment takes precedence over the file. Each option
+has the environment variable `ROLLBOOK_<COMMAND>_<OPTION>`. The file is TOML. `db` at the top level applies to every
+command. The table of a command, such as `[serve]` or `[keys.create]`, contains the options of that command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _EVERYWHERE: Final = "db"
 
 
 def read_secrets() -> None:
-    """Set each variable of `SECRETS` whose `_FILE` variable names a file to the content of the file.
+    """Read secrets from files.
+
+    If the variable `<NAME>_FILE` names a file, the variable `<NAME>` is set to the content of the file.
 
     Raises:
         typer.BadParameter: the file cannot be read or is empty, or both variables are set.
@@ -59,9 +61,9 @@ def read_file(path: Path) -> dict[str, Any]:
 def defaults(
     content: Mapping[str, Any], commands: Mapping[str, Any], name: str, command: Any, file: str
 ) -> dict[str, Any]:
-    """Return the defaults that a file gives to the options of one command, by the names of the parameters.
+    """Return the defaults of the options of one command from a configuration file, by parameter name.
 
-    The defaults of a group of commands are nested by the names of its commands.
+    For a group of commands, the result contains the defaults of each of its commands, by command name.
 
     Args:
         content: the content of the file.
@@ -71,7 +73,7 @@ def defaults(
         file: the name of the file, for errors.
 
     Raises:
-        typer.BadParameter: the file names an unknown option or command, or a table is not a table.
+        typer.BadParameter: the file names an unknown option or command, or the entry of a command is not a table.
     """
     unknown = sorted(content.keys() - commands.keys() - {_EVERYWHERE})
     if unknown:
@@ -99,7 +101,7 @@ def _defaults(table: Any, db: Any, path: tuple[str, ...], command: Any, file: st
 
 
 def _options(command: Any) -> dict[str, str]:
-    """Return the names of the parameters of a command by their options, without the leading dashes."""
+    """Return the parameter name of each option of a command. The keys are the options without the leading dashes."""
     return {
         option.removeprefix("--"): param.name
         for param in command.params
@@ -110,7 +112,7 @@ def _options(command: Any) -> dict[str, str]:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value as the text that it would be on the command line. A flag stays true or false."""
+    """Return a value as text, in the form of the command line. A boolean is returned unchanged."""
     if isinstance(value, list):
         return [_as_text(each) for each in cast("list[Any]", value)]
     return value if isinstance(value, bool) else str(value)

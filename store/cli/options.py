@@ -110,7 +110,7 @@ OfRollout = Annotated[
         help="The rollout to list from: its id, or the beginning of its id.",
     ),
 ]
-# An eager option is parsed before the arguments.
+# This option is eager, so it is parsed before the argument, whose callback reads it.
 RolloutAlias = Annotated[
     str | None,
     typer.Option("--rollout", metavar="ID", hidden=True, is_eager=True, help="An older way to give ROLLOUT."),

@@ -51,7 +51,7 @@ class ServeSettings:
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
     """The maximum time for which a run that a client posted may show no sign of life."""
     read_only: bool = False
-    """Whether the server only reads, so that its database may be a replica."""
+    """Whether the server refuses every change. Its database may then be a read-only replica."""
     fallback: Path | None = None
     """The directory of the run folders that are read while the database is unavailable; None if there is none."""
     max_streams: int = MAX_STREAMS

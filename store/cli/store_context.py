@@ -63,9 +63,9 @@ async def _run(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: boo
 
 
 async def check_server(db: str) -> None:
-    """Check that a server answers within two seconds, if the URL is that of a server.
+    """If the URL names a server, check that the server answers within two seconds.
 
-    A user waits for the command. The first request is therefore not retried as long as the client would do it.
+    A user waits for the command, so the first request is retried for a shorter time than the client's default.
 
     Raises:
         Unavailable: the server does not answer.

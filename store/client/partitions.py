@@ -1,4 +1,4 @@
-"""Creation of a partition, a separate store, in the database of a server."""
+"""Creation of partitions in the database of a server. Each partition is a separate store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def create_partition(url: str, name: str, *, api_key: str | None = None) -
         api_key: an admin's key; None for the value of `ROLLBOOK_API_KEY`, if it is set.
 
     Raises:
-        Invalid: the URL names a partition itself.
+        Invalid: the URL already names a partition.
         Unauthorized: the server requires a key.
         Forbidden: the key does not permit the creation.
         Unavailable: the server does not answer.

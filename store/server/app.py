@@ -127,12 +127,12 @@ def build_app(
         ring: the keys of the clients; the caller closes it. None if no keys are required.
         is_local: whether only this machine reaches the server. Requests with host names of other machines are then
             refused.
-        is_read_only: whether the stores refuse changes, so that the dashboard offers no actions.
+        is_read_only: whether the stores refuse changes. The dashboard then offers no actions.
         has_fast_path: whether hot calls are answered without the application's layers. The responses are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
         run_defaults: the defaults of posted runs; None for `RunDefaults()`.
         fallback: a directory of run folders. Web front ends get these runs while the database is unavailable.
-        stream_slots: the limits of the number of streams; None for `StreamSlots()`.
+        stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions

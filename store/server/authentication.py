@@ -1,4 +1,4 @@
-"""Authentication: an ASGI layer that checks the keys of requests, and requires a key once that is enforced."""
+"""Authentication: an ASGI layer that checks the keys of requests and refuses a request without a required key."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _check_partition(key: Key, partition: str, template: str) -> None:
 
 
 def _check_sent(scope: Scope, ring: KeyRing) -> Key | None:
-    """Return the valid key in a request; None if none was sent and none is required.
+    """Return the valid key in a request; None if no key was sent and none is required.
 
     Raises:
         Unauthorized: the key is not valid, or a required key is missing.
@@ -176,7 +176,7 @@ def _check_sent(scope: Scope, ring: KeyRing) -> Key | None:
         if ring.is_required:
             raise Unauthorized("no key was sent")
         return None
-    # The log of a refused request contains the id as well.
+    # The id is stored before the check, so that the log entry of a refused request contains it.
     scope["rollbook.key_id"] = key_id_in(text)
     return ring.find(text)
 
@@ -254,13 +254,13 @@ def _of_protocols(value: bytes) -> list[str]:
 
 
 class Announcements:
-    """Warnings, in response headers and in the log, that clients without a key will need one."""
+    """Warnings to clients without a key that keys will be required, in response headers and in the log."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
 
     def announce(self, scope: Scope, required_from: int) -> None:
-        """Set the header of the response, and write one line per minute and client to the log."""
+        """Add a warning to the response headers, and log it at most once per minute and client."""
         moment = datetime.fromtimestamp(to_seconds(required_from), UTC).isoformat(timespec="seconds")
         text = f"this server requires an API key from {moment}, and the request has none"
         scope["rollbook.warning"] = f'299 rollbook "{text}"'.encode()

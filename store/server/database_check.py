@@ -1,4 +1,4 @@
-"""The check whether the database of a store answers, for probes and load balancers."""
+"""A check of whether the database of a store answers, for health probes and load balancers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATIENCE_SECONDS: Final = 2.0
 
 
 async def database_fault(store: Store) -> str | None:
-    """Return why the database of a store does not answer, or None if it does. This takes two seconds at most."""
+    """Return why the database of a store does not answer; None if it answers. This takes at most two seconds."""
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             if isinstance(store, SQLStore):

@@ -46,8 +46,8 @@ class Partitions:
         open_partition: opens an existing partition by its URL; raises `NotFound` if the partition does not exist.
         make_partition: opens a partition and creates it if it is missing; None if the server creates no partitions.
         limit: the largest number of open partitions besides the root.
-        surveys: whether `watch` opens partitions that no request uses. One of several processes that serve the same
-            port is enough, because each open partition needs connections.
+        surveys: whether `watch` opens partitions that no request uses. If several processes serve the same port, only
+            one of them should do this, because each open partition needs database connections.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Partitions:
         self._limit = limit
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
         self._watched: frozenset[str] = frozenset()
-        """The partitions that had active attempts with a limit at the last survey."""
+        """The partitions that had active attempts with a time limit at the last survey."""
         self._closed: list[str] = []
-        """The partitions with active attempts that were not opened, because too many others were."""
+        """The partitions with active attempts that the last survey did not open, because too many others were open."""
         self._watches = False
         self._surveys = surveys and url is not None and open_partition is not None
 
@@ -84,20 +84,20 @@ class Partitions:
         return [(self.root_name, self.root), *ready]
 
     async def names(self) -> list[str]:
-        """Return the names of all partitions of the database, whether they are open or not, that of the root first.
+        """Return the names of all partitions of the database, open or closed. The name of the root is first.
 
         Raises:
             StoreError: the database does not answer.
         """
         if self._url is None or self._open_partition is None:
             return [name for name, _ in self.open_stores()]
-        # This module imports the driver for Postgres, which a server on SQLite does not need before.
+        # This import also loads the Postgres driver, so it is delayed until the names are needed.
         from store.db.schema.partitions import names as names_of
 
         return [self.root_name, *(name for name in await names_of(self._url) if name != self.root_name)]
 
     def opened(self, name: str) -> Store | None:
-        """Return the store of a partition if it is open. Unlike `use`, this does not make it recently used."""
+        """Return the store of a partition if it is open. Unlike `use`, this does not mark it as recently used."""
         return dict(self.open_stores()).get(name)
 
     @asynccontextmanager
@@ -161,14 +161,14 @@ class Partitions:
             await _close(self._opened.pop(idle[0]))
 
     def _idle(self) -> list[str]:
-        """Return the open partitions that no request uses, those first that should be closed first."""
+        """Return the open partitions that no request uses, in the order in which they should be closed."""
         idle = [name for name, each in self._opened.items() if not each.users and each.opening.done()]
         return sorted(idle, key=lambda name: name in self._watched)
 
     async def watch(self) -> None:
-        """End overdue attempts in all partitions on time until cancelled, also in partitions that no request uses.
+        """Until cancelled, end overdue attempts on time in all partitions, including those that no request uses.
 
-        A partition with active attempts is opened and stays open, as long as the limit of open partitions allows it.
+        A partition with active attempts is opened and stays open while the limit on open partitions allows it.
         """
         self._watches = True
         for _, store in self.open_stores():
@@ -179,7 +179,7 @@ class Partitions:
             except StoreError as error:
                 logger.warning("the partitions with active attempts could not be listed: %s", error)
             except Exception:
-                # Overdue attempts must be ended as long as the server runs, so the next survey is tried.
+                # Overdue attempts must end while the server runs, so an unexpected error must not stop the surveys.
                 logger.exception("the partitions with active attempts could not be listed")
             await asyncio.sleep(_SURVEY_SECONDS)
 
@@ -193,7 +193,7 @@ class Partitions:
             if len(self._opened) >= self._limit and all(each in self._watched for each in self._idle()):
                 closed.append(name)
                 continue
-            # Opening a partition fails, for example, if it was dropped after the survey.
+            # Opening fails, for example, if the partition was dropped after the survey.
             with suppress(StoreError):
                 async with self.use(name):
                     pass
@@ -264,7 +264,7 @@ class PartitionLayer:
         return self._within(name, root_path, scope, receive, send)
 
     async def _within(self, name: str, root_path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        # A mistyped name creates nothing, because only this request creates a partition.
+        # Only this request creates a partition, so a mistyped name in any other request creates nothing.
         makes = scope["type"] == "http" and scope["method"] == "PUT" and path_within(scope, root_path) == STORE
         try:
             async with (self._partitions.use_or_make if makes else self._partitions.use)(name) as store:

@@ -141,7 +141,7 @@ def runner(
     if metrics_port is not None:
         side = MeasuredBundle(side, metrics_port)
     url = store or db
-    # A store that is missing or unreachable, or refuses the key, is reported before any process starts.
+    # A missing store, an unreachable store or a refused key is reported before any process starts.
     run_reading(url, _nothing)
     processes = "one process" if count == 1 else f"{count} processes"
     progress_line(f"runner of {target or pipeline} on {_without_password(url)}, {processes}")

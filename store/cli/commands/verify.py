@@ -23,12 +23,12 @@ from store.models import Difference
 app = typer.Typer()
 
 _PRINTED = 10
-"""The number of differences of each check that are printed."""
+"""The maximum number of differences that are printed for each check."""
 # The checks that find damage of the log itself, which `rollbook rebuild` cannot repair.
 _OF_THE_LOG = frozenset(
     {"chain", "totals", "events", "commits", "bodies", "blobs", "dropped", "store_info", "seal", "sequences"}
 )
-# The checks of tables that are neither the log nor computed from it.
+# The checks of tables that do not belong to the log and are not computed from it.
 _BESIDE_THE_LOG = frozenset({"keys", "idempotency", "batches"})
 
 
@@ -101,7 +101,7 @@ def seal(
 
 
 def _print_differences(differences: Sequence[Difference]) -> None:
-    """Print the first differences of each check, and the number of its others."""
+    """Print the first differences of each check, and the number of its remaining differences."""
     if not differences:
         return
     of_check: dict[str, list[Difference]] = {}

@@ -39,15 +39,15 @@ STYLES: Final = {
 }
 """The style of each status on a terminal."""
 
-# The variables by which rich treats a pipe as a terminal.
+# The environment variables that make rich treat a pipe as a terminal.
 _TERMINAL_VARIABLES: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 # Ids and names are user input. Their control characters could move the cursor or break a line.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def is_terminal() -> bool:
-    """Return whether standard output is a terminal, or is to be treated as one."""
-    # rich, whose import takes longer than many commands, is asked only where its answer may be yes.
+    """Return whether standard output is a terminal or must be treated as one."""
+    # Importing rich takes longer than many commands, so rich is imported only if its answer may be true.
     return (sys.stdout.isatty() or not _TERMINAL_VARIABLES.isdisjoint(os.environ)) and console().is_terminal
 
 
@@ -55,7 +55,7 @@ def console() -> Console:
     """Return a console that prints styled text on standard output and does not wrap long lines."""
     from rich.console import Console
 
-    # With NO_COLOR, rich would leave out only the colours, and keep bold and dim text.
+    # If NO_COLOR is set, rich by itself removes only the colours and keeps bold and dim text.
     colors = None if os.environ.get("NO_COLOR") else "auto"
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, color_system=colors)
 
@@ -74,9 +74,9 @@ def line(text: str = "", style: str | None = None) -> None:
 
 
 def progress_line(text: str) -> None:
-    """Print a line about work in progress, at once and with its control characters escaped.
+    """Print a progress message immediately, with its control characters escaped.
 
-    The work goes on if the line cannot be printed, for example because the reader of the output has closed the pipe.
+    The work continues if the line cannot be printed, for example because the reader of the output has closed the pipe.
     """
     with suppress(OSError):
         print(printable(text), flush=True)

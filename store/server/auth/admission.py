@@ -26,7 +26,10 @@ CHECK_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The key of a request: `scope["rollbook.admission"]`, absent if no key was sent and none is required."""
+    """The key of a request, stored in `scope["rollbook.admission"]`.
+
+    The entry is missing if no key was sent and none is required.
+    """
 
     key: Key
 
@@ -39,10 +42,10 @@ def protocol_chosen(scope: Scope) -> str | None:
 async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return the result of a long call, which is cancelled when its key becomes invalid.
 
-    A call without a key is cancelled when keys are required.
+    A call without a key is cancelled when keys become required.
 
     Raises:
-        Unauthorized: the key was revoked or has expired, or a key is required now.
+        Unauthorized: the key was revoked or has expired, or no key was sent and keys have become required.
         Unavailable: the keys cannot be read.
     """
     admission: Admission | None = scope.get("rollbook.admission")

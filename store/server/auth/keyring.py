@@ -28,13 +28,14 @@ _MINUTE: Final = 60 * MICROSECONDS
 class KeyRing:
     """The keys of one database.
 
-    Every request needs a key from the time that `Keys.enforce` sets. Before that time, requests need no key, but a key
-    that is sent must be valid. If there is no key and no such time, keys that are sent are ignored. A change by another
-    process takes effect within five seconds. If the database does not answer, every request is refused.
+    `Keys.enforce` sets the time from which every request needs a key. Before that time, a request may have no key, but
+    a key that is sent must be valid. If the database has no keys and no such time is set, sent keys are ignored. A
+    change by another process takes effect within five seconds. If the database does not answer, every request is
+    refused.
 
     Args:
         url: the URL of any partition of the database.
-        always: whether to require a key whatever the database says.
+        always: whether to require a key regardless of the rules in the database.
         clock: the clock by which keys expire, in microseconds since the epoch.
         monotonic: the clock that measures the age of the copy, in seconds.
     """
@@ -94,7 +95,7 @@ class KeyRing:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the server uses no keys, according to a fresh copy, so that a request needs no check."""
+        """Whether a fresh copy shows that the server uses no keys. Requests then need no check."""
         return not self.is_used and self.is_fresh
 
     @property
@@ -104,18 +105,21 @@ class KeyRing:
 
     @property
     def is_used(self) -> bool:
-        """Whether there are keys, or a time from which they are required, at the last read."""
+        """Whether requests must be checked for keys.
+
+        This is true if keys are always required, or if the last read found keys or a time from which they are required.
+        """
         return self._always or bool(self._rules.keys) or self._rules.enforced_at is not None
 
     @property
     def is_required(self) -> bool:
-        """Whether every request needs a key, at the last read."""
+        """Whether every request needs a key, according to the last read."""
         enforced_at = self._rules.enforced_at
         return self._always or (enforced_at is not None and enforced_at <= self._clock())
 
     @property
     def required_from(self) -> int | None:
-        """The future time in microseconds from which every request needs a key; None if no such time is set."""
+        """The future time, in microseconds, from which every request needs a key; None if no such time is set."""
         return None if self.is_required else self._rules.enforced_at
 
     async def refresh(self) -> None:

@@ -152,7 +152,7 @@ class FastPath:
         except StoreError:
             return False
         if admitted is None:
-            # The application warns clients without a key before keys are required.
+            # Before keys become required, only the application adds the warning to responses to requests without a key.
             return ring.required_from is None
         scope["rollbook.admission"] = admitted
         return True

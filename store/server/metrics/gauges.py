@@ -19,11 +19,11 @@ from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
 _UNUSED_FRESH_SECONDS: Final = 60.0
-"""As `_FRESH_SECONDS`, for a partition that no request uses: it may have to be opened to be counted."""
+"""How long the values of a partition that is not open stay fresh. Measuring such a partition requires opening it."""
 _OPENED_AT_ONCE: Final = 8
-"""The largest number of partitions that one scrape opens."""
+"""The maximum number of partitions that one scrape opens."""
 _SCRAPE_SECONDS: Final = 5.0
-"""The time after which a scrape counts no further partitions, and after which one that does not answer is given up."""
+"""The time after which a scrape measures no further partition. It is also the time limit for each partition."""
 # Counting scans tables. Its result is cached so long that counting takes at most this share of the time.
 _COUNTING_SHARE: Final = 0.02
 
@@ -33,25 +33,31 @@ class _Database:
     """The metrics of one partition's database."""
 
     counts: Counts | None
-    """None if the store is not on a database of this package."""
+    """None if the store is not an `SQLStore`."""
     size_bytes: int
 
 
 class Measured:
-    """Metrics of the databases of all partitions, cached for a moment. All worker processes report the same values."""
+    """Metrics of the databases of all partitions, cached for a short time.
+
+    All worker processes report the same values.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, _Database | None]] = {}
-        """The latest result by partition, None if the database did not answer, and the time until which it is fresh."""
+        """For each partition, the time until which its latest result is fresh, and that result.
+
+        The result is None if the database did not answer.
+        """
         self._names: tuple[float, list[str]] = (0.0, [])
         self.heads: dict[str, int] = {}
         """The last position of each partition's log at the time of the latest count."""
 
     async def families(self, partitions: Partitions) -> list[Family]:
-        """Return the metrics of all partitions, whether they are open or not.
+        """Return the metrics of all partitions, open or closed.
 
         A partition that does not answer has only `rollbook_partition_up` 0. One call opens a limited number of
-        partitions and takes a limited time; a partition that was not reached keeps its last values.
+        partitions and takes a limited time. A partition that is not measured in this call keeps its previous values.
         """
         families = _DatabaseFamilies()
         names = await self._names_of(partitions)
@@ -140,7 +146,7 @@ class _DatabaseFamilies:
         ]
 
     def set(self, partition: str, found: _Database | None) -> None:
-        """Set the values of a partition; None if its database does not answer."""
+        """Set the values of a partition. `found` is None if its database does not answer."""
         self._up.set(int(found is not None), partition=partition)
         if found is None or found.counts is None:
             return

@@ -1,4 +1,4 @@
-"""The resources that a process uses, as metrics. They need no database."""
+"""Metrics of the resources that a process uses. Measuring them needs no database."""
 
 from __future__ import annotations
 

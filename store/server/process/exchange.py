@@ -22,9 +22,9 @@ _SINGULAR: Final = frozenset({b"content-length", b"x-request-id"})
 MOST_LINES: Final = 256
 
 DRAINED_BYTES: Final = 128 * 1024 * 1024
-"""The largest part of an unread request body that is read and discarded before the connection is closed."""
+"""The maximum number of bytes of an unread request body that are discarded before the connection is closed."""
 DRAIN_SECONDS: Final = 10.0
-"""The time limit for reading and discarding it."""
+"""The time limit for reading and discarding the unread body."""
 
 
 class _Lines(dict[Header, bytes]):
@@ -51,7 +51,7 @@ class Exchange(RequestResponseCycle):
 
     Responses in several parts or of unknown length are sent by the base class.
 
-    If the connection is to be closed while the client still sends a body that the application has not read, the rest of
+    If the connection must be closed while the client still sends a body that the application has not read, the rest of
     the body is read and discarded first. Otherwise the kernel would reset the connection, and most clients would report
     the reset instead of the response.
     """
@@ -85,7 +85,7 @@ class Exchange(RequestResponseCycle):
 
     @property
     def _closes_early(self) -> bool:
-        """Whether the connection will be closed although the body of the request has not arrived completely."""
+        """Whether the connection will be closed before the body of the request has arrived completely."""
         return self.more_body and not self.keep_alive and not self.disconnected
 
     async def _drain(self) -> None:

@@ -1,4 +1,4 @@
-"""One client's WebSocket. The application may send a large text in fragments."""
+"""The WebSocket connection of one client. The application may send a large text message in fragments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         await super().run_asgi()
 
     async def send(self, message: Any) -> None:
-        """Handle an ASGI message."""
+        """Handle an ASGI message from the application."""
         if message["type"] not in {FRAGMENT, DRAIN}:
             await super().send(message)
             return

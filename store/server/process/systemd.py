@@ -1,4 +1,4 @@
-"""The two protocols of systemd that a service uses: inherited sockets, and the message that the service is ready.
+"""Two systemd protocols for services: socket activation and readiness notification.
 
 Sources: the manual pages sd_listen_fds(3) and sd_notify(3).
 """
@@ -23,7 +23,7 @@ def inherited_listener() -> socket.socket | None:
     """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
-    # Child processes must not take the socket for theirs.
+    # The variables are removed, so that child processes do not treat the socket as their own.
     count = os.environ.pop("LISTEN_FDS", "")
     for name in ("LISTEN_PID", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
@@ -41,7 +41,7 @@ def inherited_listener() -> socket.socket | None:
 
 
 def notify_ready() -> None:
-    """Tell systemd that the service is ready. Without systemd, or if it does not listen, nothing happens."""
+    """Notify systemd that the service is ready. Do nothing if systemd is absent or does not listen."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -30,8 +30,8 @@ from store.wire.errors import error_body
 
 logger = logging.getLogger("store.server.streams")
 
-# The most events that wait to be written, besides the page that the store has read, and the size at which no more are
-# added.
+# The limits on the number and the size in bytes of queued events. The queue does not include the page that the store
+# has read.
 _QUEUED: Final = 64
 _QUEUED_BYTES: Final = 256 * 1024
 _TOGETHER_BYTES: Final = 64 * 1024
@@ -76,7 +76,7 @@ class Wanted:
 
 
 class _Queue(asyncio.Queue["Fact | Exception | None"]):
-    """The events that wait to be written to one reader, limited by their number and by their size."""
+    """A queue of the events for one reader, limited by their number and their total size."""
 
     def __init__(self) -> None:
         super().__init__(_QUEUED)
@@ -139,7 +139,7 @@ class Feeding(ABC):
         """Write frames until the stream ends. The stream ends with an error, unless no more events can follow.
 
         Raises:
-            StoreError: the store ended the stream, or `write` did.
+            StoreError: the store or `write` ended the stream.
         """
         await _written(write, self._opening())
         queue = _Queue()

@@ -1,8 +1,8 @@
 """One reader of a log for all its streams. At the end of the log, two hundred streams cost the database as much as one.
 
-A stream first reads the earlier events from pages of the log, which streams at the same place share. When it has
-reached the events that the hub has read, it reads the following events from the hub's memory, which contains some
-hundreds of events. A stream that falls behind reads pages of the log again.
+A stream first reads earlier events from pages of the log. Streams at the same cursor share a page. When a stream has
+reached the events that the hub has read, it reads the following events from the hub's memory, which contains a few
+hundred events. A stream that falls behind reads pages of the log again.
 """
 
 from __future__ import annotations

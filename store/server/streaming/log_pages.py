@@ -1,4 +1,4 @@
-"""Pages of the past of a log, which are read and encoded once for all readers at the same place."""
+"""Pages of earlier events of a log. A page is read and encoded once for all readers at the same cursor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from store.server.streaming.output import PIECE_BYTES
 from store.sql.store import SQLStore
 
 _FIRST: Final = 32
-"""The number of events that are read at a reader's first place, where their size is not known."""
+"""The number of events to read for a reader's first page, when the size of the events is not known yet."""
 _PAGE_BYTES: Final = 1024 * 1024
-"""The size of a page, unless its first event is larger."""
+"""The maximum size of a page. A larger event forms a page of its own."""
 _KEPT: Final = 8
-"""The number of pages that are kept for readers that come to the same place later."""
+"""The maximum number of pages that are cached for readers that reach the same cursor later."""
 _KEPT_BYTES: Final = 8 * 1024 * 1024
 _HELD_BYTES: Final = 64 * 1024 * 1024
-"""The size of all pages that readers hold. Beyond this size a reader waits before it reads another page."""
+"""The limit on the total size of the pages that readers use. At this limit, a reader waits before it reads a page."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,11 +37,11 @@ class PastPage:
     size: int
     """The size of the encoded events in bytes."""
     fitting: int
-    """The number of events to read at the next place."""
+    """The number of events to read for the next page."""
 
 
 class LogPages:
-    """The pages of one log that its readers share.
+    """A cache of the pages of one log, shared by its readers.
 
     Args:
         store: the store of the log.
@@ -55,10 +55,12 @@ class LogPages:
         self._released = asyncio.Event()
 
     async def after(self, wanted: Wanted, since: int) -> AsyncGenerator[Fact]:
-        """Yield the events that a reader wants, until the end of the log, which is at least the position `since`.
+        """Yield the events that a reader wants, until the end of the log.
+
+        All matching events up to the position `since` are included.
 
         Raises:
-            StoreError: the log cannot be read, or does not contain the reader's place.
+            StoreError: the log cannot be read, or does not contain the reader's cursor.
         """
         limit = _FIRST
         while True:
@@ -86,7 +88,7 @@ class LogPages:
             except Exception:
                 self._forget(key, reading)
                 raise
-            # A page that was read at the end of the log lacks the events that were recorded since.
+            # A cached page from the end of the log lacks the events that were recorded after it was read.
             if is_own or not page.is_last or tails.parse(page.place).position >= since:
                 return page
             self._forget(key, reading)
@@ -102,14 +104,14 @@ class LogPages:
             facts.append(fact)
             size += len(fact.frame.text)
             if len(fact.frame.text) > PIECE_BYTES:
-                # Encoding the next event may take as long, so other calls are served first.
+                # Encoding a large event takes long, so other calls are served before the next event is encoded.
                 await asyncio.sleep(0)
         fitting = max(1, min(tails.EVENTS_AT_ONCE, 4 * limit, limit * _PAGE_BYTES // (size + 1)))
         return PastPage(tuple(facts), str(found.place), found.is_last, size, fitting)
 
     @contextmanager
     def _held(self, page: PastPage) -> Generator[None]:
-        """Count a page while a reader holds it, once for all readers."""
+        """Count the size of a page while readers use it. A page with several readers is counted once."""
         if not self._holders[page]:
             self._held_bytes += page.size
         self._holders[page] += 1
@@ -124,7 +126,7 @@ class LogPages:
                 released.set()
 
     def _limit(self, read: asyncio.Task[PastPage]) -> None:
-        # The reader that waited for the page may have disconnected, so an error is marked as retrieved.
+        # If the reader has disconnected, nothing else retrieves the error, and asyncio would log it.
         if not read.cancelled():
             read.exception()
         done = [(key, each) for key, each in self._pages.items() if each.done()]
@@ -143,6 +145,6 @@ class LogPages:
             del self._pages[key]
 
     def close(self) -> None:
-        """Cancel the reads."""
+        """Cancel all reads in progress."""
         for reading in self._pages.values():
             reading.cancel()

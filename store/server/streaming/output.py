@@ -1,7 +1,7 @@
 """The connections to the readers of streams. A large frame is written in pieces, as fast as its reader reads.
 
-Between two pieces the event loop serves other calls, and the memory of a connection holds about one piece. So followers
-of a log with large events delay other calls little, and a slow reader holds little memory.
+Between two pieces, the event loop serves other calls. A connection buffers about one piece. Streams with large events
+therefore delay other calls only briefly, and a slow reader uses little memory.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from store.server.streaming.feed import Frame
 
 PIECE_BYTES: Final = 64 * 1024
 _WHOLE_BYTES: Final = 2 * PIECE_BYTES
-"""Frames up to this size together are written at once."""
+"""Frames whose total size is at most this are written at once."""
 
 FRAGMENTS: Final = "rollbook.websocket.fragments"
-"""The ASGI extension of a server that accepts the next two messages on a WebSocket."""
+"""The ASGI extension of a server whose WebSockets accept the messages `FRAGMENT` and `DRAIN`."""
 FRAGMENT: Final = "rollbook.websocket.fragment"
-"""The message that sends `bytes` as a fragment of a text; `is_first` and `is_last` tell its place."""
+"""The message that sends `bytes` as a fragment of a text. `is_first` and `is_last` mark its first and last fragment."""
 DRAIN: Final = "rollbook.websocket.drain"
-"""The message that sends nothing, and takes effect when more can be sent."""
+"""The message that sends no data. Its `send` call returns when the connection can accept more data."""
 
 
 class SlowReader(Unavailable):
@@ -36,13 +36,13 @@ class SlowReader(Unavailable):
 
 
 class Turns:
-    """Turns of the connections of one server. There is one turn in each iteration of the event loop."""
+    """The order in which a server's connections write. One connection writes in each iteration of the event loop."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def take(self) -> None:
-        """Wait for the turn of the caller, in the order of the calls."""
+        """Wait until the caller may write. Callers are served in the order of their calls."""
         async with self._lock:
             await asyncio.sleep(0)
 
@@ -53,12 +53,12 @@ class Output(ABC):
     Args:
         send: the ASGI channel of the response.
         write_seconds: the time after which a reader that reads nothing is disconnected.
-        turns: the turns of all connections, which write their pieces in turn.
+        turns: the order in which all connections write their pieces.
     """
 
     def __init__(self, send: Send, write_seconds: float, turns: Turns) -> None:
         self.is_within_frame = False
-        """Whether the connection has sent a part of a frame. No other frame may be sent then."""
+        """Whether the connection has sent only a part of a frame. No other frame may be sent in that state."""
         self._send = send
         self._write_seconds = write_seconds
         self._turns = turns
@@ -69,12 +69,12 @@ class Output(ABC):
 
     @abstractmethod
     def _pieces(self, frames: list[Frame]) -> Iterator[tuple[Message, bool]]:
-        """Yield the messages of large frames, and whether a frame continues after the message."""
+        """Yield the messages of frames in pieces, each with whether its frame continues in the next message."""
 
     @property
     @abstractmethod
     def _drain(self) -> Message | None:
-        """The message that sends nothing and takes effect when more can be sent; None if the server has none."""
+        """The message that waits until the connection can accept more data; None if the server does not support it."""
 
     async def write(self, frames: list[Frame]) -> None:
         """Write frames.
@@ -87,7 +87,7 @@ class Output(ABC):
                 await self._sent(message)
             return
         for message, continues in self._pieces(frames):
-            # A connection whose reader is slow waits here and not in its turn.
+            # A connection with a slow reader waits before its turn, so that it does not delay other connections.
             if self._drain is not None:
                 await self._sent(self._drain)
             await self._turns.take()
@@ -142,8 +142,10 @@ class SocketOutput(Output):
     """A WebSocket. The pieces of a large frame are the fragments of one message.
 
     Args:
+        send: the ASGI channel of the WebSocket.
+        write_seconds: as in `Output`.
+        turns: as in `Output`.
         has_fragments: whether the server can send fragments. If not, each frame is sent whole.
-        how: the other arguments of `Output`.
     """
 
     def __init__(self, send: Send, write_seconds: float, turns: Turns, *, has_fragments: bool) -> None:

@@ -1,4 +1,4 @@
-"""The limits of the number of open streams."""
+"""Limits on the number of open streams."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class StreamSlots:
     """The slots of the streams of one process.
 
     Args:
-        total: the largest number of open streams.
-        per_key: the largest number of open streams of one API key. It has no effect while no keys are required.
+        total: the maximum number of open streams.
+        per_key: the maximum number of open streams of one API key. It does not limit requests without a key.
     """
 
     def __init__(self, total: int = MAX_STREAMS, per_key: int = MAX_STREAMS_PER_KEY) -> None:
@@ -35,10 +35,10 @@ class StreamSlots:
         """Occupy a slot until the block ends.
 
         Args:
-            key_id: the id of the API key of the request; None if no key is required.
+            key_id: the id of the API key of the request; None if the request has no key.
 
         Raises:
-            Unavailable: all slots, or those of the key, are occupied.
+            Unavailable: all slots, or all slots of this key, are occupied.
         """
         self._check(key_id)
         self._open += 1

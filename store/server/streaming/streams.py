@@ -59,7 +59,7 @@ class StreamLayer:
     Args:
         app: the next layer.
         parked: the waiting calls, which include the streams.
-        slots: the limits of the number of streams; None for `StreamSlots()`.
+        slots: the limits on the number of open streams; None for `StreamSlots()`.
         heartbeat_seconds: the longest time without a frame.
         write_seconds: the time after which a reader that reads nothing is disconnected.
         origins: origins whose pages may open a WebSocket, besides the server's own; `*` for all.
