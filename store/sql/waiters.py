@@ -152,7 +152,7 @@ class WaitingCalls:
                     self._watching = None
 
     def watch(self) -> None:
-        """Continue to sweep also while no call waits."""
+        """Start sweeps that continue even while no call waits."""
         if not self._closed:
             self._always_watches = True
             self._begin_to_watch()
