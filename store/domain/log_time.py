@@ -65,7 +65,7 @@ class Sweeping:
 class LogTime:
     """The relation between the timestamps of the log and the heard time of one process.
 
-    The object must be used in one thread.
+    Only one thread may use an object of this class.
 
     Args:
         elapsed: the elapsed time when the store was opened.

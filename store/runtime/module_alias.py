@@ -15,7 +15,7 @@ from typing import cast
 def provide_alias(alias: str, package: str) -> None:
     """Make `alias` a second name of a package and of all its modules. A module is imported when it is first used.
 
-    The package `alias` calls this function in its `__init__`, with its own name.
+    The package `alias` calls this function in its `__init__`, and passes its own name as `alias`.
     """
     sys.meta_path.insert(0, _AliasFinder(alias, package))
     sys.modules[alias] = import_module(package)

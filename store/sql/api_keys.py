@@ -67,7 +67,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeyRules:
-    """The keys, and the rule whether a key is required, which a server needs to check its clients."""
+    """The data that a server needs to check the keys of its clients."""
 
     keys: Mapping[str, Key]
     """The keys that were not revoked, by id; some may have expired."""

@@ -145,9 +145,9 @@ async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Call
 async def _without_type_faults(
     dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls, report: VerifyReport | None
 ) -> VerifyReport:
-    """Verify the rows whose values have the types of their columns, and report the other rows.
+    """Report the rows that have a value of the wrong type, and verify the other rows.
 
-    If there are no other rows, return the given report, unless it is None.
+    If no row has such a value, return the given report, unless it is None.
     """
     async with dialect.read(snapshot=True) as session:
         faults = await dialect.hide_type_faults(session)

@@ -23,7 +23,7 @@ class OpenFile:
         """The path by which the file was opened. It may be a symbolic link."""
         self.opened: tuple[int, int] | None = None
         """Device and inode of the file; None before the first call of `remember`."""
-        # SQLite resolves symbolic links, and creates its log beside the file itself.
+        # SQLite resolves symbolic links, and creates its log next to the actual file.
         self.log = f"{os.path.realpath(path)}-wal"
         """The path of the write-ahead log, which contains the latest commits."""
         self.opened_log: tuple[int, int] | None = None
