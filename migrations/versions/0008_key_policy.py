@@ -1,7 +1,7 @@
 """Add the time from which servers of this database require API keys.
 
-Until this revision, a server required keys as soon as the database had a key. Databases with a key keep that rule: the
-new row states that keys are required since 1970.
+Before this revision, a server required keys as soon as the database had a key. A database with an unrevoked key still
+requires keys after the upgrade: the new row contains the time 0, so keys are required since 1970.
 """
 
 import sqlalchemy as sa
@@ -10,7 +10,7 @@ from alembic import op
 revision = "0008"
 down_revision = "0007"
 
-# This query finds the database roles that may use the existing tables, because they need access to the new table too.
+# This query finds the database roles that may update the table `keys`, because they need access to the new table too.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'keys' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
@@ -18,7 +18,7 @@ _USERS = sa.text(
 
 
 def upgrade() -> None:
-    """Add the table, and require keys where a key exists. On Postgres, grant access as for the table of keys."""
+    """Add the table, and require keys if an unrevoked key exists. On Postgres, grant access to the users of `keys`."""
     op.create_table(
         "key_policy",
         sa.Column("one", sa.BigInteger(), autoincrement=False, nullable=False),
@@ -41,5 +41,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove the table. The older version requires keys as soon as the database has one."""
+    """Remove the table. The older version requires keys as soon as the database has a key."""
     op.drop_table("key_policy")

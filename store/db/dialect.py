@@ -100,7 +100,7 @@ class Tail:
 
 
 class Guard(NamedTuple):
-    """A trigger, a set of columns that must be unique, or an index."""
+    """A trigger, a rewrite rule, a set of columns that must be unique, or an index."""
 
     kind: str
     """`trigger`, `unique` or `index`. Postgres also has `rule`: a rule that rewrites statements."""
@@ -108,7 +108,7 @@ class Guard(NamedTuple):
     name: str
     """The name of the trigger or rule, or the columns, comma-separated."""
     definition: str
-    """The text of the trigger; otherwise empty."""
+    """The SQL text of the trigger or rule; empty for other kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +126,22 @@ class TypeFault(NamedTuple):
 
     table: Table
     key: str
-    """The primary key of the row. Several columns are joined by a slash."""
+    """The primary key of the row. The values of several columns are joined by slashes."""
     column: str
     expected: str
-    """The expected type, with an article."""
+    """The expected type with its article, for example `an integer`."""
     found: str
-    """The type and the first bytes of the value."""
+    """The actual type and the first bytes of the value."""
 
 
 @dataclass(slots=True)
 class TypeFaults:
-    """The values of a database whose types are not the types of their columns."""
+    """The values of a database whose type is not the type of their column."""
 
     first: list[TypeFault] = field(default_factory=list[TypeFault])
     """The first such values, at most `SHOWN`."""
     counts: Counter[str] = field(default_factory=Counter[str])
-    """The numbers of all such values by table."""
+    """The number of all such values in each table, by table name."""
 
     SHOWN: ClassVar[int] = 20
 
@@ -250,7 +250,7 @@ class Dialect(ABC):
         self.url = url
         self.clock = clock
         self.elapsed = elapsed_of(clock)
-        """Function that returns the elapsed time of this process in nanoseconds."""
+        """Function that returns the elapsed time in nanoseconds, normally that of the monotonic clock."""
         self.read_only = read_only
 
     def sql(self, statement: ClauseElement) -> Sql:
@@ -311,7 +311,7 @@ class Dialect(ABC):
         """Return the condition that a text column contains the given text. Upper and lower case are different."""
 
     def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
-        """Return an expression for a number in the JSON object that a text column contains; null without the key."""
+        """Return an expression for a number in the JSON object in a text column; null if the object lacks the key."""
         return func.json_extract(column, f"$.{key}")
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
@@ -343,24 +343,24 @@ class Dialect(ABC):
         return None
 
     async def has_type_faults(self, session: ReadSession, tables: Sequence[Table], *, texts: bool) -> bool:
-        """Return whether some tables contain a value that `hide_type_faults` would report.
+        """Return whether one of the tables contains a value that `hide_type_faults` would report.
 
-        Texts that are not UTF-8 are searched only with `texts`, because this takes longer.
+        Texts that are not UTF-8 count only if `texts` is true, because a search for them takes longer.
         """
         del session, tables, texts
         return False
 
     async def hide_type_faults(self, session: ReadSession) -> TypeFaults:
-        """Return all values whose types are not the types of their columns, and hide their rows from the session.
+        """Return all values whose type is not the type of their column, and hide their rows from the session.
 
-        The session must read a snapshot, and the rows are hidden until the snapshot ends. A database that refuses such
-        values has none.
+        The session must read a snapshot. The rows are hidden until the snapshot ends. The default is for databases that
+        reject such values.
         """
         del session
         return TypeFaults()
 
     async def delete_type_faults(self, session: WriteSession, tables: Sequence[Table]) -> dict[str, int]:
-        """Delete the rows with such values from some tables; return the numbers of deleted rows by table.
+        """Delete the rows that `hide_type_faults` would hide; return the number of deleted rows by table name.
 
         The session must have begun a transaction.
         """
@@ -388,10 +388,10 @@ class Dialect(ABC):
         return None
 
     async def watched_partitions(self) -> list[str]:
-        """Return the names of the partitions of this database that have active attempts with a limit.
+        """Return the names of the partitions of this database that have active attempts with a time limit.
 
-        This needs no open partition besides this one, and is cheap enough to be called every few seconds. The default
-        is for databases without partitions.
+        The other partitions need not be open. The call is cheap enough to be made every few seconds. The default is for
+        databases without partitions.
         """
         return []
 

@@ -92,7 +92,7 @@ class LoadRequest:
     thread_checkpoints: set[str] = field(default_factory=set[str])
     thread_tasks: set[str] = field(default_factory=set[str])
     due: int = 0
-    """The maximum number of rollouts to load whose time limits have to be checked now."""
+    """The maximum number of rollouts to load because their time limits must be checked now."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -257,9 +257,9 @@ class AmendRollout(Command):
 
 @dataclass(slots=True, kw_only=True)
 class LimitSilence(Command):
-    """Limit the silence of an attempt whose rollout has no limits, so that the watchdog ends the attempt.
+    """Set `unresponsive_seconds` of a rollout without time limits, so that the watchdog ends its silent attempt.
 
-    If the rollout has no retries either, it gets retries of attempts that are unresponsive.
+    If the rollout has no retry condition either, its unresponsive attempts are retried.
     """
 
     rollout_id: str

@@ -314,7 +314,7 @@ def _amend_rollout(command: AmendRollout, working_set: WorkingSet) -> RolloutVie
 
 
 def _limit_silence(command: LimitSilence, working_set: WorkingSet) -> bool:
-    """Return whether the rollout got limits. It keeps limits and retries that it has."""
+    """Set a time limit if the rollout has none, and return whether it was set. A retry condition does not change."""
     state = working_set.rollouts.get(command.rollout_id)
     if state is None or state.status not in ACTIVE or state.latest is None:
         return False
@@ -541,8 +541,8 @@ def _sweep(command: Sweep, working_set: WorkingSet) -> int:
             if log_time is None or at is None or at >= horizon:
                 working_set.rewatch[rollout_id] = True
             elif (left := retry.time_left(state, working_set.stamp, log_time)) is not None:
-                # The time of the check has come, but only by the timestamps. It stays, because another process may
-                # have heard nothing of the attempt for longer.
+                # The check is due by the timestamps, but this process does not find the attempt overdue. The time of
+                # the check does not change, because another process may have waited longer for a sign of life.
                 postponed.append(left)
             continue
         if given_up:

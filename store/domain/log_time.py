@@ -1,11 +1,12 @@
-"""The time for which a process has heard nothing of an attempt, as the watchdog needs it.
+"""The time for which a process has received no sign of life from an attempt. The watchdog uses this time.
 
-The timestamps of the log come from wall clocks, which may jump or be wrong. A process may also be suspended or lose the
-database. So the watchdog does not compare timestamps with a wall clock. Each process notes how far the log had come at
-which of its own elapsed times. From this it computes how long ago an event was recorded.
+The timestamps of the log come from wall clocks, which may jump or be wrong. A process may also be suspended or lose its
+connection to the database. The watchdog therefore does not compare timestamps with a wall clock. Each process records
+pairs of a log timestamp and the elapsed time at which it observed this timestamp. From these pairs, it computes how
+long ago an event was recorded.
 
-Heard time is the time for which this process was able to hear signs of life since it opened the store. It does not
-pass while the process is suspended or the database is unavailable. Such a time is a pause. All times are in
+Heard time is the time since this process opened the store during which it was able to receive signs of life. It stops
+while the process is suspended or the database is unavailable. Such an interval is called a pause. All times are in
 microseconds, except the elapsed time, which the caller passes in nanoseconds of a monotonic clock.
 """
 
@@ -14,31 +15,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _FOREVER = 2**62
-# Observations that are further apart do not show when the events between them were recorded.
+# Observations that are further apart than this do not show when the events between them were recorded.
 _NEAR = 1_000_000
-# The largest deviation of timestamps from the heard time that is ignored.
+# A deviation of timestamps from the heard time is ignored if it is not larger than this.
 _TOLERANCE = 250_000
 _MAX_STRETCHES = 4096
 _MAX_SIGNS = 20_000
 _MAX_PAUSES = 64
-# A pause shorter than this part of a limit does not begin the silence again. Otherwise a process with many short pauses
-# would never find a silent attempt.
+# A pause that is shorter than the limit divided by this number does not restart the measurement of silence. Otherwise,
+# a process with many short pauses would never find a silent attempt.
 _SHORT_PAUSES = 4
 
 
 Beats = Mapping[str, tuple[int, int]]
-"""For each attempt, the timestamp and the time of its heartbeat in a batch."""
+"""The timestamp and the time of the heartbeat of each attempt in a batch, by attempt id."""
 Commit = tuple[int, int, int, int, int, Beats]
 """A commit of this process.
 
-The values are the elapsed time when the batch began, and when it was committed; the time of the wall clock when it
-began; the greatest timestamp of the log before and after it; and its heartbeats.
+The values are the elapsed times at which the batch began and was committed, the wall-clock time at which it began, the
+greatest timestamps of the log before and after it, and its heartbeats.
 """
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """Observations that are close to each other. The timestamps advanced between them as the heard time did."""
+    """A series of observations that are close together. Between them, timestamps and heard time advanced equally."""
 
     first_stamp: int
     first_heard: int
@@ -48,14 +49,14 @@ class _Stretch:
 
 @dataclass(slots=True)
 class Sweeping:
-    """What the last sweep found, which determines when to sweep again."""
+    """The result of the last sweep, which determines the time of the next one."""
 
     stamp: int = -_FOREVER
-    """The rollouts were examined whose time of a check is before this timestamp."""
+    """The sweep examined the rollouts whose next check is before this timestamp."""
     until: int | None = None
-    """The earliest heard time at which an attempt that was examined exceeds a limit; None if there is no such attempt.
+    """The earliest heard time at which a postponed attempt exceeds a limit; None if no attempt was postponed.
 
-    These attempts exceed a limit according to the timestamps, but not according to the heard time.
+    An attempt is postponed if it exceeds a limit according to the timestamps, but not according to the heard time.
     """
     examined: int = 0
     """The number of rollouts that were examined."""
@@ -64,21 +65,21 @@ class Sweeping:
 class LogTime:
     """The relation between the timestamps of the log and the heard time of one process.
 
-    The object must be used in one thread.
+    Only one thread may use an object of this class.
 
     Args:
         elapsed: the elapsed time when the store was opened.
-        longest_step: the process was suspended if the elapsed time advances by more than this at once; None if the
-            elapsed time does not show this.
+        longest_step: the largest step of the elapsed time that does not count as a suspension of the process; None if
+            no step counts as a suspension.
     """
 
     def __init__(self, elapsed: int, longest_step: int | None = None) -> None:
         self.committed: list[Commit] = []
-        """The commits of this process that were not observed yet. The next call of a method observes them."""
+        """The commits of this process that `advance` has not processed yet."""
         self.heard = 0
         """The heard time at the last advance."""
         self.is_lost = False
-        """Whether the database is unavailable. Until it is available again, no attempt is overdue."""
+        """Whether the database is unavailable. No attempt counts as overdue until it is available again."""
         self.sweeping = Sweeping()
         self._elapsed = elapsed // 1_000
         self._longest_step = longest_step
@@ -87,13 +88,13 @@ class LogTime:
         """The greatest timestamp of the log at the last observation."""
         self._opened_stamp = 0
         self._pauses: list[tuple[int, int]] = [(0, _FOREVER)]
-        """The pauses: the heard time, which does not pass during a pause, and the length."""
+        """The heard time and the length of each pause. The heard time does not change during a pause."""
         self._available = (self._elapsed, 0)
         """The elapsed time and the heard time when the database was last available."""
         self._lead = -_FOREVER
         """The largest difference between a timestamp and the heard time at which it was recorded."""
         self._signs: dict[str, tuple[int, int, int]] = {}
-        """For each attempt, the timestamp and the time of the last heartbeat, and the heard time of its observation."""
+        """By attempt id: timestamp and time of the last heartbeat, and the heard time at which it was observed."""
         self._offsets: tuple[int, int] | None = None
         """The smallest and the largest difference between the wall clock and the elapsed time."""
         self._doubt = 0
@@ -104,7 +105,7 @@ class LogTime:
     # -- observations --------------------------------------------------------------------------------------------------
 
     def advance(self, elapsed: int) -> None:
-        """Observe the commits of this process, and set the elapsed time.
+        """Process the new commits of this process, and set the elapsed time.
 
         The heard time advances too, unless the process was suspended or the database is unavailable.
         """
@@ -117,12 +118,12 @@ class LogTime:
         self._pass_until(elapsed // 1_000)
 
     def open(self, elapsed: int, last_stamp: int, last_written: int) -> None:
-        """Observe the log when the store was opened.
+        """Record the state of the log when the store is opened.
 
         Args:
             elapsed: the elapsed time.
             last_stamp: the greatest timestamp of the log.
-            last_written: the last time at which another process is known to have been at work.
+            last_written: the time of the last known commit without an event; 0 if there is none.
         """
         self.advance(elapsed)
         self._last_stamp = last_stamp
@@ -130,20 +131,20 @@ class LogTime:
         self._observe(self._opened_stamp, self.heard)
 
     def begin(self, elapsed: int, last_stamp: int, now: int) -> None:
-        """Observe the log at the beginning of a batch, while no other process can write.
+        """Record the state of the log at the beginning of a batch, while no other process can write.
 
         Args:
             elapsed: the elapsed time.
             last_stamp: the greatest timestamp of the log.
-            now: the time of the wall clock that the timestamps come from.
+            now: the time of the wall clock from which the timestamps come.
         """
         self.advance(elapsed)
         self._begin(elapsed // 1_000, last_stamp, now)
 
     def available(self, elapsed: int, last_stamp: int) -> None:
-        """Note that the database was read, and the greatest timestamp of the log.
+        """Record that the database was read, and the greatest timestamp of the log.
 
-        Only a commit ends a loss of the database.
+        If the database counts as unavailable, only a commit changes this.
         """
         self.advance(elapsed)
         if not self.is_lost:
@@ -151,14 +152,14 @@ class LogTime:
         self._observe(last_stamp, self.heard)
 
     def lose(self, elapsed: int) -> None:
-        """Note that the database is unavailable. It may be so since it was last known to be available."""
+        """Record that the database is unavailable. The pause begins when it was last known to be available."""
         self.advance(elapsed)
         if not self.is_lost:
             self.is_lost = True
             self.heard = self._available[1]
 
     def reach(self, stamp: int) -> None:
-        """Note that a process has written under a timestamp, so that times of a check may be this much later."""
+        """Record a timestamp with which a process has written, so that `horizon` covers checks that depend on it."""
         self._lead = max(self._lead, stamp - self.heard)
 
     def _pass_until(self, elapsed: int) -> None:
@@ -175,7 +176,7 @@ class LogTime:
 
     def _begin(self, elapsed: int, last_stamp: int, now: int) -> None:
         if last_stamp < self._last_stamp:
-            # The log is another one, for example that of a restored copy.
+            # The log was replaced, for example by a restored backup.
             self._stretches.clear()
             self._signs.clear()
             self._lead = -_FOREVER
@@ -218,9 +219,9 @@ class LogTime:
         self._lead = max(self._lead, stamp - heard)
 
     def _heard_in_batch(self, stamp: int) -> int:
-        """Return the heard time that belongs to a timestamp of the current batch.
+        """Return the heard time that corresponds to a timestamp of the current batch.
 
-        Timestamps of commands that follow each other closely are ahead of the clock by some microseconds.
+        If commands follow each other closely, their timestamps are a few microseconds ahead of the clock.
         """
         heard, now = self._began
         return heard + stamp - now if 0 < stamp - now <= _TOLERANCE else heard
@@ -236,21 +237,21 @@ class LogTime:
     def _pause(self, length: int) -> None:
         self._pauses.append((self.heard, length))
         if len(self._pauses) > _MAX_PAUSES:
-            # The shorter one of the two oldest pauses is removed, so the longest pauses are kept.
+            # The shorter of the two oldest pauses is removed, because long pauses matter for more limits.
             del self._pauses[0 if self._pauses[0][1] <= self._pauses[1][1] else 1]
 
     # -- computed times ------------------------------------------------------------------------------------------------
 
     @property
     def horizon(self) -> int:
-        """The timestamp before which the time of a check of every overdue attempt is."""
+        """A timestamp that is later than the next check of every overdue attempt."""
         return self.heard + self._lead + _TOLERANCE
 
     def since(self, stamp: int) -> int:
         """Return the heard time since an event with this timestamp was recorded.
 
-        If it is not known exactly, this is the shortest possible time. Before the first observation, time passed as the
-        timestamps show.
+        If this time is not known exactly, return the shortest possible time. Before the first observation, differences
+        of timestamps count as heard time.
         """
         return self.heard - self._heard_of(stamp)
 
@@ -262,7 +263,7 @@ class LogTime:
             stamp: the timestamp at which the last sign of life was recorded.
             sign: the time of this sign of life, which its sender may have chosen.
             started: the timestamp of the start of the attempt.
-            limit: the limit to which the caller compares the result. If a pause was long compared to this limit, the
+            limit: the limit with which the caller compares the result. If a pause was long relative to this limit, the
                 silence begins after the pause.
         """
         heard = self._heard_of_sign(attempt_id, stamp, sign)
@@ -292,6 +293,7 @@ class LogTime:
             return noted[2]
         if stamp <= self._stretches[-1].last_stamp:
             return self._heard_of(stamp)
-        # Another process recorded this heartbeat, which is not an event, so the log does not show when that was.
+        # Another process recorded this heartbeat. A heartbeat is not an event, so the log does not show when it was
+        # recorded.
         self._note_sign(attempt_id, stamp, sign, self.heard)
         return self.heard

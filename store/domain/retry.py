@@ -51,7 +51,8 @@ def judge(rollout: RolloutState, now: int, log_time: LogTime | None = None) -> O
     Args:
         rollout: the rollout.
         now: the current timestamp of the log.
-        log_time: the elapsed times that this process observed. With None, the timestamps are compared with `now`.
+        log_time: how long ago the timestamps were, as this process observed it. If it is None, the timestamps are
+            compared with `now`.
     """
     attempt = rollout.latest
     left = _left(rollout, now, log_time)
@@ -66,7 +67,7 @@ def judge(rollout: RolloutState, now: int, log_time: LogTime | None = None) -> O
 
 
 def time_left(rollout: RolloutState, now: int, log_time: LogTime) -> int | None:
-    """Return the time until the latest attempt exceeds a limit, if it stays silent; None if there is no such time.
+    """Return the time until the latest attempt exceeds a limit if it stays silent; None if it cannot be overdue.
 
     The arguments are those of `judge`.
     """
@@ -75,7 +76,10 @@ def time_left(rollout: RolloutState, now: int, log_time: LogTime) -> int | None:
 
 
 def _left(rollout: RolloutState, now: int, log_time: LogTime | None) -> tuple[int | None, int | None] | None:
-    """Return the times until `timeout_seconds` and `unresponsive_seconds` are exceeded; None if neither can be."""
+    """Return the times left until `timeout_seconds` and `unresponsive_seconds` are exceeded.
+
+    A time is negative if the limit is exceeded, and None without a limit. Return None if no attempt can be overdue.
+    """
     attempt = rollout.latest
     if rollout.status not in ACTIVE or attempt is None or (log_time is not None and log_time.is_lost):
         return None
@@ -94,7 +98,7 @@ def _left(rollout: RolloutState, now: int, log_time: LogTime | None) -> tuple[in
 
 
 def check_at(rollout: RolloutState) -> int | None:
-    """Return the timestamp after which the latest attempt exceeds a limit if timestamps advance as time passes.
+    """Return the timestamp after which the latest attempt exceeds a limit if timestamps advance in real time.
 
     Return None if the attempt has no limit, or if the rollout is not active.
     """

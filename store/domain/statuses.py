@@ -9,4 +9,4 @@ RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded"
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
 WorkerStatus = Literal["idle", "busy", "unknown"]
 WorkerState = Literal["idle", "busy", "unknown", "lost", "stopped"]
-"""The status of a worker, or what its heartbeats show: `lost` and `stopped`. The last two are never stored."""
+"""The status of a worker, or `lost` or `stopped`. These two are computed from its heartbeats and never stored."""

@@ -97,7 +97,7 @@ class WorkingSet:
     next_position: int
     """The position of the next event."""
     log_time: LogTime | None = None
-    """The elapsed times that this process observed; None if attempts are judged by timestamps."""
+    """The relation of timestamps to the elapsed time of this process; None if only timestamps are compared."""
 
     rollouts: dict[str, RolloutState] = field(default_factory=dict[str, RolloutState])
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
@@ -178,7 +178,7 @@ class WorkingSet:
 
     @property
     def horizon(self) -> int:
-        """The timestamp before which the time of a check of every overdue attempt is."""
+        """A timestamp that is later than the next check of every overdue attempt."""
         return max(self.now, self.last_stamp + 1) if self.log_time is None else self.log_time.horizon
 
     def begin(self, ordinal: int) -> None:

@@ -137,7 +137,7 @@ class _Kind(Generic[State]):
     evolve: Callable[[State | None, Event], State]
     row: Callable[[State], Row]
     columns_of: Callable[[Dialect, FilterQuery], Mapping[str, ColumnElement[Any]]]
-    """Returns the columns by which a query filters and sorts, except those of signals."""
+    """Function that returns the columns by which a query filters and sorts, except the columns of signals."""
 
     def values(self, row: Row) -> Values:
         """Return a row as a dict by column name. The values of signals are None."""
@@ -251,7 +251,7 @@ async def _find(
 async def _computed(
     dialect: Dialect, session: ReadSession, query: FilterQuery, states: Mapping[str, Any], until: int
 ) -> dict[str, Values]:
-    """Return by id the values at the moment `until` that a query of rollouts uses and that are in no column."""
+    """Return the values at the moment `until` that a query of rollouts uses and no column contains, by rollout id."""
     found: dict[str, Values] = {}
     if query.noun is filters.ROLLOUTS and (query.uses(filters.REWARD) or query.uses(filters.LABEL)):
         uses_reward = query.uses(filters.REWARD)
@@ -421,9 +421,9 @@ async def spans(
     *,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of the spans of one or several rollouts at the moment `until`.
+    """Return a page of the spans of one or more rollouts at the moment `until`.
 
-    The rows are like those of `pages.spans`. The other arguments are those of `pages.spans`.
+    The rows and the other arguments are those of `pages.spans`.
     """
     if attempt_id == "latest" and not isinstance(rollout_id, str):
         found = [await latest_attempt(dialect, session, each, until) for each in rollout_id]

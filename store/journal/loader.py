@@ -99,7 +99,7 @@ class Loader:
             session: the session of the batch's transaction.
             tail: the end of the log.
             commands: the commands of the batch.
-            log_time: the elapsed times that this process observed, if sweeps use them.
+            log_time: the relation of timestamps to the elapsed time of this process; None if sweeps do not use it.
         """
         request = LoadRequest()
         for command in commands:

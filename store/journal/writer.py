@@ -5,9 +5,9 @@ batch, so no timer is needed. The working set of a batch contains the loaded sta
 
 A call gets its result or its error after COMMIT. There are four kinds of errors. A refused command is an error of one
 call, and the other calls of the batch are committed. If the connection fails during COMMIT, the writer looks up the key
-of the batch, which shows whether the batch was committed. If the database is unavailable, the writer tries again,
-unless the disk is full: its callers get that error at once. Any other error is a bug: the batch is divided into halves
-until the command that causes the error is alone.
+of the batch, which shows whether the batch was committed. If the database is unavailable, the writer tries again. If
+the disk is full, the calls get the error at once. Any other error is a bug: the batch is divided into halves until the
+command that causes the error is alone.
 """
 
 import asyncio
@@ -178,8 +178,8 @@ class Writer:
         loop: the event loop of the store.
         on_undelivered: called with a command and its result if the command was committed, but its caller has stopped
             waiting for the result.
-        log_time: the elapsed times that this process observed, which the writer updates and by which sweeps judge; None
-            if sweeps judge by the timestamps.
+        log_time: the relation of timestamps to the elapsed time of this process. The writer updates it, and sweeps use
+            it. None if sweeps compare only timestamps.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ class Writer:
     async def _persist(self, calls: list[PendingCommand]) -> _Decided:
         """Commit a batch under one key. If the database is unavailable, try again until the time limit is exceeded.
 
-        A full disk is an error at once, because it rarely has space again within the time limit.
+        If the disk is full, raise the error at once, because space is rarely freed within the time limit.
         """
         # The key is a counter after random bytes. New random bytes for each batch would need a system call, during
         # which another thread may take the interpreter lock.
@@ -424,7 +424,7 @@ class Writer:
                 return decided
 
     def _raise_if_final(self, error: Unavailable, *, is_in_doubt: bool, is_late: bool) -> None:
-        """Raise the error of a batch that is not tried again."""
+        """Raise the error of a batch if the batch is not tried again."""
         if error.is_disk_full and not is_in_doubt:
             raise error
         self.statistics.retries += 1

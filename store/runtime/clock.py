@@ -29,11 +29,11 @@ def system_clock() -> int:
 
 
 def elapsed_of(clock: Clock | None) -> Callable[[], int]:
-    """Return a function that returns the elapsed time in nanoseconds, which no change of the wall clock affects.
+    """Return a function for the elapsed time in nanoseconds. Changes of the wall clock do not affect this time.
 
     Args:
         clock: a clock. If it has a method `elapsed`, this method returns the elapsed time in microseconds. Otherwise
-            the clock itself is taken for the elapsed time. With None, the monotonic clock of the machine is used.
+            the time of the clock is used as the elapsed time. If it is None, the system's monotonic clock is used.
     """
     if clock is None:
         return time.monotonic_ns

@@ -13,9 +13,9 @@ from typing import cast
 
 
 def provide_alias(alias: str, package: str) -> None:
-    """Make `alias` a second name of a package and of all its modules, which are imported when they are needed.
+    """Make `alias` a second name of a package and of all its modules. A module is imported when it is first used.
 
-    The package `alias` calls this function in its `__init__`, with its own name.
+    The package `alias` calls this function in its `__init__`, and passes its own name as `alias`.
     """
     sys.meta_path.insert(0, _AliasFinder(alias, package))
     sys.modules[alias] = import_module(package)
@@ -43,7 +43,7 @@ class _AliasFinder(MetaPathFinder):
 
 
 class _AliasLoader(InspectLoader):
-    """Loader that returns a module which is imported under its own name."""
+    """Loader that imports a module under its real name and returns it."""
 
     def __init__(self, real: ModuleSpec) -> None:
         self._real = real
@@ -56,7 +56,7 @@ class _AliasLoader(InspectLoader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has replaced the module's spec by that of the alias.
+        # The import system has replaced the module's spec with that of the alias, so the original spec is restored.
         module.__spec__ = self._own_spec
 
     def get_code(self, fullname: str) -> CodeType | None:

@@ -67,7 +67,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeyRules:
-    """What a server has to know to check the keys of its clients."""
+    """The data that a server needs to check the keys of its clients."""
 
     keys: Mapping[str, Key]
     """The keys that were not revoked, by id; some may have expired."""
@@ -223,7 +223,7 @@ class Keys:
     async def enforce(self, *, in_seconds: float = 0.0) -> int:
         """Require a key for every request, and return the time in microseconds from which it is required.
 
-        Without a delay, the time is 0, so that servers whose clocks are slow require a key at once as well.
+        Without a delay, the time is 0, so that a server whose clock is behind also requires a key at once.
 
         Raises:
             Invalid: the delay is negative or too long.
@@ -244,7 +244,7 @@ class Keys:
         return enforced_at
 
     async def stop_enforcing(self) -> None:
-        """Require no keys any more. Keys that clients send are still checked."""
+        """Stop requiring keys. Keys that clients send are still checked."""
         async with self._writing() as (session, _):
             await session.write(Changes(inserts={}, upserts={}, deletes={key_policy: [(_POLICY_ROW,)]}))
 

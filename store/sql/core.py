@@ -35,7 +35,7 @@ from store.sql.watchdog import Watchdog
 T = TypeVar("T")
 
 _STEP_SECONDS = 0.5
-# A process whose elapsed time advances by more than this at once was suspended, or too busy to hear anything.
+# A process whose elapsed time advances by more than this at once was suspended, or too busy to receive signs of life.
 _LONGEST_STEP_MICROS = 1_500_000
 # These commands do not depend on overdue attempts, so no sweep runs before them.
 _UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, AppendToRun})
@@ -68,7 +68,7 @@ class SQLCore:
         self.thread = thread or LoopThread(f"rollbook {name}")
         self.on_undelivered: Callable[[Command, Any], None] | None = None
         """Function that is called in any loop with a command and its reply, if the reply did not reach the caller."""
-        # A clock that was passed to the store may stand still or advance by hours at once.
+        # A clock that was passed to the store may advance by hours at once, so its steps do not show a suspension.
         self.log_time = LogTime(dialect.elapsed(), _LONGEST_STEP_MICROS if dialect.clock is None else None)
         self.writer = Writer(dialect, self.thread.loop, self._on_undelivered, self.log_time)
         self.watchdog = Watchdog(
@@ -103,8 +103,8 @@ class SQLCore:
             self._advancing = asyncio.create_task(self._advance())
 
     async def _observe_log(self) -> None:
-        """Note how far the log has come, before this process hears signs of life."""
-        with contextlib.suppress(StoreError):  # the first batch makes the first observation then
+        """Record the state of the log, before this process receives signs of life."""
+        with contextlib.suppress(StoreError):  # if this read fails, the first batch makes the first observation
             times = await self.read_here(lambda session: pages.last_times(self.dialect, session), snapshot=False)
             self.log_time.open(self.dialect.elapsed(), *times)
 
@@ -115,9 +115,9 @@ class SQLCore:
             self.log_time.advance(self.dialect.elapsed())
 
     def watch(self) -> None:
-        """Sweep on time from now on, also while no call arrives.
+        """Start sweeps that run on time even while no call arrives.
 
-        This has no effect if the store is read-only, or has a clock that its owner moves.
+        This has no effect if the store is read-only or was given a clock.
         """
         if not self.read_only and self.dialect.clock is None:
             self.thread.call_soon(self.waiting.watch)
@@ -268,7 +268,7 @@ class SQLCore:
         return await self.dialect.size_bytes()
 
     async def watched_partitions(self) -> list[str]:
-        """Return the names of this database's partitions that have active attempts with a limit, also unopened ones."""
+        """Return the names of all partitions of this database, open or not, that have active attempts with a limit."""
         self.check()
         if self.dialect.loop_bound:
             return await self.thread.run(self.dialect.watched_partitions())

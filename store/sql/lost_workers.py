@@ -1,9 +1,10 @@
 """Recovery of the work of lost workers.
 
-A worker is a process that executes attempts at rollouts, which are tasks for an agent. A worker is lost if its
-heartbeats are missing for longer than it declared in them. If a rollout has no limits, the watchdog never ends its
-attempt, so the rollout of a lost worker would stay active forever. It therefore gets a limit when its worker is lost,
-and the watchdog then ends the attempt. A rollout whose worker is not lost gets no limit, so a claim costs no event.
+A worker is a process that executes attempts at rollouts, which are tasks for an agent. Its heartbeats declare the
+interval between them. A worker is lost if it has sent no heartbeat for several intervals. If a rollout has no time
+limits, the watchdog never ends its attempt, so the rollout of a lost worker would stay active forever. Such a rollout
+therefore gets a limit when its worker is lost, and the watchdog then ends the attempt. The limit is not set when a
+worker claims the rollout, because that would add an event to each claim.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_ATTEMPTS: Final = 3
 
 
 class LostWorkers:
-    """Search for lost workers, which each heartbeat of a worker may start.
+    """Search for lost workers. Each heartbeat of a worker starts a search, unless the last search was too recent.
 
     Args:
         core: the core of the store.
@@ -43,10 +44,10 @@ class LostWorkers:
         self._seconds = seconds
         self._searched_at = float("-inf")
         self._handled: dict[str, int] = {}
-        """The times of the last heartbeats of workers that need no further search, by worker id."""
+        """The last heartbeats of workers that are ignored until they send another heartbeat, by worker id."""
 
     async def search_if_due(self) -> None:
-        """Limit the silence of the open attempts of lost workers, if the last search was long enough ago.
+        """Search for lost workers and limit their open attempts, if the last search was long enough ago.
 
         A failure is logged and not raised, because it does not concern the worker whose heartbeat started the search.
         """
@@ -74,7 +75,7 @@ class LostWorkers:
             declared: dict[str, Any] = orjson.loads(text) if text else {}
             interval = declared_interval(declared)
             if interval is None or declared.get("stopped") is True:
-                # Only runners of this package send heartbeats for as long as they work, and declare the interval.
+                # Only runners of this package declare an interval and send heartbeats until they stop.
                 self._handled[worker_id] = unhandled[worker_id]
             elif now - unhandled[worker_id] > (silence := longest_silence(interval)) * MICROSECONDS:
                 lost[worker_id] = silence

@@ -35,11 +35,11 @@ M = TypeVar("M", bound=Rollout | Attempt)
 
 
 class RewardReader(Generic[M]):
-    """Maker of rollouts or attempts from rows, which then reads their rewards with one statement.
+    """Converter from rows to rollouts or attempts. It reads the rewards of all of them with one statement.
 
     Args:
         core: the core of the store.
-        make: makes a rollout or an attempt from a row, without its rewards.
+        make: converts a row to a rollout or an attempt, without its rewards.
         attempt_of: returns the id of the attempt whose rewards the result needs, or None if it needs no rewards.
     """
 
@@ -49,7 +49,7 @@ class RewardReader(Generic[M]):
         self._until: int | None = None
 
     def at(self, until: int) -> int:
-        """Let only the rewards up to this position of the log count, and return the position."""
+        """Ignore rewards after this position of the log, and return the position."""
         self._until = until
         return until
 
@@ -62,7 +62,7 @@ class RewardReader(Generic[M]):
         return made
 
     async def read(self, session: ReadSession | None = None) -> None:
-        """Read the rewards of everything that was made, in a given session or in a new one."""
+        """Read the rewards of all converted rows, in the given session or in a new one."""
         if not self._waiting:
             return
         ids = [made.rollout_id for made, _ in self._waiting]

@@ -152,7 +152,7 @@ class WaitingCalls:
                     self._watching = None
 
     def watch(self) -> None:
-        """Continue to sweep also while no call waits."""
+        """Start sweeps that continue even while no call waits."""
         if not self._closed:
             self._always_watches = True
             self._begin_to_watch()
@@ -272,7 +272,7 @@ class WaitingCalls:
                     wait = _WATCH_SECONDS
                     await self._sweep()
                     # If the sweep finds that an attempt is alive, it sets the time of the attempt's next check to a
-                    # later time. So the next iteration does not sweep again at once.
+                    # later time. The next iteration then does not sweep again immediately.
                     wait = 0.01
             # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
             with contextlib.suppress(TimeoutError):

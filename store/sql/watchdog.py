@@ -1,8 +1,8 @@
 """The watchdog, which ends overdue attempts.
 
 An attempt is overdue if it has exceeded its time limit, or has shown no sign of life for too long. A sweep is one
-search of the database for overdue attempts. Attempts are judged by the time for which this process was able to hear
-signs of life, which `LogTime` computes.
+search of the database for overdue attempts. Only the time during which this process was able to receive signs of life
+counts. `LogTime` computes this time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _EXAMINED_AT_ONCE: Final = 1000
 _MOST_EXAMINED: Final = 256_000
 _REPEAT_SECONDS: Final = 5.0
-"""The time after which a sweep is repeated while attempts exceed a limit only according to the timestamps."""
+"""A sweep is repeated after this time if attempts exceed a limit according to the timestamps, but are not overdue."""
 
 
 class Read(Protocol):
@@ -41,7 +41,7 @@ class Watchdog:
 
     Args:
         dialect: the database.
-        log_time: the elapsed times that this process observed.
+        log_time: the relation of timestamps to the elapsed time of this process.
         read: runs a read of the store.
         run: runs a coroutine in the event loop of the store.
         call: passes a command to the writer and returns the result.
@@ -91,11 +91,11 @@ class Watchdog:
             swept = self._log_time.sweeping
             if swept.until is None or swept.examined < limit or limit >= _MOST_EXAMINED:
                 return ended
-            # The examined rollouts may be not overdue yet, while others behind them are.
+            # The examined rollouts may not be overdue yet, while rollouts with later checks are.
             limit *= 4
 
     async def seconds_to_next_check(self) -> float | None:
-        """Return the seconds until an attempt may become overdue; None while no attempt is active.
+        """Return the seconds until an attempt may become overdue; None while no active attempt has a limit.
 
         This must be called in the store's event loop.
         """
@@ -124,7 +124,7 @@ class Watchdog:
         return first is not None and (self._log_time.is_lost or first < self._log_time.horizon)
 
     async def _next_checks(self) -> tuple[int | None, int | None]:
-        """Return the times of the next check, and of the next one that the last sweep did not include."""
+        """Return the time of the next check, and the time of the next check that the last sweep did not include."""
 
         async def read(session: ReadSession) -> tuple[int | None, int | None]:
             last_stamp, last_written = await pages.last_times(self._dialect, session)

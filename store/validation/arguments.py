@@ -88,8 +88,8 @@ def rollout_config(config: RolloutConfig, field: str) -> None:
     The model does not check them, because it also represents limits in old logs, which may be negative.
 
     Raises:
-        Invalid: a duration is negative or not finite, or the number of attempts needs more than 64 bits. In the error,
-            `field` comes before the name of the limit.
+        Invalid: a duration is negative or not finite, or the number of attempts needs more than 64 bits. The error
+            names `field` and the limit, separated by a dot.
     """
     for name in ("timeout_seconds", "unresponsive_seconds"):
         value = getattr(config, name)

@@ -9,12 +9,12 @@ from store.models.queries import ConditionKind
 from store.validation import arguments
 from store.validation.json_limits import check_text
 
-# The drivers' limit. Texts that are too long to be stored are allowed in a query, which finds no row for them.
+# The limit of the database drivers. A query may contain a text that is too long to be stored. It matches no row.
 _LONGEST: Final = 2**31
 
 
 def condition(value: Any, field: str, kind: ConditionKind) -> Any:
-    """Return the value of a query's condition. Its texts are valid UTF-8, because the drivers refuse other texts.
+    """Check and return the value of a query's condition. Texts must be valid Unicode, because drivers reject others.
 
     Raises:
         Invalid: the value is not of this kind.

@@ -374,7 +374,7 @@ def is_watched(check_at: int | None, found: int | None) -> bool:
     """Return whether the time of a rollout's next check is correct.
 
     Args:
-        check_at: the time at which the watchdog must have checked the rollout; None if it has no time limit.
-        found: the time in the table `watch`; None if the table has no row of the rollout. An earlier check is harmless.
+        check_at: the latest correct time of the watchdog's next check; None if the rollout has no time limit.
+        found: the time in the table `watch`; None if there is no row for the rollout. An earlier check is harmless.
     """
     return found is None if check_at is None else found is not None and found <= check_at

@@ -25,7 +25,7 @@ Report = Callable[[str, str, str | None, Any, Any], None]
 """Function that is called with each difference: check, key, field, expected value, found value."""
 
 TRAILING = ("no bytes after the compressed stream", "{} bytes after it")
-"""The expected and the found value for bytes that follow a compressed body and that readers ignore."""
+"""The expected and the found value if there are extra bytes after a compressed body. Readers ignore these bytes."""
 
 _WIDTH = len(EVENT_COLUMNS)
 _TYPE, _AT, _HASH = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("at"), EVENT_COLUMNS.index("body_hash")

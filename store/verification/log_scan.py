@@ -148,7 +148,7 @@ def _orders(data: str, position: int) -> bool:
 
 
 async def _check_drops(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    """Report rows of `dropped` that allow the removal of a body although no event ordered the removal."""
+    """Report rows of `dropped` that allow the removal of a body although no event orders the removal."""
     async for rows in scan.drops(dialect, session):
         for position, event_position, type_, data in rows:
             if type_ != "body.dropped" or not _orders(data, position):

@@ -56,7 +56,7 @@ _STREAM = scan.FOLDED.index("stream")
 # from all events of a stream.
 _OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
 
-# The tables whose rows a rebuild can compute, and heartbeats, which the next heartbeat replaces.
+# The tables whose rows a rebuild can compute, and the tables of heartbeats, whose rows the next heartbeats replace.
 _COMPUTED = (
     *core_tables.PROJECTIONS,
     core_tables.span_counters,
@@ -90,7 +90,7 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
         job: calls a function with the session that writes, between two commits of the writer.
         calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
 
-    A row with a value that cannot be read is deleted before the correct row is written, in an earlier transaction.
+    A row with a value that cannot be read is deleted in one transaction. A later transaction writes the correct row.
 
     Raises:
         Corrupt: a stream of the log cannot be folded. Rows that were already repaired are correct.
@@ -106,7 +106,7 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
     except (Closed, Corrupt, Unavailable):
         raise
     except Exception:
-        # A value of another type than its column may raise any error.
+        # A value whose type is not the type of its column may raise any error.
         deleted = await _delete_type_faults(dialect, job, differences)
         if not deleted:
             raise
@@ -130,7 +130,10 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
 async def _repair(
     dialect: Dialect, store_id: str, job: Job, calls: Calls, differences: Differences, written: Counter[str]
 ) -> Proof:
-    """Compare all tables with the log and repair them. Add what was found and repaired to the last two arguments."""
+    """Compare all tables with the log and repair them.
+
+    Add the differences to `differences`, and the numbers of repaired rows to `written`.
+    """
     async with dialect.read() as session:
         length = await _last_position(dialect, session)
         epochs = [row async for row in wrong_epochs(dialect, session)]
@@ -155,7 +158,7 @@ async def _repair(
 
 
 async def _delete_type_faults(dialect: Dialect, job: Job, differences: Differences) -> dict[str, int]:
-    """Delete table rows with values of another type than their columns; return the numbers of rows by table.
+    """Delete rows with a value whose type is not the type of its column; return the number of rows by table name.
 
     Raises:
         Corrupt: an event or a commit has such a value, so the rows cannot be computed from the log.
@@ -189,7 +192,7 @@ class _EpochRepair:
         self._extra = extra
 
     async def run(self, session: WriteSession) -> None:
-        """Restore the row with the id 1, which `begin` does, and delete the rows with other ids."""
+        """Delete the rows with other ids than 1. The call of `begin` restores the row with the id 1."""
         await session.begin()
         if self._extra:
             await session.write(Changes({}, {}, {core_tables.queue_epoch: [(number,) for number in self._extra]}))

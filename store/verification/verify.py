@@ -6,9 +6,10 @@ means to compute the table rows that follow from its events. A projection is a t
 For a long log, other processes (the team) compare ranges of streams. If another process finds a difference in a range,
 this process compares the range again and reports the difference.
 
-SQLite accepts a value of any type in nearly every column. Most such values make a comparison fail or show a difference,
-so they are searched only then: their rows are reported and left out, and the rest is compared again. The search alone
-would take a tenth of the time of a verification. Tables that are not compared with the log are always searched.
+SQLite accepts a value of any type in nearly every column. A value of the wrong type nearly always causes an error or a
+difference in a comparison. `verify` searches for such values only after an error or a difference, because the search
+takes a tenth of the time of a verification. It then reports their rows, leaves them out, and compares the other rows
+again. Tables that are not compared with the log are always searched.
 """
 
 import time
@@ -33,7 +34,7 @@ from store.verification.fold import Compared
 from store.verification.pool import Compare, Team, Walk
 from store.verification.watch import wrong_checks
 
-# The other tables are compared with the log value by value, and no value is equal to a value of another type.
+# All other tables are compared with the log value by value, and a value never equals a value of another type.
 _NOT_COMPARED = (
     core_tables.store_info,
     core_tables.queue_epoch,
@@ -134,7 +135,7 @@ async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Call
                 report = await _verify(dialect, session, team, store_id, seal, calls, Differences())
     except (Closed, Unavailable):
         raise
-    except Exception:  # noqa: BLE001 (a value of another type than its column may raise any error)
+    except Exception:  # noqa: BLE001 (a value of the wrong type may raise any error)
         report = None
     if report is None or not report.ok:
         report = await _without_type_faults(dialect, store_id, seal, calls, report)
@@ -144,9 +145,9 @@ async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Call
 async def _without_type_faults(
     dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls, report: VerifyReport | None
 ) -> VerifyReport:
-    """Verify the rows whose values have the types of their columns, and report the other rows.
+    """Report the rows that have a value of the wrong type, and verify the other rows.
 
-    If there are no other rows, return the given report of all rows, unless it is None.
+    If no row has such a value, return the given report, unless it is None.
     """
     async with dialect.read(snapshot=True) as session:
         faults = await dialect.hide_type_faults(session)
@@ -209,7 +210,7 @@ async def _guards(dialect: Dialect, session: ReadSession, differences: Differenc
 
 
 async def _store_info(dialect: Dialect, session: ReadSession, store_id: str, differences: Differences) -> None:
-    """Report another id of the store than it had when it was opened, and another format of the log."""
+    """Report a store id that changed since the store was opened, and an unexpected log format."""
     columns = core_tables.store_info.c
     statement = select(columns.store_id, columns.log_format)
     rows = [tuple(row) for row in await session.fetch(dialect.sql(statement), {})]
@@ -222,9 +223,9 @@ async def _store_info(dialect: Dialect, session: ReadSession, store_id: str, dif
 
 
 async def wrong_epochs(dialect: Dialect, session: ReadSession) -> AsyncIterator[tuple[str, None, Any, Any]]:
-    """Yield the wrong rows of `queue_epoch`, which must have one row, with the id 1.
+    """Yield the differences in `queue_epoch`, which must have exactly one row, with the id 1.
 
-    The values are those of a difference: the key of the row, no field, the expected and the found row.
+    A difference has the key of the row, None as the field, the expected row and the found row.
     """
     rows = {row[0]: row[1] for row in await session.fetch(dialect.sql(core_tables.queue_epoch.select()), {})}
     if not isinstance(rows.pop(1, None), int):

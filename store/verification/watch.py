@@ -1,7 +1,8 @@
 """Check of the table `watch`, which contains the time of the watchdog's next check of each rollout with a time limit.
 
-The times follow from the log and from heartbeats, which are stored beside the log. The watchdog ends attempts that have
-exceeded a time limit. If a row is missing or too late, it ends them too late or never.
+The times follow from the log and from heartbeats, which are stored outside the log. The watchdog ends attempts that
+have exceeded a time limit. If the time in a row is too late, the watchdog ends the attempt too late. If the row is
+missing, it never ends the attempt.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ class WrongCheck(NamedTuple):
 
     rollout_id: str
     expected: int | None
-    """The latest correct time; None if the rollout has no time limit, so that there should be no row."""
+    """The latest correct time; None if the rollout has no time limit, and so must have no row."""
     found: int | None
     """The time in the table; None if there is no row."""
 

@@ -28,7 +28,7 @@ def raw_json(codec: int, stored: bytes) -> bytes:
 
 
 def raw_and_rest(codec: int, stored: bytes) -> tuple[bytes, int]:
-    """Return the uncompressed JSON text of a stored body, and the number of bytes after the end of the body.
+    """Return the uncompressed JSON text of a stored body, and the number of extra bytes after the compressed stream.
 
     Raises:
         Incompatible: a newer version of this program wrote the body with a codec that this version does not know.

@@ -43,14 +43,14 @@ class Counts:
 
 
 async def counts(dialect: Dialect, session: ReadSession, now: int) -> Counts:
-    """Return the counts, with six statements.
+    """Read the counts with six statements.
 
     The counts by status need scans of two tables, so do not call this function for every request.
 
     Args:
         dialect: the database.
         session: a session that reads.
-        now: the time in µs since the epoch, which decides whether a worker is lost.
+        now: the current time in µs since the epoch. Whether a worker is lost depends on it.
     """
     rollouts, attempts, queue, events = (
         core_tables.rollouts.c,

@@ -42,8 +42,8 @@ class FilterField:
     kind: Literal["text", "number", "time", "value", "labels"]
     """The kind of the values. A `value` is a number that may be missing. A rollout may have several labels.
 
-    By kind, null is sorted like an empty text, like zero, or like a time after all others; rows without a value come
-    last in both orders. Labels are sorted by the first one.
+    A missing text is sorted like an empty text, a missing number like zero, and a missing time after all other times.
+    Rows without a `value` come last in both sort orders. Rollouts are sorted by the first of their sorted labels.
     """
 
 
@@ -132,7 +132,7 @@ def _values(*names: str) -> dict[str, FilterField]:
 
 REWARD: Final = "reward"
 LABEL: Final = "label"
-# The table of rollouts has no column with one of these two names. `pages.rollout_columns` has their expressions.
+# The table `rollouts` has no columns for these two fields. `pages.rollout_columns` returns their SQL expressions.
 
 ROLLOUTS = Noun(
     "rollouts",
@@ -231,7 +231,7 @@ def of(value: PageQuery) -> FilterQuery:
 
 
 def _condition(name: str, value: Any) -> FilterCondition:
-    """Return the condition for an argument of the API, named `field` or `field_…` with an operation at the end."""
+    """Return the condition for an argument of the API. Its name is `<field>` or `<field>_<operation>`."""
     field, _, operation = name.rpartition("_")
     if operation in {"in", "contains", "min", "max"}:
         return FilterCondition(field, cast("Operation", operation), value)

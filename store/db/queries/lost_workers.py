@@ -1,4 +1,4 @@
-"""Reads about workers that no longer send heartbeats: the last heartbeats, and the open attempts.
+"""Queries for workers that no longer send heartbeats: their last heartbeats, and the open attempts.
 
 A worker is a process that executes attempts at rollouts, which are tasks for an agent.
 """
@@ -20,7 +20,10 @@ _AT_ONCE = 500
 
 
 async def silent_since(dialect: Dialect, session: ReadSession, before: int) -> dict[str, int]:
-    """Return the times of the last heartbeats before a time, by worker id. Times are microseconds since the epoch."""
+    """Return the time of the last heartbeat of each worker that has sent none since `before`, by worker id.
+
+    Times are microseconds since the epoch.
+    """
 
     def build() -> Select[Any]:
         signal = core_tables.worker_signals.c
@@ -48,7 +51,7 @@ async def heartbeat_stats(dialect: Dialect, session: ReadSession, worker_ids: Se
 
 
 async def open_attempts(dialect: Dialect, session: ReadSession) -> list[tuple[str, str, str]]:
-    """Return rollout id, attempt id and worker id of the active attempts that have a worker."""
+    """Return the rollout id, the attempt id and the worker id of each active attempt that has a worker."""
 
     def build() -> Select[Any]:
         rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c

@@ -139,8 +139,8 @@ _WORKERS = core_tables.workers.outerjoin(
 def rollout_columns(dialect: Dialect, filter_query: FilterQuery) -> Columns:
     """Return the columns by which a query of rollouts filters and sorts.
 
-    The final reward and the first label are no columns of the table. They are expressions, which only the queries that
-    use them contain.
+    The final reward and the first label are not columns of the table, but expressions. A query contains them only if it
+    uses them.
     """
     columns = dict(_ROLLOUT_COLUMNS)
     if filter_query.uses(filters.REWARD):
@@ -271,7 +271,7 @@ async def take_spans(
     until: int | None = None,
     batch: int | None = None,
 ) -> int:
-    """Pass a page of the spans of a rollout, or of several, to `take`. Return the number of all matching spans.
+    """Pass a page of the spans of one or more rollouts to `take`. Return the number of all matching spans.
 
     A row has the columns of the table, and codec and bytes of the body.
 
@@ -280,7 +280,7 @@ async def take_spans(
         session: a connection to it.
         rollout_id: the id of the rollout, or a list of ids.
         attempt_id: only spans of this attempt; `latest` means the current latest attempt; None for all attempts. With a
-            list of rollouts, it may also be a list with the id of one attempt for each of them.
+            list of rollouts, it may also be a list that has one attempt id for each rollout.
         filter_query: the query. A query with the logic `or` and no condition matches nothing, as in
             Agent-lightning 0.3.
         take: a function that is called with lists of rows.
@@ -313,7 +313,7 @@ async def take_spans(
         within_params=tuple(given),
         shape=("spans", is_latest, names),
         is_narrow_first=True,
-        # The numbers of spans count within a rollout.
+        # The spans of each rollout are numbered separately.
         first="rollout_id" if "rollouts" in names and filter_query.sort_by == "sequence_id" else None,
     )
     return await take_page(dialect, session, listing, take, batch=batch)
@@ -519,7 +519,7 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
 
 
 async def next_checks(dialect: Dialect, session: ReadSession, since: int) -> tuple[int | None, int | None]:
-    """Return the time in µs of the watchdog's next check of a rollout, and of the next one that is not before `since`.
+    """Return the time of the watchdog's earliest check, and the time of its earliest check at or after `since`, in µs.
 
     The watchdog ends attempts that have exceeded a time limit. A time is None if there is no such check.
     """

@@ -17,7 +17,7 @@ from store.db.queries.filters import Columns, FilterQuery
 Item = TypeVar("Item")
 Make = Callable[[Row], Item]
 Take = Callable[[Sequence[Row]], Awaitable[None] | None]
-"""A function that receives lists of rows. If it returns an awaitable, the next rows are read after it."""
+"""A function that receives lists of rows. If it returns an awaitable, the next rows are read after that is done."""
 
 _SHAPES_KEPT = 512
 
@@ -72,7 +72,7 @@ class Listing:
     is_narrow_first: bool = False
     """Whether the rows of the page are selected before payload is joined, so that no payload is sorted."""
     first: str | None = None
-    """The name of a column that sorts the rows before the query's own order does; None for none."""
+    """The column by which rows are sorted first, before the query's own sort order; None if there is no such column."""
     all_of_them: Callable[[], Select[Any]] | None = None
     """A function that returns the statement for the number of all rows, if this number is stored. None if it is not."""
 

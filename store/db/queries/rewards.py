@@ -1,12 +1,12 @@
-"""Reads of the rewards of rollouts, and the final reward of a rollout as an SQL expression.
+"""Queries for the rewards of rollouts, and an SQL expression for the final reward of a rollout.
 
 A rollout is a task for an agent, an attempt is one execution of it, and a span is a step of an attempt. A reward has
 one or more named values; the first is the primary value. A position is the place of an event in the log.
 
-The last reward of an attempt is the reward of its last span with a reward in the order of `query_spans`: by number, and
-among equal numbers by start and end, where null comes last. So the order in which spans arrive does not matter. The
-spans' numbers and times are read from their events, which are found by position; the table of spans has no index of
-positions.
+The last reward of an attempt is that of its last span with a reward. Spans are ordered as in `query_spans`: by number,
+and among equal numbers by start and then by end, with null last. The order in which spans arrive does not matter. The
+numbers and times of spans are read from their events, which can be found by position. The table `spans` has no index on
+the position.
 """
 
 from collections import defaultdict
@@ -33,13 +33,13 @@ class AttemptRewards(NamedTuple):
     final: float
     """The primary value of the last reward."""
     by_name: dict[str, float]
-    """By name, the last value."""
+    """The last value of each name."""
 
 
 async def rewards_of(
     dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str], *, until: int | None = None
 ) -> dict[tuple[str, str], AttemptRewards]:
-    """Return the rewards of the attempts of some rollouts, by the ids of rollout and attempt.
+    """Return the rewards of the attempts of some rollouts, by rollout id and attempt id.
 
     Attempts without a reward are left out. If `until` is given, only events up to this position count.
     """
@@ -49,7 +49,7 @@ async def rewards_of(
     for start in range(0, len(distinct), _IDS_AT_ONCE):
         wanted = dialect.list_param(distinct[start : start + _IDS_AT_ONCE])
         rows = await session.fetch(sql, {"wanted": wanted, "until": _END if until is None else until})
-        # By attempt, then by position: the data of the span's event, and the values.
+        # For each attempt and each position of a span's event: the data of the event, and the values of the reward.
         spans: defaultdict[tuple[str, str], dict[int, tuple[str, list[tuple[str, float]]]]] = defaultdict(dict)
         for rollout_id, attempt_id, position, name, value, data in rows:
             _, values = spans[rollout_id, attempt_id].setdefault(position, (data, []))
@@ -90,9 +90,9 @@ def _place(data: dict[str, Any]) -> tuple[int, float, float]:
 
 
 def final_reward(dialect: Dialect) -> ColumnElement[Any]:
-    """Return the final reward of the latest attempt of a row of `rollouts`, null if it has none.
+    """Return an expression for the final reward of the latest attempt in a row of `rollouts`; null if it has none.
 
-    The expression looks up each reward of the rollout. Rollouts without any reward need no look-up.
+    The expression looks up each reward of the rollout. Rollouts without a reward need no lookup.
     """
     rollout = core_tables.rollouts.c
     rewards, attempts, events = (

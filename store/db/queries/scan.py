@@ -169,9 +169,9 @@ async def drops_between(dialect: Dialect, session: ReadSession, first: int, last
 
 
 async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequence[Row]]:
-    """Yield all rows of `dropped` in the order of positions, each with type and data of the event that it names.
+    """Yield all rows of `dropped` by position, each with the type and the data of the event to which it refers.
 
-    Type and data are null if there is no such event.
+    The type and the data are null if there is no such event.
     """
 
     def build() -> Select[*tuple[Any, ...]]:

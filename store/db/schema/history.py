@@ -78,7 +78,7 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
 
 
 def _check_types(revision: object, info: tuple[object, ...], shown: str) -> None:
-    """Raise `Corrupt` if a value has another type than its column. SQLite accepts values of any type."""
+    """Raise `Corrupt` if the type of a value is not the type of its column. SQLite accepts values of any type."""
     columns = ("alembic_version.version_num", "store_info.store_id", "store_info.created_at", "store_info.log_format")
     for column, value, type_ in zip(columns, (revision, *info), (str, str, int, int), strict=True):
         if not isinstance(value, type_):

@@ -104,7 +104,7 @@ def _names_of_files(url: StoreURL) -> list[str]:
 
 
 def files(url: StoreURL) -> dict[str, Path]:
-    """Return the existing files that may contain the partitions of a SQLite URL, by the name of the partition."""
+    """Return the existing files that may contain the partitions of a SQLite URL, by partition name."""
     main = parse(with_partition(url.text, DEFAULT_PARTITION))
     assert main.path is not None  # the URL of a file
     candidates = {DEFAULT_PARTITION: main.path}

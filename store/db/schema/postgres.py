@@ -30,11 +30,11 @@ OLDEST = 14
 """The oldest supported major version of Postgres."""
 
 MALFORMED = (AttributeError, LookupError, ValueError, BufferError, ArithmeticError, AssertionError)
-"""The errors with which asyncpg's own code may fail if a server sends a message that violates the protocol."""
+"""The errors that asyncpg's own code may raise if a server sends a message that violates the protocol."""
 
 _CONNECT_SECONDS = 10
 _CLOSE_SECONDS = 5
-# Postgres itself ends each statement of `connected` earlier. This limit is for a server that does not answer.
+# Postgres ends each statement of `connected` before this time. This limit is for a server that does not answer.
 _ANSWER_SECONDS = 65
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks. The same call may
 # succeed later.
@@ -232,8 +232,8 @@ async def connected(dsn: str) -> AsyncGenerator[AsyncpgConnection]:
         try:
             yield connection
         finally:
-            # A server that does not answer to the end of the session must not hide the result or the error of the
-            # block.
+            # If the server does not answer when the session ends, that error must not hide the result or the error of
+            # the block.
             with suppress(Exception):
                 await connection.close(timeout=_CLOSE_SECONDS)
 
@@ -247,7 +247,7 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
     except StoreError:
         raise
     except Exception as error:
-        # An error of SQLAlchemy has the error of its adapter in `orig`. The cause of that one is asyncpg's error.
+        # An error of SQLAlchemy has the error of its adapter in `orig`. The adapter's error has asyncpg's as its cause.
         adapted: BaseException = getattr(error, "orig", None) or error
         cause = (adapted.__cause__ or adapted) if adapted is not error else error
         shown = StoreURL("postgresql", dsn).shown
@@ -267,8 +267,8 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
 def is_malformed(error: BaseException) -> bool:
     """Return whether asyncpg's own code failed, which happens if a message of the server violates the protocol.
 
-    asyncpg raises `InternalClientError` for most of these messages. For the others, its code fails with an error of
-    Python. The same types of errors are raised by mistakes of this program, but then outside of asyncpg's code.
+    asyncpg raises `InternalClientError` for most of these messages. For the others, its code fails with a built-in
+    exception. A bug in this program may raise the same exception types, but outside asyncpg's code.
     """
     if not isinstance(error, MALFORMED) or error.__traceback__ is None:
         return False
@@ -279,7 +279,7 @@ def is_malformed(error: BaseException) -> bool:
 
 
 def malformed(error: BaseException, server: str) -> str:
-    """Return the reason of an `Unavailable` for a message of the server that asyncpg cannot read."""
+    """Return the text of the error `Unavailable` for a message of the server that asyncpg cannot read."""
     what = f"{type(error).__name__}: {error}"
     return (
         f"{server} sent a message that is not of the Postgres protocol ({what});"

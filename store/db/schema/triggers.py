@@ -2,7 +2,7 @@
 
 The triggers refuse accidental changes and changes by other programs. The owner of the database can drop a trigger, so
 `verify` compares the names and texts of the triggers with the expected ones. A trigger of another program may change
-what a statement does, so `verify` reports each one on a table of the store.
+what a statement does, so `verify` reports every unexpected trigger on a table of the store.
 
 A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` ordered the
 deletion and the table `dropped` contains the body's position. Triggers, unique keys and indexes are called guards.
@@ -201,7 +201,7 @@ def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def foreign(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[Guard]:
-    """Return the triggers and rules on tables of the store that are not expected. They may change any statement.
+    """Return the unexpected triggers and rules on tables of the store. They may change what any statement does.
 
     `rows` are the rows that `guards.in_place` reads.
     """

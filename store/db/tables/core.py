@@ -414,7 +414,7 @@ keys = keyed(
 )
 
 # The time from which servers require a key. There is at most one row, and only the default partition uses this table.
-# Without a row, servers require no keys, and check only the keys that clients send.
+# Without a row, servers require no keys, and check a key only if a client sends one.
 key_policy = keyed(
     "key_policy",
     Column("one", BigInteger, primary_key=True, autoincrement=False),

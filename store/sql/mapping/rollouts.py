@@ -213,7 +213,7 @@ def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Js
 
 
 def set_rewards(model: Rollout | Attempt, final: float, by_name: dict[str, float]) -> None:
-    """Set the rewards of a model that was just made and that no caller has yet."""
+    """Set the rewards of a new model, before a caller gets the model."""
     fields = vars(model)
     fields["reward"], fields["rewards"] = final, by_name
 

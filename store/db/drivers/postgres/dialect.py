@@ -74,7 +74,7 @@ _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
 # The writer closes its connection after this many seconds without a write.
 _IDLE_SECONDS = 300.0
 _CLOSE_SECONDS = 5.0
-# The settings of each transaction on a session of a connection pooler.
+# The settings of each transaction if the URL leads to a connection pooler.
 _POOLED_SETTINGS = " SET LOCAL jit = off;"
 _cursors = count()
 _SCHEMAS_AT_ONCE = 100
@@ -95,14 +95,15 @@ class Postgres(Dialect):
         self.dsn = url.dsn
         self.direct = url.options.get("direct", url.dsn)
         self.is_pooled = self.direct != self.dsn
-        """Whether the URL leads to a connection pooler, which may give each transaction another session."""
+        """Whether the URL leads to a connection pooler, which may run each transaction in a different session."""
         self.schema = self.channel = schema = f"rollbook_{url.partition}"
         digest = hashlib.sha256(schema.encode()).digest()
         self.lock_key = int.from_bytes(digest[:8], "big", signed=True)
         self.connect_options: dict[str, Any] = {}
-        """Arguments of asyncpg for each connection by the URL."""
+        """Arguments that asyncpg gets for each connection to the URL."""
         if self.is_pooled:
-            # Statements without a name end with their transaction, so they never meet another client's session.
+            # Without a cache, asyncpg uses unnamed prepared statements. A named one would stay in a session that the
+            # pooler may give to another client.
             self.connect_options = {"statement_cache_size": 0, "connection_class": PooledConnection}
         self.connections = Connections(
             self.dsn,
@@ -183,9 +184,10 @@ class Postgres(Dialect):
             raise Closed("a read") from error
 
     async def settle(self, connection: Any) -> None:
-        """Set the settings of a new connection by the URL.
+        """Apply the settings of a new connection to the URL.
 
-        A pooler may give its sessions to other clients, so there these settings are part of each transaction.
+        A connection pooler may give its sessions to other clients. With a pooler, each transaction therefore applies
+        the settings itself.
         """
         if not self.is_pooled:
             # No other setting is needed: texts are compared as bytes, and no query uses the time zone or the search
@@ -278,7 +280,7 @@ class PostgresWriter(WriteSession):
         return tail
 
     async def _restore_queue_epoch(self, tail: Tail) -> None:
-        # The row was deleted. With a new number, every process reads the queue again from its beginning.
+        # The row was deleted. A new epoch makes every process read the queue again from its beginning.
         report_lost_queue_epoch()
         tail.queue_epoch = tail.now
         with _translated():
@@ -453,7 +455,7 @@ class PostgresReader(ReadSession):
             yield await self.fetch(sql, params)
             return
         if self._is_pooled:
-            # asyncpg's own cursors need statements with names.
+            # The cursors of asyncpg need named prepared statements.
             name = f"rollbook_{next(_cursors)}"
             await self._connection.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {sql.text}", *sql.args(_split(params)))
             while rows := await self._connection.fetch(f"FETCH {batch} FROM {name}"):
@@ -476,7 +478,7 @@ def _translated() -> Generator[None]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return whether an error is a mistake of this program, and not an error of the database."""
+    """Return whether a bug in this program, and not the database, caused an error."""
     if isinstance(error, asyncpg.InterfaceError):
         return "connection" not in str(error)
     return isinstance(error, MALFORMED) and not is_malformed(error)

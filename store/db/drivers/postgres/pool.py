@@ -23,7 +23,7 @@ _driver: Any = asyncpg
 _READERS = 8
 _CONNECT_SECONDS = 10
 _LINE_SECONDS = 5
-# The errors of a connection that broke, or whose server sent messages that asyncpg cannot read.
+# The errors after which a connection is unusable: it broke, or the server sent a message that asyncpg cannot read.
 _GONE = (
     *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError),
     *MALFORMED,
@@ -33,11 +33,12 @@ _GONE = (
 class PooledConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
     """A connection to a connection pooler in transaction mode, such as pgbouncer.
 
-    Each transaction may run in another session of the database, so no state outlives a transaction.
+    Each transaction may run in a different session of the database, so no session state lasts longer than a
+    transaction.
     """
 
     def get_reset_query(self) -> str:
-        """Return an empty text, because there is nothing to reset when the connection returns to asyncpg's pool."""
+        """Return an empty string: there is no session state to reset when the connection returns to asyncpg's pool."""
         return ""
 
 
@@ -51,7 +52,7 @@ class Connections:
         direct: the address for LISTEN and NOTIFY. It must differ from `dsn` if `dsn` leads to a connection pooler.
         statement_seconds: the maximum time of a statement that reads.
         prepare: a function that is called with each new connection for reads.
-        options: further arguments of asyncpg for each connection for reads.
+        options: further arguments that asyncpg gets for each connection for reads.
     """
 
     def __init__(

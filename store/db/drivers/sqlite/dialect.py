@@ -119,7 +119,7 @@ class SQLite(Dialect):
         return DataVersion(self.path)
 
     def state(self) -> tuple[Hashable, Hashable] | None:
-        # Without a version, the caller reads the tables, and this read reports a missing file.
+        # If there is no version, the caller reads the tables. That read raises the error for a missing file.
         version = self._state.version() if self._file.is_in_place else None
         return None if version is None else (self._state.number, version)
 
@@ -141,7 +141,7 @@ class SQLite(Dialect):
 
 
 def _watched(url: StoreURL) -> list[str]:
-    # This module imports the driver for Postgres, which most programs with SQLite do not need.
+    # `partitions` imports the Postgres driver, which most programs that use SQLite do not need.
     from store.db.schema import partitions
 
     found: list[str] = []

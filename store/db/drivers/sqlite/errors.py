@@ -13,7 +13,8 @@ def translate(error: sqlite3.Error) -> StoreError:
     """Return the error of the store that corresponds to an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "") or ""
     if name == "SQLITE_IOERR_WRITE":
-        # A quota or a limit of file sizes was reached, or the disk is broken. SQLite writes the mark of a commit last.
+        # A quota or a file-size limit was reached, or the disk is broken. SQLite writes the commit mark last, so the
+        # transaction was not committed.
         return Unavailable.disk_full(f"{error}, or a quota or a limit of file sizes was reached")
     match name.split("_")[1] if "_" in name else "":
         case "BUSY" | "LOCKED":

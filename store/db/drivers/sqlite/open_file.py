@@ -12,10 +12,10 @@ _CURE = (
 
 
 class OpenFile:
-    """The file that a store opened.
+    """The SQLite file that a store opened.
 
-    A deleted or replaced file stays open: commits to it succeed, and are lost when it is closed. So the store compares
-    the inode of the path with that of the file that it opened, after each commit and before each read.
+    A file that was deleted or replaced stays open. Commits to it succeed, but are lost when it is closed. The store
+    therefore compares the inode at the path with the inode of the opened file, after each commit and before each read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -23,7 +23,7 @@ class OpenFile:
         """The path by which the file was opened. It may be a symbolic link."""
         self.opened: tuple[int, int] | None = None
         """Device and inode of the file; None before the first call of `remember`."""
-        # SQLite resolves symbolic links, and creates its log beside the file itself.
+        # SQLite resolves symbolic links, and creates its log next to the actual file.
         self.log = f"{os.path.realpath(path)}-wal"
         """The path of the write-ahead log, which contains the latest commits."""
         self.opened_log: tuple[int, int] | None = None
@@ -50,7 +50,7 @@ class OpenFile:
             raise self.refusal()
 
     def refusal(self) -> Incompatible:
-        """Return the error after the file or the log was deleted or replaced."""
+        """Return the error for a file or a log that was deleted or replaced."""
         path, role = (self.log, ", which contains the latest commits,") if self.is_in_place else (self.path, "")
         what = "replaced by another file" if _inode(path) else "deleted or moved"
         return Incompatible(
@@ -62,7 +62,7 @@ class OpenFile:
 
 def _inode(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 (five times as fast, and used at every read)
+        found = os.stat(path)  # noqa: PTH116 (`Path.stat` takes five times as long, and each read calls this)
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino

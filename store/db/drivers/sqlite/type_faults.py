@@ -1,7 +1,7 @@
 """Search of a SQLite file for values whose type is not that of their column.
 
-SQLite accepts a value of any type in nearly every column, and text that is not UTF-8. The program never writes such
-values, and its readers cannot use them.
+SQLite accepts a value of any type in nearly every column. It also accepts text that is not UTF-8. This program never
+writes such values and cannot read them.
 """
 
 import sqlite3
@@ -19,14 +19,14 @@ _IS_UTF8 = "rollbook_is_utf8"
 
 
 def define_functions(connection: sqlite3.Connection) -> None:
-    """Define the function with which statements of this module check texts. A new connection needs this call."""
+    """Define the SQL function that the statements of this module use to check texts. Call this for each connection."""
     connection.create_function(_IS_UTF8, -1, _is_utf8, deterministic=True)
 
 
 def has_type_faults(connection: sqlite3.Connection, tables: Sequence[Table], *, texts: bool) -> bool:
-    """Return whether some tables contain a value of another type than its column.
+    """Return whether one of the tables contains a value whose type is not the type of its column.
 
-    With `texts`, also return True if a text is not UTF-8.
+    If `texts` is true, a text that is not UTF-8 counts too.
     """
     for table in tables:
         faulty = f"SELECT 1 FROM {table.name} WHERE NOT ({_classes(table)}) LIMIT 1"
@@ -36,7 +36,7 @@ def has_type_faults(connection: sqlite3.Connection, tables: Sequence[Table], *, 
         if not (texts and names):
             continue
         try:
-            # The driver decodes each text, and an error shows that a text is not UTF-8.
+            # The driver decodes each text, and raises an error for a text that is not UTF-8.
             for _ in connection.execute(f"SELECT {names} FROM {table.name}"):
                 pass
         except sqlite3.OperationalError as error:
@@ -47,9 +47,10 @@ def has_type_faults(connection: sqlite3.Connection, tables: Sequence[Table], *, 
 
 
 def hide_type_faults(connection: sqlite3.Connection) -> TypeFaults:
-    """Return all values of another type than their columns, and hide their rows from the connection's transaction.
+    """Return all values whose type is not the type of their column, and hide their rows until the transaction ends.
 
-    A temporary view with the name of the table takes precedence over the table. The views end with the transaction.
+    A temporary view with the name of a table takes precedence over the table. The views exist until the transaction
+    ends.
     """
     found = TypeFaults()
     connection.execute("PRAGMA query_only = OFF")
@@ -66,7 +67,7 @@ def hide_type_faults(connection: sqlite3.Connection) -> TypeFaults:
 
 
 def delete_type_faults(connection: sqlite3.Connection, tables: Sequence[Table]) -> dict[str, int]:
-    """Delete the rows with values of another type than their columns; return the numbers of deleted rows by table."""
+    """Delete the rows that `hide_type_faults` would hide; return the number of deleted rows by table name."""
     deleted: dict[str, int] = {}
     for table in tables:
         statement = f"DELETE FROM {table.name} WHERE NOT ({_sound(table)})"
@@ -82,7 +83,7 @@ def _class(column: Column[Any]) -> str:
 
 
 def _classes(table: Table) -> str:
-    """Return the condition that each value of a row has the storage class of its column."""
+    """Return an SQL condition that is true if each value of a row has the storage class of its column."""
     return " AND ".join(
         f"typeof({column.name}) IN ('{_class(column)}', 'null')"
         if column.nullable
@@ -92,7 +93,7 @@ def _classes(table: Table) -> str:
 
 
 def _sound(table: Table) -> str:
-    """Return the condition that the program can read all values of a row."""
+    """Return an SQL condition that is true if this program can read all values of a row."""
     texts = [f"CAST({column.name} AS BLOB)" for column in table.columns if _class(column) == "text"]
     return f"{_classes(table)} AND {_IS_UTF8}({', '.join(texts)})" if texts else _classes(table)
 
@@ -128,6 +129,6 @@ def _shown(class_: str, stored: bytes | None) -> str:
 
 
 def _text(class_: str, stored: bytes | None) -> str:
-    # A part of an empty blob is null.
+    # For an empty blob, `substr` returns null.
     stored = stored or b""
     return f"X'{stored.hex()}'" if class_ == "blob" else stored.decode(errors="backslashreplace")

@@ -89,7 +89,7 @@ class SQLiteWriter(WriteSession):
         self._connection = connect(path, synchronous)
         self._clock = clock
         self._file = file or OpenFile(path)
-        # The first read opens the write-ahead log.
+        # The first read opens the write-ahead log, which `remember_log` needs.
         self._connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
         self._file.remember_log()
         self._log_bytes = 0
@@ -132,7 +132,7 @@ class SQLiteWriter(WriteSession):
         row = self._connection.execute(_TAIL).fetchone()
         commit_id, recorded_at, chain, *totals, last_position, epoch, commit_sequence, position_sequence = row
         if epoch is None:
-            # The row was deleted or changed. With a new number, every process reads the queue again from its beginning.
+            # The row was deleted or changed. A new epoch makes every process read the queue again from its beginning.
             report_lost_queue_epoch()
             epoch = now
             self._connection.execute("REPLACE INTO queue_epoch (id, epoch) VALUES (1, ?)", (epoch,))
@@ -166,7 +166,7 @@ class SQLiteWriter(WriteSession):
         return self._connection.execute(sql.text, sql.args(params)).fetchall()
 
     def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
-        """Call a function with the connection, in the transaction that has begun, and return its result."""
+        """Call a function with the connection, within the current transaction, and return its result."""
         try:
             return work(self._connection)
         except sqlite3.Error as error:
@@ -241,7 +241,7 @@ class SQLiteWriter(WriteSession):
         file = self._file
         try:
             self._connection.execute("COMMIT")
-            # Five times as fast as `Path.stat`, and used at every commit.
+            # `Path.stat` takes five times as long, and each commit needs this.
             found, log = os.stat(file.path), os.stat(file.log)  # noqa: PTH116
         except sqlite3.Error as error:
             raise translate(error) from error
