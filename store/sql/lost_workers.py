@@ -74,7 +74,7 @@ class LostWorkers:
             declared: dict[str, Any] = orjson.loads(text) if text else {}
             interval = declared_interval(declared)
             if interval is None or declared.get("stopped") is True:
-                # Only runners of this package send heartbeats for as long as they work, and declare the interval.
+                # A worker that declares no interval may work without heartbeats, so it is never lost.
                 self._handled[worker_id] = unhandled[worker_id]
             elif now - unhandled[worker_id] > (silence := longest_silence(interval)) * MICROSECONDS:
                 lost[worker_id] = silence

@@ -29,8 +29,9 @@ class KeyRing:
     """The keys of one database.
 
     Every request needs a key from the time that `Keys.enforce` sets. Before that time, requests need no key, but a key
-    that is sent must be valid. If there is no key and no such time, keys that are sent are ignored. A change by another
-    process takes effect within five seconds. If the database does not answer, every request is refused.
+    that is sent must be valid. If the database has no keys and no such time is set, keys that are sent are ignored. A
+    change by another process takes effect within five seconds. If the database does not answer, every request is
+    refused.
 
     Args:
         url: the URL of any partition of the database.
