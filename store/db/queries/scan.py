@@ -140,7 +140,10 @@ async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[
 
 
 async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
-    """Return the positions of bodies without an event, in order, at most the first `limit`."""
+    """Return the positions of at most `limit` bodies that no event claims, in order.
+
+    An event that has a body hash claims the body at its position.
+    """
 
     def build() -> Select[*tuple[Any, ...]]:
         event, body = core_tables.events.c, core_tables.bodies.c
