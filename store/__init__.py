@@ -8,7 +8,8 @@
 The names in this module are the public ones. A name that Agent-lightning 0.3 also has means the same as there. All
 other names may be imported, but may change.
 
-An installation contains this package as `rollbook`, and `store` is an alias for it. In the source tree it is `store`.
+An installation contains this package as `rollbook`, and `store` is an alias for it. In the source tree, the
+package is named `store`.
 """
 
 from __future__ import annotations
@@ -302,7 +303,7 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        # `LightningStore` is Agent-lightning's name of the interface.
+        # `LightningStore` is Agent-lightning's name for the interface.
         there = "Store" if name == "LightningStore" else name
         globals()[name] = value = getattr(import_module(_LATE[name]), there)
         return value

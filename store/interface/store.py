@@ -69,8 +69,8 @@ class Store(abc.ABC):
     preparing or running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for
     longer than `unresponsive_seconds` becomes unresponsive, and the status of its worker becomes unknown. There is at
     most one sweep per `scan_debounce_seconds`; the first call that sweeps always checks. While a call waits, the store
-    also sweeps without further calls. Both limits count only the time for which the store could hear signs of life, so
-    a store that was opened just now ends no silent attempt for as long as the attempt may be silent.
+    also sweeps without further calls. Both limits count only the time during which the store could receive signs of
+    life. A store that was just opened waits the full `unresponsive_seconds` before it ends a silent attempt.
 
     **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
     event included; an aware datetime includes all events recorded until then. A moment after the end of the log means
@@ -321,7 +321,7 @@ class Store(abc.ABC):
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         """Return the matching rollouts, each with its latest attempt if it has one. Sweeps.
 
-        `sort_by` is a field of `Rollout`, or `group`, `step`, `label` (the first label in the order of the alphabet) or
+        `sort_by` is a field of `Rollout`, or `group`, `step`, `label` (the first label in alphabetical order) or
         `resources_version`. A rollout without a reward, a step or a version comes last in both orders. The conditions
         from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `label` and `resources_version` are not
         part of Agent-lightning 0.3.

@@ -149,7 +149,7 @@ class Heartbeat:
     async def _quietly(
         self, what: str, work: Any, seconds: float | None = None, *, raises: type[Exception] | tuple[()] = ()
     ) -> None:
-        """Await some work for at most some seconds, by default one interval.
+        """Await work for a limited number of seconds, by default one interval.
 
         A failure is logged, except one of the type `raises`, which is raised.
         """

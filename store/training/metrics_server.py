@@ -41,7 +41,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def served(port: int) -> Generator[int]:
-    """Serve the metrics of this process on loopback until the block ends, and provide the port.
+    """Serve the metrics of this process on loopback until the block ends, and yield the port.
 
     Raises:
         PortTaken: another program listens on the port.
@@ -61,7 +61,7 @@ def served(port: int) -> Generator[int]:
 
 @dataclass
 class MeasuredBundle:
-    """A runners' side whose workers serve their metrics: the first worker on a port, the others on the following ports.
+    """The runners' side, whose workers serve metrics: the first worker on a port, the others on the following ports.
 
     Attributes:
         side: the runners' side.

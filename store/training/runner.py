@@ -354,12 +354,12 @@ class Runner(Generic[T]):
             pause = min(2 * pause, _RESOURCES_PAUSE_SECONDS)
 
     async def _missing_resource(self, *, among_all: bool) -> str | None:
-        """Return what the agent needs and the latest resources lack; None if they, or any others, lack nothing."""
+        """Return what the agent needs and the latest resources lack; None if they or other resources lack nothing."""
         latest = await self.find_resources(None)
         missing = self.agent.missing_resource(None if latest is None else latest.resources)
         if missing is None or latest is None or not among_all:
             return missing
-        # The rollouts may name other resources than the latest.
+        # The rollouts may use resources other than the latest.
         offset = 0
         while True:
             page = await self.store.query_resources(

@@ -70,7 +70,7 @@ R = TypeVar("R")
 # These commands end no wait of another call, so they wake waiting calls only if they set a time for the watchdog.
 _QUIET: Final = (BeatWorker, Claim, NumberSpans, PublishResources, RecordSpans)
 _CLOSING_SECONDS: Final = 30.0
-# The fields of a query of rollouts that are not fields of the rollouts in the collections.
+# Fields of a rollout query that the rollouts in the collections do not have.
 _NOT_HELD: Final = ("group", "step", "label", "resources_version", "reward")
 # In µs, later than any time of a clock.
 _NEVER: Final = 2**62

@@ -157,7 +157,7 @@ def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
     except StoreError as error:
         if error.retryable:
             traceback.print_exc()
-        # The parent reports the error. A traceback of a refusal would contain no code of the user.
+        # The parent reports the error. The traceback of a refusal would contain none of the user's code.
         with contextlib.suppress(OSError):
             connection.send(error)
         sys.exit(FAILED)

@@ -53,7 +53,7 @@ class Supervisor:
     ) -> None:
         self.report = ExecutionReport()
         self.workers: set[str] = set()
-        """The names of the workers that were started, also of those that were replaced."""
+        """The names of the workers that were started, including those that were replaced."""
         self._algorithm = algorithm
         self._runners = list(runners)
         self._store = store
