@@ -1,12 +1,15 @@
 """Rollbook: an event-sourced, SQL-backed rollout store for agent training.
 
-    import store
+    import rollbook
 
-    async with await store.open_store("sqlite:///run.db") as opened:
+    async with await rollbook.open_store("sqlite:///run.db") as opened:
         await opened.enqueue_rollout({"question": "…"})
 
 The names in this module are the public ones. A name that Agent-lightning 0.3 also has means the same as there. All
 other names may be imported, but may change.
+
+An installation contains this package as `rollbook`, and `store` is an alias for it. In the source tree, the
+package is named `store`.
 """
 
 from __future__ import annotations
@@ -38,108 +41,110 @@ from store.errors import (
     Unsupported,
     WrongProcess,
 )
-from store.interface.store import AsAt, Store
-from store.models import (
-    LLM,
-    UNSET,
-    AnnotateResult,
-    Annotations,
-    Artifact,
-    ArtifactQuery,
-    ArtifactRef,
-    Attempt,
-    AttemptDiff,
-    AttemptedRollout,
-    AttemptError,
-    AttemptKind,
-    AttemptNode,
-    AttemptQuery,
-    AttemptStatus,
-    Attributes,
-    AttributeValue,
-    CascadeMask,
-    Checkpoint,
-    CheckpointQuery,
-    CheckpointRef,
-    Condition,
-    Degraded,
-    Difference,
-    EnqueueRolloutRequest,
-    Event,
-    FilterLogic,
-    Fork,
-    ForkKind,
-    ForkPlan,
-    ForkResult,
-    GraphColumn,
-    GraphEdge,
-    GraphNode,
-    HistoryEvent,
-    LightningStoreCapabilities,
-    LightningStoreStatistics,
-    Link,
-    LoggedEvent,
-    Mask,
-    NamedResources,
-    NodeChange,
-    NodeDifference,
-    NodeRun,
-    NodeStatus,
-    Note,
-    OnActive,
-    OnMissing,
-    OtelResource,
-    Overlay,
-    PaginatedResult,
-    Phase,
-    PhaseGraph,
-    PromptTemplate,
-    ProxyLLM,
-    RebuildReport,
-    Resource,
-    ResourcesQuery,
-    ResourcesUpdate,
-    ResourceUnion,
-    Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutQuery,
-    RolloutStatus,
-    RunEvent,
-    RunEventPage,
-    RunEventQuery,
-    RunEventRow,
-    RunFrame,
-    RunFrameKind,
-    RunGraph,
-    RunOutcome,
-    ScopeKind,
-    Seal,
-    SearchIn,
-    SideEffects,
-    Snapshot,
-    SortOrder,
-    Span,
-    SpanContext,
-    SpanQuery,
-    StatusCode,
-    TaskInput,
-    TraceStatus,
-    Unset,
-    VerifyReport,
-    Worker,
-    WorkerQuery,
-    WorkerStatus,
-    all_of,
-    any_of,
-    apply_frames,
-)
 
 if TYPE_CHECKING:
     from store.client import HTTPStore, LightningStoreClient
-    from store.interface.store import SyncStore
-    from store.opening import InMemoryLightningStore, open_store
+    from store.interface.store import AsAt, Store, SyncStore
+    from store.interface.store import Store as LightningStore
+    from store.models import (
+        LLM,
+        UNSET,
+        AnnotateResult,
+        Annotations,
+        Artifact,
+        ArtifactQuery,
+        ArtifactRef,
+        Attempt,
+        AttemptDiff,
+        AttemptedRollout,
+        AttemptError,
+        AttemptKind,
+        AttemptNode,
+        AttemptQuery,
+        AttemptStatus,
+        Attributes,
+        AttributeValue,
+        CascadeMask,
+        Checkpoint,
+        CheckpointQuery,
+        CheckpointRef,
+        Condition,
+        Degraded,
+        Difference,
+        EnqueueRolloutRequest,
+        Event,
+        FilterLogic,
+        Fork,
+        ForkKind,
+        ForkPlan,
+        ForkResult,
+        GraphColumn,
+        GraphEdge,
+        GraphNode,
+        HistoryEvent,
+        LightningStoreCapabilities,
+        LightningStoreStatistics,
+        Link,
+        LoggedEvent,
+        Mask,
+        NamedResources,
+        NodeChange,
+        NodeDifference,
+        NodeRun,
+        NodeStatus,
+        Note,
+        OnActive,
+        OnMissing,
+        OtelResource,
+        Overlay,
+        PaginatedResult,
+        Phase,
+        PhaseGraph,
+        PromptTemplate,
+        ProxyLLM,
+        RebuildReport,
+        Resource,
+        ResourcesQuery,
+        ResourcesUpdate,
+        ResourceUnion,
+        Rollout,
+        RolloutConfig,
+        RolloutMode,
+        RolloutQuery,
+        RolloutStatus,
+        RunEvent,
+        RunEventPage,
+        RunEventQuery,
+        RunEventRow,
+        RunFrame,
+        RunFrameKind,
+        RunGraph,
+        RunOutcome,
+        ScopeKind,
+        Seal,
+        SearchIn,
+        SideEffects,
+        Snapshot,
+        SortOrder,
+        Span,
+        SpanContext,
+        SpanQuery,
+        StatusCode,
+        TaskInput,
+        TraceStatus,
+        Unset,
+        VerifyReport,
+        Worker,
+        WorkerQuery,
+        WorkerStatus,
+        all_of,
+        any_of,
+        apply_frames,
+    )
+    from store.opening import InMemoryLightningStore, open_store, open_sync
     from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
+
+__version__ = "0.1.0"
 
 __all__ = [
     "LLM",
@@ -269,14 +274,16 @@ __all__ = [
     "any_of",
     "apply_frames",
     "open_store",
+    "open_sync",
 ]
 
-LightningStore = Store
-"""Agent-lightning's name of the interface."""
-
-# These bring SQLAlchemy and the drivers, or threads, which a program that only passes models around should not have to
-# wait for.
+# The models are imported when one of them is first used, because building them takes longer than the shortest commands
+# of `rollbook`. The other names also import SQLAlchemy and the drivers, or threads.
 _LATE = {
+    **dict.fromkeys(set(__all__) - globals().keys(), "store.models"),
+    "AsAt": "store.interface.store",
+    "LightningStore": "store.interface.store",
+    "Store": "store.interface.store",
     "HTTPStore": "store.client",
     "InMemoryLightningStore": "store.opening",
     "LightningStoreClient": "store.client",
@@ -285,6 +292,7 @@ _LATE = {
     "StoreServer": "store.server",
     "SyncStore": "store.interface.store",
     "open_store": "store.opening",
+    "open_sync": "store.opening",
 }
 
 # A type checker that saw it would believe that every name exists.
@@ -295,7 +303,9 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        globals()[name] = value = getattr(import_module(_LATE[name]), name)
+        # `LightningStore` is Agent-lightning's name for the interface.
+        there = "Store" if name == "LightningStore" else name
+        globals()[name] = value = getattr(import_module(_LATE[name]), there)
         return value
 
 

@@ -239,11 +239,20 @@ class Unavailable(StoreError, ConnectionError):
 
     status = 503
     retryable = True
+    is_disk_full: bool = False
+    """Whether a database refused a transaction for lack of space, and has certainly rolled it back."""
 
     def __init__(self, reason: str, retry_after_seconds: float = 1.0) -> None:
         super().__init__(f"{reason}; try again in {retry_after_seconds:g} s")
         self.reason = reason
         self.retry_after_seconds = retry_after_seconds
+
+    @classmethod
+    def disk_full(cls, detail: str) -> Unavailable:
+        """Return the error of a transaction that a database rolled back for lack of space."""
+        error = cls(f"the disk is full: {detail}; free some space, nothing acknowledged is lost")
+        error.is_disk_full = True
+        return error
 
 
 class Busy(Unavailable):

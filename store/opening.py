@@ -1,19 +1,24 @@
-"""`open_store`, which opens the store at a URL, and the class of stores in memory."""
+"""`open_store` and `open_sync`, which open the store at a URL, and the class of stores in memory."""
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 from weakref import WeakMethod
 
 from store.db.drivers.sqlite.dialect import SQLite
 from store.db.url import parse
 from store.errors import Invalid
-from store.interface.store import Store
+from store.interface.store import Store, SyncStore
+from store.runtime.blocking import CallThread
 from store.runtime.clock import Clock
 from store.sql.store import SQLStore
+
+P = ParamSpec("P")
 
 
 async def open_store(
@@ -31,7 +36,8 @@ async def open_store(
     Args:
         url: a database or a server, with an optional partition.
         clock: a function that returns microseconds since the epoch. With None, a Postgres store uses the clock of its
-            database, other stores that of the machine. A server always uses its own clock.
+            database, other stores that of the machine. A server always uses its own clock. Overdue attempts are judged
+            by the monotonic clock of the machine, or by the method `elapsed` of `clock`, or by `clock` itself.
         scan_debounce_seconds: the minimum time between two checks for overdue attempts. The methods marked *Sweeps* in
             `Store` make such a check; with 0, each of their calls does. A server has its own setting.
         create: whether to create the partition if it does not exist. This has no effect with a server.
@@ -61,6 +67,39 @@ async def open_store(
     return await SQLStore.open(
         url, clock=clock, scan_debounce_seconds=scan_debounce_seconds, create=create, read_only=read_only
     )
+
+
+def _same_arguments(
+    open_async: Callable[P, Coroutine[Any, Any, Store]],
+) -> Callable[[Callable[..., SyncStore]], Callable[P, SyncStore]]:
+    """Return a decorator that gives a function the parameters of `open_async`."""
+
+    def decorate(function: Callable[..., SyncStore]) -> Callable[P, SyncStore]:
+        @wraps(function)
+        def opened(*args: P.args, **kwargs: P.kwargs) -> SyncStore:
+            return function(*args, **kwargs)
+
+        vars(opened)["__wrapped__"] = open_async  # from which `inspect.signature` and `help` take the parameters
+        opened.__annotations__ = {**open_async.__annotations__, "return": SyncStore}
+        return opened
+
+    return decorate
+
+
+@_same_arguments(open_store)
+def open_sync(*args: Any, **kwargs: Any) -> SyncStore:
+    """Open a store for code without `await`: scripts, notebooks and threads.
+
+    The store has the methods of `Store`, and each call blocks until it is done. The calls run on an event loop in a
+    thread of their own, so they also work where a loop is running, as in Jupyter. Use the store as a context manager,
+    or call `close()` at the end. The arguments and errors are those of `open_store`.
+    """
+    thread = CallThread()
+    try:
+        return SyncStore(thread.get().wait(open_store(*args, **kwargs)), thread)
+    except BaseException:
+        thread.leave()
+        raise
 
 
 class InMemoryLightningStore(SQLStore):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import postgres
+from tests import postgres, wheel_environment
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -56,6 +56,20 @@ def clock() -> ManualClock:
     from store.testing import ManualClock
 
     return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout. Tests that use it belong to the group `install`, so that it is built once."""
+    return wheel_environment.build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel and what it depends on."""
+    environment = tmp_path_factory.mktemp("environment")
+    wheel_environment.install_wheel(wheel, environment)
+    return environment
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def replaced() -> list[Replaced]:
     return [
         Replaced(
             _code(theirs),
-            [path for path in _code(ours) if re.fullmatch(r"store(\.\w+)+", path)],
+            [path for path in _code(ours) if re.fullmatch(r"(rollbook|store)(\.\w+)+", path)],
             re.findall(r"\]\(([^)]+)\)", ours),
         )
         for theirs, ours in _rows("| in Agent-lightning | here |")

@@ -97,6 +97,29 @@ class PostgresServer:
             raise
         return server
 
+    def replica(self) -> PostgresServer:
+        """Return a new running standby, which follows this server and accepts only reads."""
+        directory = _private_directory()
+        try:
+            copied = directory / "data"
+            binaries = _reachable_binaries(directory)
+            _run_as_server_user(
+                *(
+                    str(binaries / "pg_basebackup"),
+                    "--pgdata",
+                    str(copied),
+                    "--write-recovery-conf",
+                    "--checkpoint=fast",
+                ),
+                *("--wal-method=stream", "--no-sync", "--dbname", self.url),
+            )
+            standby = PostgresServer(directory, _free_port())
+            standby.restart()
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        return standby
+
     def __enter__(self) -> Self:
         return self
 

@@ -145,7 +145,7 @@ def test_a_type_checker_sees_the_names_that_come_late() -> None:
     tree = ast.parse(Path(store.__file__).read_text())
     guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imported = {
-        alias.name: node.module
+        alias.asname or alias.name: node.module
         for block in guarded
         for node in block.body
         if isinstance(node, ast.ImportFrom)

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
+from store.cli import configuration
 from store.cli.errors import Commands
 
 _ORDER: Final = (
@@ -30,6 +31,9 @@ _ORDER: Final = (
     *("import-runs", "export-run", "mirror", "ls", "partitions", "keys"),
 )
 """The order of the commands in the help. Commands that are not listed here follow in alphabetical order."""
+
+
+_CONFIGURED: Final = "rollbook.configured"
 
 
 class _Declared(TyperCommand):
@@ -56,6 +60,13 @@ class Program(Commands):
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and isinstance(command, _Declared):
             command = get_group(import_module(command.module).app).commands[name]
+        if name is not None and command is not None:
+            # Options of commands have environment variables. Options of the program itself have none.
+            ctx.auto_envvar_prefix = "ROLLBOOK"
+            _hide_variables(command)
+            if (configured := ctx.meta.get(_CONFIGURED)) is not None:
+                content, file = configured
+                ctx.default_map = {name: configuration.defaults(content, self.commands, name, command, file)}
         return name, command, rest
 
 
@@ -74,7 +85,7 @@ def _declared(path: Path) -> Iterator[_Declared]:
 
     A command is a function that is decorated with `@app.command(…)`, or a group that `typer.Typer(name=…)` makes.
     """
-    module = f"store.cli.commands.{path.stem}"
+    module = f"{__package__}.commands.{path.stem}"
     for node in ast.parse(path.read_bytes()).body:
         match node:
             case ast.FunctionDef():
@@ -104,6 +115,25 @@ app = typer.Typer(
 )
 
 
+def _hide_variables(command: Any) -> None:
+    """Hide the environment variables of options in the help, except those with a declared name.
+
+    The names of the other variables follow from the names of their options.
+    """
+    for param in command.params:
+        if param.param_type_name == "option" and param.envvar is None:
+            param.show_envvar = False
+    for nested in getattr(command, "commands", {}).values():
+        _hide_variables(nested)
+
+
+def _configure(ctx: typer.Context, file: Path | None) -> None:
+    # This runs before the arguments of the command are parsed. Secrets are read first, because options use them.
+    configuration.read_secrets()
+    if file is not None:
+        ctx.meta[_CONFIGURED] = configuration.read_file(file), str(file)
+
+
 def _print_version(is_requested: bool) -> None:
     if is_requested:
         from importlib import metadata
@@ -119,5 +149,15 @@ def rollbook(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ROLLBOOK_CONFIG",
+            callback=_configure,
+            is_eager=True,
+            metavar="FILE",
+            help="Read options from this TOML file: db, and a table of options for each command.",
+        ),
+    ] = None,
 ) -> None:
-    del version
+    del version, config

@@ -75,7 +75,7 @@ async def attempt(store: Store, rollout_id: str, given: str, as_at: AsAt | None 
     if numbered or exact:
         return (numbered or exact)[0]
     if given.isascii() and given.isdigit():
-        listing = f"`rollbook ls attempts --rollout {rollout_id}` lists them"
+        listing = f"`rollbook ls attempts {rollout_id}` lists them"
         raise NotFound("attempt", given, f"{rollout_id} has no attempt {given}; {listing}")
     found: list[Found] = [("attempt", each.attempt_id) for each in attempts if _begins(each.attempt_id, given)]
     return _only(found, given, ("attempt",), are_all=True)[1]

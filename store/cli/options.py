@@ -34,6 +34,13 @@ def lifetime(text: str) -> float:
         raise typer.BadParameter(str(error)) from error
 
 
+def _rollout_given(context: typer.Context, given: str | None) -> str:
+    found = context.params.get("rollout_alias") if given is None else given
+    if found is None:
+        raise typer.BadParameter("is missing; `rollbook ls rollouts` lists the ids")
+    return found
+
+
 def _statuses(allowed: Any) -> Any:
     words: tuple[str, ...] = get_args(allowed)
 
@@ -95,7 +102,18 @@ IdContains = Annotated[
     str | None, typer.Option("--id-contains", metavar="TEXT", help="Show only objects whose id contains this text.")
 ]
 OfRollout = Annotated[
-    str, typer.Option("--rollout", metavar="ID", help="The rollout to list from: its id, or the beginning of its id.")
+    str | None,
+    typer.Argument(
+        metavar="ROLLOUT",
+        callback=_rollout_given,
+        show_default=False,
+        help="The rollout to list from: its id, or the beginning of its id.",
+    ),
+]
+# This option is eager, so it is parsed before the argument, whose callback reads it.
+RolloutAlias = Annotated[
+    str | None,
+    typer.Option("--rollout", metavar="ID", hidden=True, is_eager=True, help="An older way to give ROLLOUT."),
 ]
 OfAttempt = Annotated[
     str | None,

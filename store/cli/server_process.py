@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from store import open_store
 from store.cli.import_string import pipeline_named
 from store.cli.server_settings import ServeSettings
+from store.cli.store_context import check_server
 from store.db.url import parse
 from store.interface.liveness import close_orphans, live_runners
 from store.interface.store import Store
@@ -35,6 +36,7 @@ from store.server.process.peers import Peers
 from store.server.process.serve import Server
 from store.server.process.workers import Seat
 from store.server.routes.operations import measures
+from store.server.streaming.slots import StreamSlots
 from store.sql.store import SQLStore
 
 if TYPE_CHECKING:
@@ -74,16 +76,32 @@ async def _serve(
 
     async def open_partition(url: str, *, create: bool = False) -> Store:
         beside = root if isinstance(root, SQLStore) else None
-        return await SQLStore.open(url, scan_debounce_seconds=debounce, create=create, beside=beside)
+        is_fixed = settings.read_only
+        return await SQLStore.open(
+            url, scan_debounce_seconds=debounce, create=create and not is_fixed, read_only=is_fixed, beside=beside
+        )
 
     is_private = parse(settings.db).scheme == "memory"
     try:
-        root = await open_store(settings.db, scan_debounce_seconds=debounce)
+        await check_server(settings.db)
+        root = await open_store(
+            settings.db,
+            scan_debounce_seconds=debounce,
+            create=not settings.read_only,
+            read_only=settings.read_only,
+        )
     except BaseException:
         listener.close()
         raise
     make_partition = partial(open_partition, create=True)
-    partitions = Partitions(root, None if is_private else settings.db, open_partition, make_partition=make_partition)
+    is_first = seat is None or seat.number == 0
+    partitions = Partitions(
+        root,
+        None if is_private else settings.db,
+        open_partition,
+        make_partition=make_partition,
+        surveys=is_first and not settings.read_only,
+    )
     ring: KeyRing | None = None
     is_local = is_loopback(settings.host)
     try:
@@ -98,9 +116,10 @@ async def _serve(
             is_local=is_local,
             run_defaults=settings.run_defaults(),
             fallback=settings.fallback,
+            is_read_only=settings.read_only,
+            stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
         )
-        is_first = seat is None or seat.number == 0
-        if is_first:
+        if is_first and not settings.read_only:
             await close_orphans(root)
         _allow_many_sockets()
         _tune_collector()

@@ -20,6 +20,7 @@ from store.run_folders.trading_phases import TA
 from store.server.auth.tls import Certificate
 from store.server.request_ids import request_id
 from store.server.run_defaults import RunDefaults
+from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
 
 _PLAIN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -49,8 +50,14 @@ class ServeSettings:
     """
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
     """The maximum time for which a run that a client posted may show no sign of life."""
+    read_only: bool = False
+    """Whether the server refuses every change. Its database may then be a read-only replica."""
     fallback: Path | None = None
     """The directory of the run folders that are read while the database is unavailable; None if there is none."""
+    max_streams: int = MAX_STREAMS
+    """The maximum number of open streams of each server process."""
+    max_streams_per_key: int = MAX_STREAMS_PER_KEY
+    """The maximum number of open streams of one API key in each server process."""
 
     def run_defaults(self) -> RunDefaults:
         """Return the default settings for runs that clients post.

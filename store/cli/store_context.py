@@ -62,14 +62,24 @@ async def _run(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: boo
         return await work(store)
 
 
-async def _open(db: str, *, read_only: bool) -> Store:
+async def check_server(db: str) -> None:
+    """If the URL names a server, check that the server answers within two seconds.
+
+    A user waits for the command, so the first request is retried for a shorter time than the client's default.
+
+    Raises:
+        Unavailable: the server does not answer.
+    """
     if urlsplit(db).scheme in {"http", "https"}:
         # The client imports aiohttp, which a command on a database does not need.
         from store.client import HTTPStore
 
-        # A user waits for the command. The first request is therefore not retried as long as the client would do it.
         async with await HTTPStore.open(db, read_only=True, retry_seconds=_PATIENCE, connect_seconds=_PATIENCE):
             pass
+
+
+async def _open(db: str, *, read_only: bool) -> Store:
+    await check_server(db)
     return await open_store(_shared(db), create=False, read_only=read_only)
 
 

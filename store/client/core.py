@@ -93,7 +93,13 @@ class HTTPCore:
         return with_limit(await self.transport.request(call, decode), query.limit)
 
     async def keys(self, query: PageQuery) -> dict[str, Any]:
-        """Return a query as the fields of a request."""
+        """Return a query as the fields of a request.
+
+        Raises:
+            Incompatible: the query uses additions to Agent-lightning, and the server is not a Rollbook server.
+        """
+        if query.uses_additions and not self.server_checked:
+            await self.check_server("a query with additions to Agent-lightning")
         return {**requests.query(query), **await self.moment(query.as_at, getattr(query, "at", None))}
 
     async def read(self, operation: str, path: str, fields: dict[str, Any], decode: Callable[[bytes], T]) -> T:

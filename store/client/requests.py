@@ -18,9 +18,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from store.errors import Invalid
 from store.interface.store import AsAt
 from store.models import UNSET, EnqueueRolloutRequest, NamedResources, PaginatedResult, RolloutConfig, Span
-from store.models.queries import PageQuery, list_fields
+from store.models.queries import PageQuery, SpanQuery, kind_of
 from store.sql.mapping.rollouts import span_model
 from store.validation import arguments
+from store.validation.conditions import condition
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
 
@@ -52,20 +53,13 @@ def body(prefix: str = "", /, **fields: Any) -> bytes:
     """
     for config in fields.values():
         if isinstance(config, RolloutConfig):
-            _check_durations(config, prefix)
+            arguments.rollout_config(config, f"{prefix}config")
     return dumps_fields({name: _without_models(value) for name, value in fields.items() if value is not UNSET}, prefix)
 
 
 def _without_models(value: Any) -> Any:
     # A list is not passed to `plain`, because a list from the caller may contain itself.
     return plain(value) if isinstance(value, BaseModel) else value
-
-
-def _check_durations(config: RolloutConfig, prefix: str) -> None:
-    for field in ("timeout_seconds", "unresponsive_seconds"):
-        value = getattr(config, field)
-        if value is not None and not math.isfinite(value):
-            raise Invalid(f"{prefix}config.{field}", f"{value} is not a duration; leave it out for no limit")
 
 
 def given(**fields: Any) -> dict[str, Any]:
@@ -248,13 +242,15 @@ def query(value: PageQuery) -> dict[str, Any]:
     Raises:
         Invalid: a field has a wrong value.
     """
-    lists, sent = list_fields(type(value)), dict[str, Any]()
+    sent = dict[str, Any]()
     for name in (*value.scope, *value.conditions()):
         wanted = getattr(value, name)
         if type(value).model_fields[name].is_required():
-            sent[name] = lookup_id(wanted, name)
+            several = value.several if isinstance(value, SpanQuery) else None
+            sent[name] = lookup_id(wanted, name) if several is None else [lookup_id(each, name) for each in several]
         elif wanted is not None:
-            sent[name] = texts(wanted, name) if name in lists else text(wanted, name)
+            kind = "text" if name in value.scope else kind_of(type(value), name)
+            sent[name] = condition(wanted, name, kind)
     # Null means the order of creation; a missing key means the default order.
     if value.sort_by is not None or type(value).model_fields["sort_by"].default is not None:
         sent["sort_by"] = value.sort_by
@@ -274,25 +270,7 @@ def texts(values: Any, field: str) -> list[str] | None:
     Raises:
         Invalid: the filter is a single string, or one of its values is not a string.
     """
-    if values is None:
-        return None
-    found = arguments.texts(values, field)
-    for value in found:
-        check_text(value, field, _ANY_LENGTH)
-    return found
-
-
-def text(value: Any, field: str) -> Any:
-    """Check and return a filter of one value; None for no filter.
-
-    Raises:
-        Invalid: the filter is not a string.
-    """
-    if value is not None:
-        if not isinstance(value, str):
-            raise Invalid(field, f"{value!r} is not text")
-        check_text(value, field, _ANY_LENGTH)
-    return value
+    return None if values is None else condition(values, field, "texts")
 
 
 def query_string(fields: Mapping[str, Any]) -> str:

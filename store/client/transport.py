@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import ssl
@@ -28,6 +29,9 @@ from store.wire.paths import IDEMPOTENCY_KEY
 
 T = TypeVar("T")
 
+logger = logging.getLogger("store.client")
+
+_WARNING_CODE: Final = "299"
 _JSON: Final = "application/json"
 _SHOWN: Final = 200
 _LARGE: Final = 512 * 1024
@@ -80,6 +84,7 @@ class Transport:
         self._retries = retries
         self._pools = Pools(lambda: Pool(headers, connections, trust))
         self._closed = False
+        self._warnings = set[str]()
         # This finaliser refers to the pools, so that they exist until the finaliser closes their sessions. aiohttp
         # warns of each session that is deleted without being closed.
         weakref.finalize(self, self._pools.close_soon).atexit = False
@@ -231,6 +236,8 @@ class Transport:
             StoreError: a retry cannot succeed.
         """
         status = response.status
+        if (warning := response.headers.get("Warning")) is not None:
+            self._show(warning)
         if status < 300:
             return body
         if status < 400:
@@ -244,6 +251,14 @@ class Transport:
         if call.rollbook_only and status in {404, 405} and not is_named:
             raise self._incompatible(f"has no {sent}")
         raise error
+
+    def _show(self, warning: str) -> None:
+        """Log a server's warning once, for example that the server will require a key."""
+        code, _, rest = warning.partition(" ")
+        text = rest.partition(" ")[2].strip('"')
+        if code == _WARNING_CODE and text and text not in self._warnings:
+            self._warnings.add(text)
+            logger.warning("%s: %s", self.address.base, text)
 
     def _incompatible(self, problem: str) -> Incompatible:
         return Incompatible(

@@ -5,13 +5,15 @@ A partition is one independent store in a database. The log is the append-only l
 To add another SQL database, subclass `Dialect` and `register` it under a URL scheme.
 """
 
+import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pkgutil import resolve_name
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
@@ -19,7 +21,9 @@ from sqlalchemy.sql import ClauseElement
 
 from store.db.url import StoreURL
 from store.errors import Invalid
-from store.runtime.clock import Clock
+from store.runtime.clock import Clock, elapsed_of
+
+logger = logging.getLogger("store.db")
 
 Params = Mapping[str, Any]
 Row = Sequence[Any]
@@ -96,25 +100,56 @@ class Tail:
 
 
 class Guard(NamedTuple):
-    """A trigger, or a set of columns that must be unique."""
+    """A trigger, a rewrite rule, a set of columns that must be unique, or an index."""
 
     kind: str
-    """`trigger` or `unique`."""
+    """`trigger`, `unique` or `index`. Postgres also has `rule`: a rule that rewrites statements."""
     table: str
     name: str
-    """The name of the trigger, or the columns, comma-separated."""
+    """The name of the trigger or rule, or the columns, comma-separated."""
     definition: str
-    """The text of the trigger; empty for unique columns."""
+    """The SQL text of the trigger or rule; empty for other kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """The triggers and unique keys that protect the log."""
+    """The triggers and unique keys that protect the log, and the indexes."""
 
     expected: Sequence[Guard]
     """The guards of an intact database."""
     in_place: Sql
     """Statement that reads the existing guards. Its rows contain the fields of `Guard`."""
+
+
+class TypeFault(NamedTuple):
+    """A stored value whose type is not the type of its column, or text that is not UTF-8."""
+
+    table: Table
+    key: str
+    """The primary key of the row. The values of several columns are joined by slashes."""
+    column: str
+    expected: str
+    """The expected type with its article, for example `an integer`."""
+    found: str
+    """The actual type and the first bytes of the value."""
+
+
+@dataclass(slots=True)
+class TypeFaults:
+    """The values of a database whose type is not the type of their column."""
+
+    first: list[TypeFault] = field(default_factory=list[TypeFault])
+    """The first such values, at most `SHOWN`."""
+    counts: Counter[str] = field(default_factory=Counter[str])
+    """The number of all such values in each table, by table name."""
+
+    SHOWN: ClassVar[int] = 20
+
+    def add(self, fault: TypeFault) -> None:
+        """Count a value, and keep it if it is one of the first."""
+        self.counts[fault.table.name] += 1
+        if len(self.first) < self.SHOWN:
+            self.first.append(fault)
 
 
 class ReadSession(Protocol):
@@ -214,6 +249,8 @@ class Dialect(ABC):
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
         self.url = url
         self.clock = clock
+        self.elapsed = elapsed_of(clock)
+        """Function that returns the elapsed time in nanoseconds, normally that of the monotonic clock."""
         self.read_only = read_only
 
     def sql(self, statement: ClauseElement) -> Sql:
@@ -273,6 +310,10 @@ class Dialect(ABC):
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         """Return the condition that a text column contains the given text. Upper and lower case are different."""
 
+    def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+        """Return an expression for a number in the JSON object in a text column; null if the object lacks the key."""
+        return func.json_extract(column, f"$.{key}")
+
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         """Return an expression for the bytes of a column as lower-case hex digits."""
         return func.lower(func.hex(column))
@@ -291,7 +332,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def guards(self) -> Guards:
-        """Return the triggers and unique keys that `verify` checks."""
+        """Return the triggers, unique keys and indexes that `verify` checks."""
 
     def last_numbers(self) -> Sql | None:
         """Return a statement that reads the last commit id and the last position that the sequences have returned.
@@ -300,6 +341,31 @@ class Dialect(ABC):
         sequences to check.
         """
         return None
+
+    async def has_type_faults(self, session: ReadSession, tables: Sequence[Table], *, texts: bool) -> bool:
+        """Return whether one of the tables contains a value that `hide_type_faults` would report.
+
+        Texts that are not UTF-8 count only if `texts` is true, because a search for them takes longer.
+        """
+        del session, tables, texts
+        return False
+
+    async def hide_type_faults(self, session: ReadSession) -> TypeFaults:
+        """Return all values whose type is not the type of their column, and hide their rows from the session.
+
+        The session must read a snapshot. The rows are hidden until the snapshot ends. The default is for databases that
+        reject such values.
+        """
+        del session
+        return TypeFaults()
+
+    async def delete_type_faults(self, session: WriteSession, tables: Sequence[Table]) -> dict[str, int]:
+        """Delete the rows that `hide_type_faults` would hide; return the number of deleted rows by table name.
+
+        The session must have begun a transaction.
+        """
+        del session, tables
+        return {}
 
     @abstractmethod
     async def writer(self) -> WriteSession:
@@ -321,6 +387,14 @@ class Dialect(ABC):
         """
         return None
 
+    async def watched_partitions(self) -> list[str]:
+        """Return the names of the partitions of this database that have active attempts with a time limit.
+
+        The other partitions need not be open. The call is cheap enough to be made every few seconds. The default is for
+        databases without partitions.
+        """
+        return []
+
     @abstractmethod
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""
@@ -328,6 +402,11 @@ class Dialect(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close every connection."""
+
+
+def report_lost_queue_epoch() -> None:
+    """Log that the table `queue_epoch` had no valid row, and that a session has written a new row."""
+    logger.warning("queue_epoch had no valid row and got a new one; the queue is read again from its beginning")
 
 
 _prepared: dict[type[Dialect], dict[int, tuple[ClauseElement, Sql]]] = {}

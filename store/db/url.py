@@ -62,7 +62,8 @@ def parse(text: str) -> StoreURL:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     allowed = _OPTIONS.get(scheme)
     if allowed is not None:
-        unknown = sorted(query.keys() - allowed - (_DRIVER_OPTIONS if scheme == "postgresql" else set()))
+        allowed |= _DRIVER_OPTIONS if scheme == "postgresql" else frozenset()
+        unknown = sorted(query.keys() - allowed)
         if unknown:
             known = ", ".join(sorted(allowed)) or "none"
             raise Invalid("url", f"option {unknown[0]!r} is not known for {scheme}:// (known: {known})")

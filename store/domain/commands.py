@@ -91,8 +91,8 @@ class LoadRequest:
     thread_namespaces: set[str] = field(default_factory=set[str])
     thread_checkpoints: set[str] = field(default_factory=set[str])
     thread_tasks: set[str] = field(default_factory=set[str])
-    due: bool = False
-    """Whether to load the rollouts whose time limits have to be checked now."""
+    due: int = 0
+    """The maximum number of rollouts to load because their time limits must be checked now."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -256,6 +256,22 @@ class AmendRollout(Command):
 
 
 @dataclass(slots=True, kw_only=True)
+class LimitSilence(Command):
+    """Set `unresponsive_seconds` of a rollout without time limits, so that the watchdog ends its silent attempt.
+
+    If the rollout has no retry condition either, its unresponsive attempts are retried.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    unresponsive_seconds: float
+    max_attempts: int
+
+    def request_rows(self, request: LoadRequest) -> None:
+        request.rollouts.add(self.rollout_id)
+
+
+@dataclass(slots=True, kw_only=True)
 class UpdateAttempt(Command):
     """Set those fields of an attempt that `fields` lists."""
 
@@ -388,5 +404,8 @@ class BeatWorker(Command):
 class Sweep(Command):
     """Check the rollouts whose time of a check has come, and end the attempts that have exceeded a time limit."""
 
+    limit: int = 1000
+    """The maximum number of rollouts to check."""
+
     def request_rows(self, request: LoadRequest) -> None:
-        request.due = True
+        request.due = max(request.due, self.limit)

@@ -24,6 +24,7 @@ from store.domain.commands import (
     Claim,
     Command,
     Enqueue,
+    LimitSilence,
     NewRollout,
     NewSpan,
     NumberSpans,
@@ -54,6 +55,7 @@ from store.domain.events import (
     RolloutStatusChanged,
     SpanNumbersReserved,
 )
+from store.domain.log_time import Sweeping
 from store.domain.rollout import ACTIVE, ENDED_ATTEMPT, TERMINAL, WAITING, AttemptState, RolloutState
 from store.domain.run_commands import AppendToRun, Fork, MoveHead, RetractArtifact
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, PruneThread
@@ -311,6 +313,25 @@ def _amend_rollout(command: AmendRollout, working_set: WorkingSet) -> RolloutVie
     return view_rollout(working_set, command.rollout_id)
 
 
+def _limit_silence(command: LimitSilence, working_set: WorkingSet) -> bool:
+    """Set a time limit if the rollout has none, and return whether it was set. A retry condition does not change."""
+    state = working_set.rollouts.get(command.rollout_id)
+    if state is None or state.status not in ACTIVE or state.latest is None:
+        return False
+    config = dict(state.config)
+    if state.latest.attempt_id != command.attempt_id or state.latest.status not in ACTIVE:
+        return False
+    if config["timeout_seconds"] is not None or config["unresponsive_seconds"] is not None:
+        return False
+    config["unresponsive_seconds"] = command.unresponsive_seconds
+    if not config["retry_condition"]:
+        config["retry_condition"] = ["unresponsive"]
+        config["max_attempts"] = max(config["max_attempts"], command.max_attempts)
+    fact = RolloutAmended(fields=["config"], config=config)
+    working_set.record_rollout(command.rollout_id, fact, actor=command.actor)
+    return True
+
+
 def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptView:
     state = working_set.rollouts.get(command.rollout_id)
     if state is None:
@@ -504,15 +525,25 @@ def _sweep(command: Sweep, working_set: WorkingSet) -> int:
     """
     given_up = 0
     due = set(working_set.due)
+    log_time = working_set.log_time
+    horizon = working_set.horizon
+    postponed: list[int] = []
     for rollout_id in sorted(
         due | working_set.rewatch.keys(), key=lambda each: working_set.rollouts[each].first_position
     ):
         state = working_set.rollouts[rollout_id]
-        overdue = retry.judge(state, working_set.stamp)
+        overdue = retry.judge(state, working_set.stamp, log_time)
         attempt = state.latest
         if overdue is None or attempt is None:
-            if rollout_id in due:
+            if rollout_id not in due:
+                continue
+            at = retry.check_at(state)
+            if log_time is None or at is None or at >= horizon:
                 working_set.rewatch[rollout_id] = True
+            elif (left := retry.time_left(state, working_set.stamp, log_time)) is not None:
+                # The check is due by the timestamps, but this process does not find the attempt overdue. The time of
+                # the check does not change, because another process may have waited longer for a sign of life.
+                postponed.append(left)
             continue
         if given_up:
             working_set.tick()
@@ -522,6 +553,9 @@ def _sweep(command: Sweep, working_set: WorkingSet) -> int:
         _propagate(state, attempt, working_set, command.actor, cause)
         if attempt.worker_id:
             sync(attempt, working_set, command.actor, cause=cause)
+    if log_time is not None:
+        until = log_time.heard + min(postponed) if postponed else None
+        log_time.sweeping = Sweeping(horizon, until, len(working_set.due))
     return given_up
 
 
@@ -552,6 +586,7 @@ _DECIDERS: dict[type[Command], Callable[..., Any]] = {
     ReleaseClaim: _release,
     StartAttempt: _start_attempt,
     AmendRollout: _amend_rollout,
+    LimitSilence: _limit_silence,
     UpdateAttempt: _update_attempt,
     RecordSpans: _record_spans,
     NumberSpans: _number_spans,

@@ -8,6 +8,7 @@ limits are seconds.
 from dataclasses import dataclass
 
 from store.domain.events import Json
+from store.domain.log_time import LogTime
 from store.domain.rollout import ACTIVE, AttemptState, RolloutState
 
 # A time that no clock reaches. It fits into 64 bits.
@@ -40,27 +41,64 @@ class Overdue:
     """The time of the last sign of life, in seconds since the epoch."""
 
 
-def judge(rollout: RolloutState, now: int) -> Overdue | None:
+def judge(rollout: RolloutState, now: int, log_time: LogTime | None = None) -> Overdue | None:
     """Return the reason to end the latest attempt of a rollout at the time `now`; None if there is no reason.
 
     `timeout_seconds` limits the time since the start of the attempt, and heartbeats do not extend it.
     `unresponsive_seconds` limits the time since the last sign of life, or since the start if there was no sign. A limit
     that is reached but not exceeded is no reason. There is never a reason if the rollout is not active.
+
+    Args:
+        rollout: the rollout.
+        now: the current timestamp of the log.
+        log_time: how long ago the timestamps were, as this process observed it. If it is None, the timestamps are
+            compared with `now`.
     """
     attempt = rollout.latest
-    if rollout.status not in ACTIVE or attempt is None:
+    left = _left(rollout, now, log_time)
+    if left is None or attempt is None:
         return None
-    timeout, silence = rollout.config["timeout_seconds"], rollout.config["unresponsive_seconds"]
-    sign = attempt.sign_of_life
-    if timeout is not None and now > attempt.start_at + _micros(timeout):
-        return Overdue("timeout", timeout, sign)
-    if silence is not None and now > _silent_since(attempt) + _micros(silence):
-        return Overdue("unresponsive", silence, sign)
+    timeout, silence = left
+    if timeout is not None and timeout < 0:
+        return Overdue("timeout", rollout.config["timeout_seconds"], attempt.sign_of_life)
+    if silence is not None and silence < 0:
+        return Overdue("unresponsive", rollout.config["unresponsive_seconds"], attempt.sign_of_life)
     return None
 
 
+def time_left(rollout: RolloutState, now: int, log_time: LogTime) -> int | None:
+    """Return the time until the latest attempt exceeds a limit if it stays silent; None if it cannot be overdue.
+
+    The arguments are those of `judge`.
+    """
+    left = [each for each in _left(rollout, now, log_time) or () if each is not None]
+    return min(left, default=None)
+
+
+def _left(rollout: RolloutState, now: int, log_time: LogTime | None) -> tuple[int | None, int | None] | None:
+    """Return the times left until `timeout_seconds` and `unresponsive_seconds` are exceeded.
+
+    A time is negative if the limit is exceeded, and None without a limit. Return None if no attempt can be overdue.
+    """
+    attempt = rollout.latest
+    if rollout.status not in ACTIVE or attempt is None or (log_time is not None and log_time.is_lost):
+        return None
+    timeout, silence = rollout.config["timeout_seconds"], rollout.config["unresponsive_seconds"]
+    if timeout is not None:
+        timeout = _micros(timeout)
+        timeout -= now - attempt.start_at if log_time is None else log_time.since(attempt.start_at)
+    if silence is not None:
+        limit = _micros(silence)
+        if log_time is None:
+            silence = limit - (now - _silent_since(attempt))
+        else:
+            stamp, sign = heartbeat_of(attempt)
+            silence = limit - log_time.silence(attempt.attempt_id, stamp, sign, attempt.start_at, limit)
+    return timeout, silence
+
+
 def check_at(rollout: RolloutState) -> int | None:
-    """Return the time after which the latest attempt exceeds a limit.
+    """Return the timestamp after which the latest attempt exceeds a limit if timestamps advance in real time.
 
     Return None if the attempt has no limit, or if the rollout is not active.
     """
@@ -74,6 +112,14 @@ def check_at(rollout: RolloutState) -> int | None:
     if silence is not None:
         deadlines.append(_silent_since(attempt) + _micros(silence))
     return max(0, min(min(deadlines), _NEVER)) if deadlines else None
+
+
+def heartbeat_of(attempt: AttemptState) -> tuple[int, int]:
+    """Return the timestamp at which the last sign of life was recorded, and the time of this sign of life.
+
+    Without a sign of life, the start of the attempt counts.
+    """
+    return attempt.sign_stamped_at or attempt.start_at, _silent_since(attempt)
 
 
 def _silent_since(attempt: AttemptState) -> int:

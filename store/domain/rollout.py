@@ -101,6 +101,12 @@ class AttemptState:
             return self.signal_time
         return self.last_heartbeat_time
 
+    @property
+    def sign_stamped_at(self) -> int | None:
+        """The timestamp of the log at which the last sign of life was recorded; None if there was no sign."""
+        stamps = [each for each in (self.signal_stamped_at, self.heartbeat_stamped_at) if each is not None]
+        return max(stamps, default=None)
+
 
 @dataclass(slots=True)
 class RolloutState:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from store.domain import resources, rollout, thread, worker
 from store.domain.commands import SpanKey
 from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded
+from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.run_events import (
@@ -95,6 +96,8 @@ class WorkingSet:
     """The greatest timestamp of all events up to now, in microseconds since the epoch."""
     next_position: int
     """The position of the next event."""
+    log_time: LogTime | None = None
+    """The relation of timestamps to the elapsed time of this process; None if only timestamps are compared."""
 
     rollouts: dict[str, RolloutState] = field(default_factory=dict[str, RolloutState])
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
@@ -172,6 +175,11 @@ class WorkingSet:
     """Whether a rollout returned to its old place in the queue instead of the end."""
     touched_answers: set[CallKey] = field(default_factory=set[CallKey])
     """Keys of calls whose replies were stored or deleted."""
+
+    @property
+    def horizon(self) -> int:
+        """A timestamp that is later than the next check of every overdue attempt."""
+        return max(self.now, self.last_stamp + 1) if self.log_time is None else self.log_time.horizon
 
     def begin(self, ordinal: int) -> None:
         """Start the next command with a new ordinal and a new timestamp."""

@@ -91,6 +91,7 @@ def _is_live(worker: Worker, now: float) -> bool:
     patience = max(_LEAST_SECONDS, _BEATS * interval) if isinstance(interval, int | float) else UNRESPONSIVE_SECONDS
     return (
         bool(stats.get("takes_requests"))
+        and not stats.get("stopped")
         and not is_gone(stats)
         and now - (worker.last_heartbeat_time or 0.0) <= patience
     )

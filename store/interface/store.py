@@ -69,7 +69,8 @@ class Store(abc.ABC):
     preparing or running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for
     longer than `unresponsive_seconds` becomes unresponsive, and the status of its worker becomes unknown. There is at
     most one sweep per `scan_debounce_seconds`; the first call that sweeps always checks. While a call waits, the store
-    also sweeps without further calls.
+    also sweeps without further calls. Both limits count only the time during which the store could receive signs of
+    life. A store that was just opened waits the full `unresponsive_seconds` before it ends a silent attempt.
 
     **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
     event included; an aware datetime includes all events recorded until then. A moment after the end of the log means
@@ -301,6 +302,14 @@ class Store(abc.ABC):
         status_in: Sequence[RolloutStatus] | None = None,
         rollout_id_in: Sequence[str] | None = None,
         rollout_id_contains: str | None = None,
+        mode_in: Sequence[RolloutMode] | None = None,
+        group_in: Sequence[str] | None = None,
+        step_in: Sequence[int] | None = None,
+        label_in: Sequence[str] | None = None,
+        resources_id_in: Sequence[str] | None = None,
+        resources_version_in: Sequence[int] | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
         filter_logic: FilterLogic = "and",
         sort_by: str | None = None,
         sort_order: SortOrder = "asc",
@@ -312,6 +321,11 @@ class Store(abc.ABC):
     ) -> PaginatedResult[Rollout | AttemptedRollout]:
         """Return the matching rollouts, each with its latest attempt if it has one. Sweeps.
 
+        `sort_by` is a field of `Rollout`, or `group`, `step`, `label` (the first label in alphabetical order) or
+        `resources_version`. A rollout without a reward, a step or a version comes last in both orders. The conditions
+        from `mode_in` to `reward_max` and the orders `reward`, `group`, `step`, `label` and `resources_version` are not
+        part of Agent-lightning 0.3.
+
         `status` and `rollout_ids` are older names of `status_in` and `rollout_id_in`. If both names are given, the
         newer name takes precedence.
         """
@@ -319,6 +333,14 @@ class Store(abc.ABC):
             status_in=status if status_in is None else status_in,
             rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,
             rollout_id_contains=rollout_id_contains,
+            mode_in=mode_in,
+            group_in=group_in,
+            step_in=step_in,
+            label_in=label_in,
+            resources_id_in=resources_id_in,
+            resources_version_in=resources_version_in,
+            reward_min=reward_min,
+            reward_max=reward_max,
             filter_logic=filter_logic,
             sort_by=sort_by,
             sort_order=sort_order,
@@ -430,7 +452,7 @@ class Store(abc.ABC):
 
     async def query_spans(
         self,
-        rollout_id: str,
+        rollout_id: str | Sequence[str],
         attempt_id: str | None = None,
         *,
         trace_id: str | None = None,
@@ -450,6 +472,11 @@ class Store(abc.ABC):
         at: int | None = None,
     ) -> PaginatedResult[Span]:
         """Return the spans of a rollout, or of one of its attempts; none if that object does not exist. Sweeps.
+
+        `rollout_id` may be a list of up to 1,000 ids, which is not part of Agent-lightning 0.3. The spans are then in
+        the order of the rollout ids, and those of a rollout in the order of `sequence_id`; with another `sort_by`, this
+        field alone orders the spans of all rollouts. `attempt_id="latest"` then means the latest attempt of each
+        rollout.
 
         `attempt_id` may be "latest": the attempt with the greatest sequence_id. The conditions on the rollout and the
         attempt must always hold; `filter_logic` combines the other conditions. As in Agent-lightning 0.3, "or" without
@@ -597,10 +624,15 @@ class Store(abc.ABC):
 
 
 class SyncStore(Blocking[Store]):
-    """A store with blocking methods; see `Store`."""
+    """A store with blocking methods; see `Store`. `open_sync` opens one.
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, CallThread())
+    Args:
+        store: the store with the async methods.
+        thread: the thread for the calls; None for a new one.
+    """
+
+    def __init__(self, store: Store, thread: CallThread | None = None) -> None:
+        super().__init__(store, thread or CallThread())
 
     def close(self) -> None:
         """Close the store and end this object's thread; a second call has no effect."""

@@ -25,6 +25,7 @@ from store.db.queries import filters, pages
 from store.db.queries import log as log_queries
 from store.db.queries.filters import FilterQuery, Noun, Values
 from store.db.queries.paging import Make, Page, compiled
+from store.db.queries.rewards import rewards_of
 from store.db.tables import core as core_tables
 from store.domain import resources as resources_stream
 from store.domain import rollout as rollout_stream
@@ -53,7 +54,7 @@ _NO_ATTEMPT = (None,) * len(ATTEMPT_COLUMNS)
 _NO_SIGNALS = (None,) * len(SIGNALS_COLUMNS)
 _NO_BODY = (None, None)
 _ROLLOUT_WIDTH, _ATTEMPT_WIDTH, _WORKER_WIDTH = len(ROLLOUT_COLUMNS), len(ATTEMPT_COLUMNS), len(WORKER_COLUMNS)
-_ATTEMPT_ID = ATTEMPT_COLUMNS.index("attempt_id")
+_ROLLOUT_ID, _ATTEMPT_ID = ATTEMPT_COLUMNS.index("rollout_id"), ATTEMPT_COLUMNS.index("attempt_id")
 _ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
 
 
@@ -135,6 +136,8 @@ class _Kind(Generic[State]):
     columns: tuple[str, ...]
     evolve: Callable[[State | None, Event], State]
     row: Callable[[State], Row]
+    columns_of: Callable[[Dialect, FilterQuery], Mapping[str, ColumnElement[Any]]]
+    """Function that returns the columns by which a query filters and sorts, except the columns of signals."""
 
     def values(self, row: Row) -> Values:
         """Return a row as a dict by column name. The values of signals are None."""
@@ -142,8 +145,18 @@ class _Kind(Generic[State]):
         return signals | dict(zip(self.columns, row, strict=False))
 
 
+def _own_columns(_: Dialect, query: FilterQuery) -> Mapping[str, ColumnElement[Any]]:
+    return dict(query.noun.table.c)
+
+
 _ROLLOUTS: _Kind[RolloutState] = _Kind(
-    filters.ROLLOUTS, "rollout_id", "rollout/", ROLLOUT_COLUMNS, rollout_stream.evolve, rollout_projection.rollout
+    filters.ROLLOUTS,
+    "rollout_id",
+    "rollout/",
+    ROLLOUT_COLUMNS,
+    rollout_stream.evolve,
+    rollout_projection.rollout,
+    pages.rollout_columns,
 )
 _RESOURCES: _Kind[ResourcesState] = _Kind(
     filters.RESOURCES,
@@ -152,9 +165,16 @@ _RESOURCES: _Kind[ResourcesState] = _Kind(
     RESOURCES_COLUMNS,
     resources_stream.evolve,
     rollout_projection.resources,
+    _own_columns,
 )
 _WORKERS: _Kind[WorkerState] = _Kind(
-    filters.WORKERS, "worker_id", "worker/", WORKER_COLUMNS, worker_stream.evolve, rollout_projection.worker
+    filters.WORKERS,
+    "worker_id",
+    "worker/",
+    WORKER_COLUMNS,
+    worker_stream.evolve,
+    rollout_projection.worker,
+    _own_columns,
 )
 
 
@@ -221,18 +241,37 @@ async def _find(
     if count > FOLD_LIMIT:
         raise PastUnavailable(count, FOLD_LIMIT)
     states = await _folded(dialect, session, kind, changed, until)
-    then = (kind.values(kind.row(state)) for state in states.values())
+    computed = await _computed(dialect, session, query, states, until)
+    then = ({**kind.values(kind.row(state)), **computed.get(key, {})} for key, state in states.items())
     candidates.extend(values for values in then if filters.matches(query, values))
     page = filters.page(query, filters.arranged(query, candidates))
     return _Found([values[kind.key] for values in page], len(candidates), states)
 
 
+async def _computed(
+    dialect: Dialect, session: ReadSession, query: FilterQuery, states: Mapping[str, Any], until: int
+) -> dict[str, Values]:
+    """Return the values at the moment `until` that a query of rollouts uses and no column contains, by rollout id."""
+    found: dict[str, Values] = {}
+    if query.noun is filters.ROLLOUTS and (query.uses(filters.REWARD) or query.uses(filters.LABEL)):
+        uses_reward = query.uses(filters.REWARD)
+        rewards = await rewards_of(dialect, session, states, until=until) if uses_reward else {}
+        for rollout_id, state in states.items():
+            latest = state.latest
+            own = None if latest is None else rewards.get((rollout_id, latest.attempt_id))
+            found[rollout_id] = {
+                filters.REWARD: None if own is None else own.final,
+                filters.LABEL: sorted(state.labels or ()),
+            }
+    return found
+
+
 def _candidates(dialect: Dialect, kind: _Kind[Any], query: FilterQuery) -> Select[Any]:
     """Select the rows that match and have not changed since the moment, and all changed rows that may have matched."""
     table = kind.noun.table.c
-    columns: dict[str, ColumnElement[Any]] = dict(table)
+    columns = kind.columns_of(dialect, query)
     until = bindparam("until", type_=BigInteger)
-    sorted_by = None if query.sort_by is None else table.get(kind.noun.fields[query.sort_by].column)
+    sorted_by = None if query.sort_by is None else columns.get(kind.noun.fields[query.sort_by].column)
     shown: list[ColumnElement[Any]] = [
         table[kind.key],
         table.first_position,
@@ -374,7 +413,7 @@ def _attempt_without_signals(row: Row) -> Wide:
 async def spans(
     dialect: Dialect,
     session: ReadSession,
-    rollout_id: str,
+    rollout_id: str | Sequence[str],
     attempt_id: str | None,
     query: FilterQuery,
     until: int,
@@ -382,11 +421,16 @@ async def spans(
     *,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans at the moment `until`, with rows like those of `pages.spans`.
+    """Return a page of the spans of one or more rollouts at the moment `until`.
 
-    The other arguments are those of `pages.spans`.
+    The rows and the other arguments are those of `pages.spans`.
     """
-    if attempt_id == "latest":
+    if attempt_id == "latest" and not isinstance(rollout_id, str):
+        found = [await latest_attempt(dialect, session, each, until) for each in rollout_id]
+        pairs = [(row[_ROLLOUT_ID], row[_ATTEMPT_ID]) for row in found if row is not None]
+        ids, of_them = [each for each, _ in pairs], [each for _, each in pairs]
+        return await pages.spans(dialect, session, ids, of_them, query, make, until=until, batch=batch)
+    if attempt_id == "latest" and isinstance(rollout_id, str):
         latest = await latest_attempt(dialect, session, rollout_id, until)
         if latest is None:
             return Page([], 0)

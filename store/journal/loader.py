@@ -30,6 +30,7 @@ from store.domain.commands import (
     StartRollout,
 )
 from store.domain.events import Body, SpanNumbersReserved, upcast
+from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, RolloutState
 from store.domain.run_commands import Fork
@@ -41,7 +42,6 @@ from store.projections import rollouts as rollout_projection
 from store.projections import threads as thread_projection
 from store.runtime import ids
 
-_DUE_AT_ONCE = 1000
 _MAX_CACHED = 10_000
 _MAX_CACHED_SPANS = 50_000
 _REQUESTABLE = (
@@ -90,13 +90,16 @@ class Loader:
         self._watermark = 0
         self._epoch = -1
 
-    async def load(self, session: WriteSession, tail: Tail, commands: Sequence[Command]) -> WorkingSet:
+    async def load(
+        self, session: WriteSession, tail: Tail, commands: Sequence[Command], log_time: LogTime | None = None
+    ) -> WorkingSet:
         """Return the working set for a batch.
 
         Args:
             session: the session of the batch's transaction.
             tail: the end of the log.
             commands: the commands of the batch.
+            log_time: the relation of timestamps to the elapsed time of this process; None if sweeps do not use it.
         """
         request = LoadRequest()
         for command in commands:
@@ -113,7 +116,9 @@ class Loader:
         if tail.queue_epoch != self._epoch:
             # A rollout has returned to an earlier position in the queue, which may be before the watermark.
             self._watermark, self._epoch = 0, tail.queue_epoch
-        working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
+        working_set = WorkingSet(
+            now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position, log_time=log_time
+        )
         if not tail.is_ours:
             self.cache.clear()
         self.cache.fill_in(request, working_set)
@@ -211,8 +216,8 @@ class Loader:
         params: dict[str, Any] = {
             "heads": heads,
             "watermark": self._watermark if beyond is None else beyond,
-            "due": _DUE_AT_ONCE,
-            "due_at": max(working_set.now, working_set.last_stamp + 1),
+            "due": request.due,
+            "due_at": self._due_at(working_set) if request.due else 0,
             "latest_resources": 1,
         }
         for query in plan:
@@ -226,6 +231,11 @@ class Loader:
         _fill(working_set, loaded)
         _fill_labels(working_set, request, loaded.get("labels", ()))
         return loaded
+
+    def _due_at(self, working_set: WorkingSet) -> int:
+        if working_set.log_time is not None:
+            working_set.log_time.begin(self._dialect.elapsed(), working_set.last_stamp, working_set.now)
+        return working_set.horizon
 
 
 class StateCache:

@@ -26,7 +26,7 @@ from store.validation.json_limits import check_text
 _FORM = re.compile(r"1\.([^.]+)\.(\d{1,18})\.([0-9a-f]{16})\.(\d{1,18})")
 _PREFIX_BYTES = 8
 _WIDTH = len(log_queries.EVENT_COLUMNS)
-_EVENTS_AT_ONCE = 500
+EVENTS_AT_ONCE = 500
 _LAST_NUMBER = 2**62
 
 
@@ -115,7 +115,12 @@ def _prefix(chain_hash: bytes) -> str:
 
 
 async def page(
-    dialect: Dialect, session: ReadSession, place: Cursor, types: Sequence[str] | None, rollout_id: str | None
+    dialect: Dialect,
+    session: ReadSession,
+    place: Cursor,
+    types: Sequence[str] | None,
+    rollout_id: str | None,
+    limit: int = EVENTS_AT_ONCE,
 ) -> TailPage:
     """Return the next events after a place in the log. The session must be a snapshot.
 
@@ -125,6 +130,7 @@ async def page(
         place: the place of the reader.
         types: return only events of these types; None for all types.
         rollout_id: return only events of this rollout; None for all events.
+        limit: the maximum number of events.
 
     Raises:
         Incompatible: the log ends before the commit of the place.
@@ -141,13 +147,13 @@ async def page(
         session,
         after=place.position,
         until=end.position,
-        limit=_EVENTS_AT_ONCE,
+        limit=limit,
         stream=stream,
         types=types,
     )
     whole = await blobs.filled(dialect, session, rows, lengths=False)
     events = [_logged(place.store_id, row) for row in whole]
-    if len(rows) < _EVENTS_AT_ONCE:
+    if len(rows) < limit:
         return TailPage(events, end, is_last=True)
     return TailPage(events, parse(events[-1].cursor), is_last=False)
 
@@ -189,7 +195,7 @@ async def history(
         raise NotFound.rollout(rollout_id)
     events: list[HistoryEvent] = []
     while limit < 0 or len(events) < limit:
-        wanted = _EVENTS_AT_ONCE if limit < 0 else min(_EVENTS_AT_ONCE, limit - len(events))
+        wanted = EVENTS_AT_ONCE if limit < 0 else min(EVENTS_AT_ONCE, limit - len(events))
         rows: Sequence[Row] = await log_queries.stream_events(
             dialect, session, stream, after=number, until=until, limit=wanted, bodies=True
         )

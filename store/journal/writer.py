@@ -5,8 +5,9 @@ batch, so no timer is needed. The working set of a batch contains the loaded sta
 
 A call gets its result or its error after COMMIT. There are four kinds of errors. A refused command is an error of one
 call, and the other calls of the batch are committed. If the connection fails during COMMIT, the writer looks up the key
-of the batch, which shows whether the batch was committed. If the database is unavailable, the writer tries again. Any
-other error is a bug: the batch is divided into halves until the command that causes the error is alone.
+of the batch, which shows whether the batch was committed. If the database is unavailable, the writer tries again. If
+the disk is full, the calls get the error at once. Any other error is a bug: the batch is divided into halves until the
+command that causes the error is alone.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from store.db.tables import core as core_tables
 from store.domain.commands import Command
 from store.domain.decide import decide
 from store.domain.idempotency import decide_once
+from store.domain.log_time import LogTime
+from store.domain.retry import heartbeat_of
 from store.domain.working_set import NeedsHeads, WorkingSet
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.loader import DRAWING, Loader, redraw_taken
@@ -175,6 +178,8 @@ class Writer:
         loop: the event loop of the store.
         on_undelivered: called with a command and its result if the command was committed, but its caller has stopped
             waiting for the result.
+        log_time: the relation of timestamps to the elapsed time of this process. The writer updates it, and sweeps use
+            it. None if sweeps compare only timestamps.
     """
 
     def __init__(
@@ -182,8 +187,10 @@ class Writer:
         dialect: Dialect,
         loop: asyncio.AbstractEventLoop,
         on_undelivered: Callable[[Command, Any], None],
+        log_time: LogTime | None = None,
     ) -> None:
         self._dialect = dialect
+        self._log_time = log_time
         self._loop = loop
         self._on_commit: Callable[[WorkingSet, Committed | None], None] | None = None
         self._on_undelivered = on_undelivered
@@ -330,6 +337,7 @@ class Writer:
             decided = await self._persist(calls)
         except (Unavailable, ReadOnly) as error:
             # The database is unavailable or read-only, so every call gets this error.
+            self._note_loss()
             for call in calls:
                 call.error = error
             self._answer(calls)
@@ -362,7 +370,10 @@ class Writer:
         await self._finish(calls[half:])
 
     async def _persist(self, calls: list[PendingCommand]) -> _Decided:
-        """Commit a batch under one key. If the database is unavailable, try again until the time limit is exceeded."""
+        """Commit a batch under one key. If the database is unavailable, try again until the time limit is exceeded.
+
+        If the disk is full, raise the error at once, because space is rarely freed within the time limit.
+        """
         # The key is a counter after random bytes. New random bytes for each batch would need a system call, during
         # which another thread may take the interpreter lock.
         key = f"{self._key}{next(self._batches):08x}"
@@ -379,17 +390,22 @@ class Writer:
                     await self._roll_back()
                     return in_doubt
                 in_doubt = None
+                began, now, last_stamp = self._dialect.elapsed(), tail.now, tail.recorded_at
                 decided = await self._decide(session, tail, calls)
                 await self._write(session, tail, decided, key)
                 in_doubt = decided
-                await session.commit()
-            except Unavailable as error:
-                await self._roll_back()
-                self.statistics.retries += 1
-                if time.monotonic() + pause > deadline:
-                    if in_doubt is not None:
-                        raise TimedOut("COMMIT", _RETRY_SECONDS) from error
+                try:
+                    await session.commit()
+                except Unavailable as error:
+                    if error.is_disk_full:
+                        in_doubt = None
                     raise
+            except Unavailable as error:
+                self._note_loss()
+                await self._roll_back()
+                self._raise_if_final(
+                    error, is_in_doubt=in_doubt is not None, is_late=time.monotonic() + pause > deadline
+                )
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, 1.0)
             except StoreError:
@@ -397,9 +413,25 @@ class Writer:
                 raise
             else:
                 self._loader.cache.store(decided.working_set)
+                if self._log_time is not None:
+                    beaten = decided.working_set.beats.values()
+                    beats = {each.attempt_id: heartbeat_of(each) for each in beaten} if beaten else {}
+                    self._log_time.committed.append(
+                        (began, self._dialect.elapsed(), now, last_stamp, decided.working_set.last_stamp, beats)
+                    )
                 self.statistics.commits += 1
                 self.statistics.events += len(decided.working_set.events)
                 return decided
+
+    def _raise_if_final(self, error: Unavailable, *, is_in_doubt: bool, is_late: bool) -> None:
+        """Raise the error of a batch if the batch is not tried again."""
+        if error.is_disk_full and not is_in_doubt:
+            raise error
+        self.statistics.retries += 1
+        if is_late and is_in_doubt:
+            raise TimedOut("COMMIT", _RETRY_SECONDS) from error
+        if is_late:
+            raise error
 
     async def _decide(self, session: WriteSession, tail: Tail, calls: list[PendingCommand]) -> _Decided:
         ahead = tail.recorded_at - tail.now
@@ -407,10 +439,10 @@ class Writer:
             logger.warning("the log's last timestamp is %.0f s ahead of the clock; new events follow it", ahead / 1e6)
         self.statistics.floor_ahead_micros = max(ahead, 0)
         commands = [call.command for call in calls]
-        working_set = await self._loader.load(session, tail, commands)
+        working_set = await self._loader.load(session, tail, commands, self._log_time)
         # Generated ids that exist already are replaced. Only some types of commands contain generated ids.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
-            working_set = await self._loader.load(session, tail, commands)
+            working_set = await self._loader.load(session, tail, commands, self._log_time)
         for ordinal, call in enumerate(calls):
             command = call.command
             call.reply = call.error = None
@@ -432,6 +464,10 @@ class Writer:
                     call.error = refused
                 break
         return _Decided(calls, working_set)
+
+    def _note_loss(self) -> None:
+        if self._log_time is not None:
+            self._log_time.lose(self._dialect.elapsed())
 
     async def _write(self, session: WriteSession, tail: Tail, decided: _Decided, key: str) -> None:
         working_set = decided.working_set

@@ -6,6 +6,7 @@ A call is recorded as a span if the request names an attempt, one execution of a
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -16,13 +17,16 @@ from store.llm_proxy.call import ProxiedCall
 from store.llm_proxy.disconnect import ClientDisconnected, while_connected
 from store.llm_proxy.forwarding import BrokenOff, Forwarder
 from store.llm_proxy.headers import has_key
+from store.llm_proxy.metrics import ProxyMetrics
 from store.llm_proxy.parts import Json
 from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal, send_json
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
+from store.server.metrics.requests import CONTENT_TYPE
 
 HEALTH: Final = "/health"
+METRICS: Final = "/metrics"
 
 
 class ProxyHandler:
@@ -44,6 +48,7 @@ class ProxyHandler:
         self._recorder = recorder
         self._settings = settings
         self._key = key
+        self._metrics = ProxyMetrics()
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,6 +75,9 @@ class ProxyHandler:
                 return
             headers = Headers(raw=scope["headers"])
             self._check_allowed(headers)
+            if path == METRICS and scope["method"] == "GET":
+                await _send_metrics(send, self._metrics.text(self._routes))
+                return
             address = parse(scope["method"], path, headers)
         except Refusal as refusal:
             await refusal.send(send)
@@ -90,6 +98,7 @@ class ProxyHandler:
         if address.rollout_id is not None and address.attempt_id is not None and address.endpoint.is_recorded:
             recording = await self._recorder.open(address.rollout_id, address.attempt_id)
         call = ProxiedCall(address, scope["query_string"], headers, body, recording)
+        began = time.monotonic()
         try:
             call.check_request()
             async with while_connected(receive) as client:
@@ -110,6 +119,7 @@ class ProxyHandler:
             # only calls that ended in no other way, mostly because they were cancelled.
             call.failed("stopped", "the proxy was stopped before the answer was complete")
             await self._forwarder.record(call)
+            self._metrics.ended(call.backend and call.backend.name, call.status, time.monotonic() - began)
 
     def _check_allowed(self, headers: Headers) -> None:
         if self._key is not None and not has_key(headers, self._key):
@@ -140,6 +150,12 @@ async def _cut_off(scope: Scope, receive: Receive) -> None:
     scope["rollbook.connection"].transport.close()
     while (await receive())["type"] != "http.disconnect":
         continue
+
+
+async def _send_metrics(send: Send, text: bytes) -> None:
+    headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", str(len(text)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
 
 
 def _health(routes: Routes) -> Json:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from store.domain.statuses import AttemptStatus, RolloutStatus, WorkerStatus
+from store.domain.statuses import AttemptStatus, RolloutStatus, WorkerState, WorkerStatus
 
 __all__ = [
     "UNSET",
@@ -27,6 +27,7 @@ __all__ = [
     "StatusCode",
     "TaskInput",
     "Unset",
+    "WorkerState",
     "WorkerStatus",
 ]
 

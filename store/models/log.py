@@ -109,7 +109,10 @@ class RebuildReport(Frozen):
     rows: dict[str, int]
     """By projection, the number of rows that were computed from the log."""
     written: dict[str, int]
-    """By projection, the number of rows that differed and were written or removed; empty if no row differed."""
+    """By table, the number of rows that differed and were written or removed; empty if no row differed.
+
+    The tables are the projections, and `span_counters`, `watch` and `queue_epoch`.
+    """
     differences: list[Difference]
     """The differences before the rebuild, at most the first twenty."""
     state_hash: str

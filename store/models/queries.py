@@ -6,19 +6,29 @@ store checks a value when it executes the query.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 
 from store.errors import Invalid
-from store.models.enums import FilterLogic, Frozen, RolloutStatus, SortOrder, WorkerStatus
+from store.models.enums import FilterLogic, Frozen, RolloutMode, RolloutStatus, SortOrder, WorkerStatus
 from store.models.resources import ResourcesUpdate
 from store.models.rollouts import Attempt, Rollout, Worker
 from store.models.spans import Span
 
 _LAST: Final = 2**63 - 1
+
+ConditionKind = Literal["text", "texts", "integers", "number"]
 
 
 def moment_of(given: Any) -> Any:
@@ -51,6 +61,15 @@ Moment = Annotated[
 ]
 
 
+Whole = Annotated[int, Field(ge=-_LAST - 1, le=_LAST)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _shared(model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the fields of a model that Agent-lightning 0.3 has too."""
+    return tuple(name for name in model.model_fields if name not in {"reward", "rewards"})
+
+
 class PastQuery(Frozen):
     """Base of queries that can read a past moment of the log. Not part of Agent-lightning 0.3."""
 
@@ -78,7 +97,8 @@ class PageQuery(PastQuery):
     """Base of queries that return a page of matches in an order.
 
     A subclass adds fields that are conditions on a property, here called `name`. The field `name` requires an equal
-    text, `name_in` requires one of several texts, and `name_contains` requires a substring.
+    text, `name_in` requires one of several values, `name_contains` requires a substring, and `name_min` and `name_max`
+    require a number in a range that includes its ends.
     """
 
     # Responses contain the limit and the offset too, and clients cannot read integers of more than 64 bits.
@@ -90,29 +110,59 @@ class PageQuery(PastQuery):
     scope: ClassVar[tuple[str, ...]] = ()
     """The fields that define where to search. `filter_logic`, which joins conditions, does not apply to them."""
     sortable: ClassVar[tuple[str, ...]] = ()
-    """The fields that a server accepts in `sort_by`, in the order in which the error for other fields lists them."""
+    """The fields that servers of Agent-lightning accept in `sort_by`.
+
+    The error for other fields lists them in this order, as in Agent-lightning 0.3.
+    """
+    additions: ClassVar[frozenset[str]] = frozenset()
+    """Conditions and values of `sort_by` that Agent-lightning 0.3 does not have. Its servers would ignore them."""
 
     @classmethod
     def conditions(cls) -> tuple[str, ...]:
         """Return the names of the fields that are conditions."""
         return _conditions(cls)
 
+    @property
+    def uses_additions(self) -> bool:
+        """Whether the query has a condition or an order that Agent-lightning 0.3 does not have."""
+        # An invalid order may be of any type.
+        is_added = isinstance(self.sort_by, str) and self.sort_by in self.additions  # pyright: ignore[reportUnnecessaryIsInstance]
+        return is_added or any(getattr(self, name) is not None for name in self.conditions() if name in self.additions)
+
 
 class RolloutQuery(PageQuery):
     """A query of rollouts."""
 
-    sortable = tuple(Rollout.model_fields)
+    sortable = _shared(Rollout)
+    additions = frozenset(
+        {"mode_in", "group_in", "step_in", "label_in", "resources_id_in", "resources_version_in"}
+        | {"reward_min", "reward_max", "reward", "group", "step", "label", "resources_version"}
+    )
 
     status_in: list[RolloutStatus] | None = None
     rollout_id_in: list[str] | None = None
     rollout_id_contains: str | None = None
+    mode_in: list[RolloutMode] | None = None
+    group_in: list[str] | None = None
+    """The groups, which `rollbook.group` in the metadata named when the rollout was created."""
+    step_in: list[Whole] | None = None
+    """The steps, which `rollbook.step` in the metadata gave when the rollout was created."""
+    label_in: list[str] | None = None
+    """Only rollouts that have at least one of these labels."""
+    resources_id_in: list[str] | None = None
+    resources_version_in: list[Whole] | None = None
+    """The versions of the resources that the rollout was given."""
+    reward_min: Finite | None = None
+    """Only rollouts with a final reward (`Rollout.reward`) of at least this value."""
+    reward_max: Finite | None = None
+    """Only rollouts with a final reward (`Rollout.reward`) of at most this value."""
     filter_logic: FilterLogic = "and"
 
 
 class AttemptQuery(PageQuery):
     """A query of the attempts of a rollout."""
 
-    sortable = tuple(Attempt.model_fields)
+    sortable = _shared(Attempt)
 
     sort_by: str | None = "sequence_id"
     at: int | None = None
@@ -137,13 +187,33 @@ class ResourcesQuery(PageQuery):
     resources_id_contains: str | None = None
 
 
+MAX_ROLLOUTS: Final = 1000
+"""The most rollouts whose spans one query reads."""
+
+
+def _rollout_ids(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate one rollout id, or a list of them. A list of one is the same as the id itself."""
+    if not isinstance(given, list):
+        return validate(given)
+    ids = [validate(each) for each in cast("list[Any]", given)]
+    return ids[0] if len(ids) == 1 else ids
+
+
+RolloutIds = Annotated[
+    str,
+    WrapValidator(_rollout_ids),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
 class SpanQuery(PageQuery):
-    """A query of the spans of a rollout, or of one of its attempts."""
+    """A query of the spans of a rollout or of several rollouts, or of one attempt of each."""
 
     scope = ("rollout_id", "attempt_id")
     sortable = tuple(Span.model_fields)
 
-    rollout_id: str
+    rollout_id: RolloutIds
+    """The id of a rollout, or a list of at most `MAX_ROLLOUTS` ids, which Agent-lightning 0.3 does not have."""
     attempt_id: str | None = None
     trace_id: str | None = None
     trace_id_contains: str | None = None
@@ -156,6 +226,36 @@ class SpanQuery(PageQuery):
     filter_logic: FilterLogic = "and"
     sort_by: str | None = "sequence_id"
     at: int | None = None
+
+    @property
+    def several(self) -> list[str] | None:
+        """The ids of the rollouts in ascending order, each once; None for a query with a single id.
+
+        Raises:
+            Invalid: the query has too many ids, ids of a wrong type, or a number of one rollout's history.
+        """
+        given: Any = self.rollout_id
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection):
+            return None
+        ids = list(cast("Collection[Any]", given))
+        for each in ids:
+            if not isinstance(each, str):
+                raise Invalid("rollout_id", f"{each!r} is not text")
+        distinct = sorted(set(ids))
+        if len(distinct) > MAX_ROLLOUTS:
+            raise Invalid(
+                "rollout_id",
+                f"has {len(distinct):,} rollouts, and one query reads the spans of at most {MAX_ROLLOUTS:,};"
+                " split the list",
+            )
+        if self.at is not None:
+            raise Invalid("at", "is a number in the history of one rollout; give as_at for several rollouts")
+        return distinct
+
+    @property
+    def uses_additions(self) -> bool:
+        """Whether the query is for several rollouts, which Agent-lightning 0.3 does not have."""
+        return self.several is not None
 
 
 class RunEventQuery(RolloutPastQuery):
@@ -214,4 +314,14 @@ def list_fields(model: type[BaseModel]) -> frozenset[str]:
         name
         for name, field in model.model_fields.items()
         if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
+        or any(isinstance(each, WrapValidator) for each in field.metadata)
     )
+
+
+@cache
+def kind_of(model: type[PageQuery], name: str) -> ConditionKind:
+    """Return the kind of value that a condition takes."""
+    annotation = model.model_fields[name].annotation
+    if name in list_fields(model):
+        return "integers" if "int" in repr(annotation) else "texts"
+    return "number" if "float" in repr(annotation) else "text"

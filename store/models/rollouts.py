@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pydantic import Field, model_validator
 
-from store.models.enums import AttemptStatus, Frozen, RolloutMode, RolloutStatus, TaskInput, WorkerStatus
+from store.models.enums import AttemptStatus, Frozen, RolloutMode, RolloutStatus, TaskInput, WorkerState, WorkerStatus
+
+HEARTBEAT_SECONDS: Final = 10.0
+"""The default time between two heartbeats of a worker and of its attempts."""
+_MISSED_BEATS: Final = 6
+LEAST_SILENCE_SECONDS: Final = 1.0
+
+
+def longest_silence(heartbeat_interval: float) -> float:
+    """Return the seconds without a heartbeat after which a worker is lost: six intervals, and at least one second."""
+    return max(LEAST_SILENCE_SECONDS, round(_MISSED_BEATS * heartbeat_interval, 3))
+
+
+def declared_interval(heartbeat_stats: Mapping[str, Any] | None) -> float | None:
+    """Return the seconds between two heartbeats that a worker declares in them; None if it declares no such number."""
+    interval: Any = (heartbeat_stats or {}).get("heartbeat_interval")
+    if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < float("inf"):
+        return None
+    return float(interval)
 
 
 class RolloutConfig(Frozen):
@@ -26,6 +45,11 @@ class RolloutConfig(Frozen):
 
     Only `failed`, `timeout` and `unresponsive` have an effect here.
     """
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the config has neither limits nor retries, so that the store adds them if its worker is lost."""
+        return self.timeout_seconds is None and self.unresponsive_seconds is None and not self.retry_condition
 
 
 class EnqueueRolloutRequest(Frozen):
@@ -67,6 +91,15 @@ class Attempt(Frozen):
     last_heartbeat_time: float | None = None
     """The time of the last heartbeat, span or status report of the attempt; None before the first."""
     metadata: dict[str, Any] | None = None
+    reward: float | None = None
+    """The final reward of the attempt; None if it has none. Not part of Agent-lightning 0.3.
+
+    It is the primary value of the last span with a reward, in the order of `query_spans`: by sequence_id, and among
+    equal numbers by start and end. This is the reward that `find_final_reward` returns for the spans of the attempt.
+    Reads fill `reward` and `rewards`; calls that change a rollout or an attempt return them empty.
+    """
+    rewards: dict[str, float] = Field(default_factory=dict[str, float])
+    """By name, the last value of each reward of the attempt, in the same order. Not part of Agent-lightning 0.3."""
 
 
 class Rollout(Frozen):
@@ -82,6 +115,10 @@ class Rollout(Frozen):
     status: RolloutStatus = "queuing"
     config: RolloutConfig = Field(default_factory=RolloutConfig)
     metadata: dict[str, Any] | None = None
+    reward: float | None = None
+    """The final reward of the latest attempt; see `Attempt.reward`. Rewards of earlier attempts do not count."""
+    rewards: dict[str, float] = Field(default_factory=dict[str, float])
+    """By name, the last value of each reward of the latest attempt; see `Attempt.rewards`."""
 
 
 class AttemptedRollout(Rollout):
@@ -111,3 +148,31 @@ class Worker(Frozen):
     last_idle_time: float | None = None
     current_rollout_id: str | None = None
     current_attempt_id: str | None = None
+
+    def state_at(self, now: float) -> WorkerState:
+        """Return the state of the worker at a time: its status, unless its heartbeats show that it is no longer active.
+
+        A worker is `lost` if its last heartbeat is older than six of its heartbeat intervals (60 s unless the
+        heartbeats declare another interval). It is `stopped` if its last heartbeat says that the worker has ended. A
+        worker that has never sent a heartbeat has its status.
+
+        Args:
+            now: the time, in seconds since the epoch.
+        """
+        if self.last_heartbeat_time is None:
+            return self.status
+        if (self.heartbeat_stats or {}).get("stopped") is True:
+            return "stopped"
+        silence = longest_silence(declared_interval(self.heartbeat_stats) or HEARTBEAT_SECONDS)
+        return "lost" if now - self.last_heartbeat_time > silence else self.status
+
+
+class ObservedWorker(Worker):
+    """A worker with its state at the time at which it was read."""
+
+    state: WorkerState
+
+    @classmethod
+    def of(cls, worker: Worker, now: float) -> ObservedWorker:
+        """Return a worker with its state at the time `now`, in seconds since the epoch."""
+        return cls(**dict(worker), state=worker.state_at(now))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["MICROSECONDS", "Clock", "system_clock", "to_micros", "to_seconds"]
+__all__ = ["MICROSECONDS", "Clock", "elapsed_of", "system_clock", "to_micros", "to_seconds"]
 
 MICROSECONDS = 1_000_000
 """Microseconds per second."""
@@ -25,6 +26,19 @@ class Clock(Protocol):
 def system_clock() -> int:
     """Return the time of the machine's wall clock."""
     return time.time_ns() // 1_000
+
+
+def elapsed_of(clock: Clock | None) -> Callable[[], int]:
+    """Return a function for the elapsed time in nanoseconds. Changes of the wall clock do not affect this time.
+
+    Args:
+        clock: a clock. If it has a method `elapsed`, this method returns the elapsed time in microseconds. Otherwise
+            the time of the clock is used as the elapsed time. If it is None, the system's monotonic clock is used.
+    """
+    if clock is None:
+        return time.monotonic_ns
+    elapsed: Clock = getattr(clock, "elapsed", clock)
+    return lambda: elapsed() * 1_000
 
 
 def to_seconds(micros: int) -> float:

@@ -58,7 +58,7 @@ def rollout_id() -> str:
 
 
 def attempt_id() -> str:
-    """Return `at-` and 8 hex digits, because ids of attempts must differ only within one rollout."""
+    """Return `at-` and 8 hex digits. Two rollouts may have attempts with the same id."""
     return "at-" + os.urandom(4).hex()
 
 
@@ -68,12 +68,12 @@ def resources_id() -> str:
 
 
 def checkpoint_id() -> str:
-    """Return `cp-` and 12 hex digits, because ids of checkpoints must differ only within one rollout."""
+    """Return `cp-` and 12 hex digits. Two rollouts may have checkpoints with the same id."""
     return "cp-" + os.urandom(6).hex()
 
 
 def artifact_id() -> str:
-    """Return `ar-` and 12 hex digits, because ids of artifacts must differ only within one rollout."""
+    """Return `ar-` and 12 hex digits. Two rollouts may have artifacts with the same id."""
     return "ar-" + os.urandom(6).hex()
 
 

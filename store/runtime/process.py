@@ -24,6 +24,16 @@ def this_process() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": started_at(os.getpid())}
 
 
+def worker_name(number: int, pid: int | None = None) -> str:
+    """Return the name `<host>-<pid>-<number>`, which no worker of another process has.
+
+    Args:
+        number: the number of the worker in its process.
+        pid: the id of the worker's process; None for this process.
+    """
+    return f"{socket.gethostname()}-{os.getpid() if pid is None else pid}-{number}"
+
+
 def started_at(pid: int) -> int | None:
     """Return the start time of a process of this machine, in clock ticks since the machine's start.
 

@@ -39,6 +39,7 @@ from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
 from store.server.run_defaults import RunDefaults
 from store.server.streaming.paths import SOCKETS
+from store.server.streaming.slots import StreamSlots
 from store.server.streaming.streams import StreamLayer
 from store.sql.store import SQLStore
 from store.wire.paths import OTLP_TRACES
@@ -114,6 +115,7 @@ def build_app(
     has_fast_path: bool = True,
     run_defaults: RunDefaults | None = None,
     fallback: Path | None = None,
+    stream_slots: StreamSlots | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -125,11 +127,12 @@ def build_app(
         ring: the keys of the clients; the caller closes it. None if no keys are required.
         is_local: whether only this machine reaches the server. Requests with host names of other machines are then
             refused.
-        is_read_only: whether the dashboard offers no actions.
+        is_read_only: whether the stores refuse changes. The dashboard then offers no actions.
         has_fast_path: whether hot calls are answered without the application's layers. The responses are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
         run_defaults: the defaults of posted runs; None for `RunDefaults()`.
         fallback: a directory of run folders. Web front ends get these runs while the database is unavailable.
+        stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
     """
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
@@ -137,6 +140,7 @@ def build_app(
     app.state.run_defaults = run_defaults or RunDefaults()
     app.state.fallback = fallback
     app.state.parked = Parked()
+    app.state.stream_slots = stream_slots or StreamSlots()
     app.state.metrics = Metrics()
     app.state.measured = Measured()
     # This is set if several processes share the port.
@@ -180,7 +184,7 @@ def _add_layers(
     app.add_middleware(
         DashboardLayer, parked=app.state.parked, partitions=partitions, ring=ring, is_read_only=is_read_only
     )
-    app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins)
+    app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins, slots=app.state.stream_slots)
     app.add_middleware(PartitionLayer, partitions=partitions)
     if ring is not None:
         app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, routes=PROTECTED)

@@ -1,23 +1,32 @@
-"""Authentication: an ASGI layer that requires a key with the role of the route, once the database has a key."""
+"""Authentication: an ASGI layer that checks the keys of requests and refuses a request without a required key."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import logging
+import time
 from collections.abc import Awaitable, Iterable
+from datetime import UTC, datetime
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import Forbidden, StoreError, Unauthorized
+from store.runtime.clock import to_seconds
 from store.server.auth.admission import KEY_PROTOCOL, Admission
 from store.server.auth.keyring import KeyRing
 from store.server.errors import Headers, refusal
 from store.server.partitions import place_of
 from store.server.routes import dashboard
 from store.server.routing import WEBSOCKET, Protected, RouteIndex, path_within, refuse
-from store.sql.api_keys import ROLES, Key, Role
+from store.sql.api_keys import ROLES, Key, Role, key_id_in
 from store.wire.paths import PREFIX
+
+logger = logging.getLogger("store.server")
+
+_ANNOUNCED_SECONDS: Final = 60.0
+_ANNOUNCED_CLIENTS: Final = 1000
 
 OF_ALL_PARTITIONS: Final = frozenset({"/metrics"})
 """The paths whose responses are about all partitions, and which therefore require a key for all partitions."""
@@ -47,6 +56,7 @@ class AuthLayer:
         self._ring = ring
         self._root_name = root_name
         self._routes = RouteIndex(routes)
+        self._announcements = Announcements()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass on a request, or refuse it."""
@@ -94,15 +104,18 @@ class AuthLayer:
             scope["rollbook.route"] = route.path
             if route.role == "open" and partition is None:
                 return True
-        if not await self._ring.are_demanded():
+        await self._ring.refresh()
+        if not self._ring.is_used:
             return True
         if route is None:
-            # `find` refuses a client without a key, so such a client does not learn which paths exist.
-            self._ring.find(_sent(scope))
-            return False
-        scope["rollbook.admission"] = admission(
-            scope, self._ring, route, self._root_name if partition is None else partition
-        )
+            # The key is checked first, so a client without a key does not learn which paths exist.
+            _check_sent(scope, self._ring)
+            return not self._ring.is_required
+        admitted = admission(scope, self._ring, route, self._root_name if partition is None else partition)
+        if admitted is not None:
+            scope["rollbook.admission"] = admitted
+        elif (required_from := self._ring.required_from) is not None:
+            self._announcements.announce(scope, required_from)
         return True
 
     def _find(self, method: str, path: str) -> Protected | None:
@@ -114,17 +127,19 @@ class AuthLayer:
         return route
 
 
-def admission(scope: Scope, ring: KeyRing, route: Protected, partition: str) -> Admission:
-    """Return the admission of a request for a route while keys are required.
+def admission(scope: Scope, ring: KeyRing, route: Protected, partition: str) -> Admission | None:
+    """Return the admission of a request for a route; None if no key was sent and none is required.
 
     Raises:
-        Unauthorized: there is no key, or it is not valid.
+        Unauthorized: the key is missing or not valid.
         Forbidden: the key does not permit the request.
     """
-    key = ring.find(_sent(scope))
+    key = _check_sent(scope, ring)
+    if key is None:
+        return None
     _check_role(key, route)
     _check_partition(key, partition, route.path)
-    return Admission(key, ring)
+    return Admission(key)
 
 
 def _check_role(key: Key, route: Protected) -> None:
@@ -150,11 +165,27 @@ def _check_partition(key: Key, partition: str, template: str) -> None:
 # -- keys in requests ------------------------------------------------------------------------------------------------
 
 
-def _sent(scope: Scope) -> str:
-    """Return the key in a request.
+def _check_sent(scope: Scope, ring: KeyRing) -> Key | None:
+    """Return the valid key in a request; None if no key was sent and none is required.
 
     Raises:
-        Unauthorized: there is no key, there are several, or its scheme is not supported.
+        Unauthorized: the key is not valid, or a required key is missing.
+    """
+    text = _sent(scope)
+    if text is None:
+        if ring.is_required:
+            raise Unauthorized("no key was sent")
+        return None
+    # The id is stored before the check, so that the log entry of a refused request contains it.
+    scope["rollbook.key_id"] = key_id_in(text)
+    return ring.find(text)
+
+
+def _sent(scope: Scope) -> str | None:
+    """Return the text of the key in a request; None if there is none.
+
+    Raises:
+        Unauthorized: there are several keys, or the scheme of the key is not supported.
     """
     found: list[str] = []
     for name, value in scope["headers"]:
@@ -166,11 +197,9 @@ def _sent(scope: Scope) -> str:
             found += _of_protocols(value)
     if not found:
         found += _of_cookie(scope)
-    if not found:
-        raise Unauthorized("no key was sent")
     if len(found) > 1:
         raise Unauthorized(f"{len(found)} keys were sent; send one")
-    return found[0]
+    return found[0] if found else None
 
 
 def _of_cookie(scope: Scope) -> list[str]:
@@ -219,6 +248,30 @@ def _password(encoded: bytes) -> str:
 def _of_protocols(value: bytes) -> list[str]:
     offered = [each.strip() for each in value.decode("latin-1").split(",")]
     return [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
+
+
+# -- announcements ---------------------------------------------------------------------------------------------------
+
+
+class Announcements:
+    """Warnings to clients without a key that keys will be required, in response headers and in the log."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, float] = {}
+
+    def announce(self, scope: Scope, required_from: int) -> None:
+        """Add a warning to the response headers, and log it at most once per minute and client."""
+        moment = datetime.fromtimestamp(to_seconds(required_from), UTC).isoformat(timespec="seconds")
+        text = f"this server requires an API key from {moment}, and the request has none"
+        scope["rollbook.warning"] = f'299 rollbook "{text}"'.encode()
+        client = (scope.get("client") or ("unknown",))[0]
+        now = time.monotonic()
+        if now - self._logged.get(client, float("-inf")) < _ANNOUNCED_SECONDS:
+            return
+        if len(self._logged) >= _ANNOUNCED_CLIENTS:
+            self._logged.clear()
+        self._logged[client] = now
+        logger.warning("%s", text, extra={"client": client, "path": scope["path"]})
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

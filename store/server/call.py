@@ -174,7 +174,7 @@ def checked(query: Q) -> Q:
         raise Refused("limit", "Limit must be greater than 0 or -1 for no limit")
     if query.offset < 0:
         raise Refused("offset", "Offset must be greater than or equal to 0")
-    if query.sort_by is not None and query.sort_by not in query.sortable:
+    if query.sort_by is not None and query.sort_by not in query.sortable and query.sort_by not in query.additions:
         allowed = ", ".join(query.sortable)
         raise Refused("sort_by", f"Invalid sort_by: {query.sort_by}, allowed fields are: {allowed}")
     return query

@@ -102,6 +102,8 @@ class RequestLayer:
                 status = message["status"]
                 safe = SECURITY if "rollbook.cacheable" not in scope else _SECURITY_OF_FILES
                 message["headers"] = [*message["headers"], *safe, (_REQUEST_ID, own_id)]
+                if (warning := scope.get("rollbook.warning")) is not None:
+                    message["headers"].append((b"warning", warning))
             await send(message)
 
         try:
@@ -141,14 +143,14 @@ class RequestLayer:
 def count_answer(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
     """Count and log a response. A status of 0 means that the client disconnected."""
     route: str = scope.get("rollbook.route", "other")
-    metrics.request(scope["method"], route, status, seconds)
+    metrics.request(scope["method"], route, status, None if "rollbook.waited" in scope else seconds)
     level = logging.DEBUG if status < 400 else logging.INFO
     if access_logger.isEnabledFor(level):
         access_logger.log(level, "%s %s %d", scope["method"], route, status, extra=_fields(scope, status, seconds))
 
 
 def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
-    client, admission = scope.get("client"), scope.get("rollbook.admission")
+    client = scope.get("client")
     return {
         "method": scope["method"],
         # The query is left out, because it may contain data of users.
@@ -157,7 +159,7 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
         "status": status,
         "ms": round(seconds * 1000, 3),
         "client": None if client is None else client[0],
-        "key": None if admission is None else admission.key.key_id,
+        "key": scope.get("rollbook.key_id"),
     }
 
 

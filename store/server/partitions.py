@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,10 +15,14 @@ from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.server.errors import UnknownPartition, refusal
-from store.server.routing import answer
-from store.wire.paths import PARTITIONS
+from store.server.routing import answer, path_within
+from store.sql.store import SQLStore
+from store.wire.paths import PARTITIONS, STORE
+
+logger = logging.getLogger("store.server")
 
 MAX_OPEN: Final = 64
+_SURVEY_SECONDS: Final = 2.0
 OpenPartition = Callable[[str], Awaitable[Store]]
 
 
@@ -41,6 +46,8 @@ class Partitions:
         open_partition: opens an existing partition by its URL; raises `NotFound` if the partition does not exist.
         make_partition: opens a partition and creates it if it is missing; None if the server creates no partitions.
         limit: the largest number of open partitions besides the root.
+        surveys: whether `watch` opens partitions that no request uses. If several processes serve the same port, only
+            one of them should do this, because each open partition needs database connections.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class Partitions:
         limit: int = MAX_OPEN,
         *,
         make_partition: OpenPartition | None = None,
+        surveys: bool = True,
     ) -> None:
         self.root = root
         self.root_name = DEFAULT_PARTITION if url is None else parse(url).partition
@@ -59,6 +67,12 @@ class Partitions:
         self._make_partition = make_partition
         self._limit = limit
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._watched: frozenset[str] = frozenset()
+        """The partitions that had active attempts with a time limit at the last survey."""
+        self._closed: list[str] = []
+        """The partitions with active attempts that the last survey did not open, because too many others were open."""
+        self._watches = False
+        self._surveys = surveys and url is not None and open_partition is not None
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -68,6 +82,23 @@ class Partitions:
         opened = [(name, each.opening) for name, each in self._opened.items()]
         ready = [(name, opening.result()) for name, opening in opened if opening.done() and not _failed(opening)]
         return [(self.root_name, self.root), *ready]
+
+    async def names(self) -> list[str]:
+        """Return the names of all partitions of the database, open or closed. The name of the root is first.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        if self._url is None or self._open_partition is None:
+            return [name for name, _ in self.open_stores()]
+        # This import also loads the Postgres driver, so it is delayed until the names are needed.
+        from store.db.schema.partitions import names as names_of
+
+        return [self.root_name, *(name for name in await names_of(self._url) if name != self.root_name)]
+
+    def opened(self, name: str) -> Store | None:
+        """Return the store of a partition if it is open. Unlike `use`, this does not mark it as recently used."""
+        return dict(self.open_stores()).get(name)
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncGenerator[Store]:
@@ -112,16 +143,67 @@ class Partitions:
             raise UnknownPartition(_unknown(name))
         await self._make_room()
         if name not in self._opened:
-            opening = asyncio.ensure_future(open_partition(with_partition(url, name)))
+            opening = asyncio.ensure_future(self._open(open_partition, with_partition(url, name)))
             self._opened[name] = _Opened(opening)
         return self._opened[name]
 
+    async def _open(self, open_partition: OpenPartition, url: str) -> Store:
+        store = await open_partition(url)
+        if self._watches:
+            _watch(store)
+        return store
+
     async def _make_room(self) -> None:
         while len(self._opened) >= self._limit:
-            idle = next((name for name, each in self._opened.items() if not each.users and each.opening.done()), None)
-            if idle is None:
+            idle = self._idle()
+            if not idle:
                 raise Unavailable(f"{self._limit} partitions are open, and all of them are in use")
-            await _close(self._opened.pop(idle))
+            await _close(self._opened.pop(idle[0]))
+
+    def _idle(self) -> list[str]:
+        """Return the open partitions that no request uses, in the order in which they should be closed."""
+        idle = [name for name, each in self._opened.items() if not each.users and each.opening.done()]
+        return sorted(idle, key=lambda name: name in self._watched)
+
+    async def watch(self) -> None:
+        """Until cancelled, end overdue attempts on time in all partitions, including those that no request uses.
+
+        A partition with active attempts is opened and stays open while the limit on open partitions allows it.
+        """
+        self._watches = True
+        for _, store in self.open_stores():
+            _watch(store)
+        while self._surveys and isinstance(self.root, SQLStore):
+            try:
+                await self._survey(self.root)
+            except StoreError as error:
+                logger.warning("the partitions with active attempts could not be listed: %s", error)
+            except Exception:
+                # Overdue attempts must end while the server runs, so an unexpected error must not stop the surveys.
+                logger.exception("the partitions with active attempts could not be listed")
+            await asyncio.sleep(_SURVEY_SECONDS)
+
+    async def _survey(self, root: SQLStore) -> None:
+        found = await root.core.watched_partitions()
+        self._watched = frozenset(found)
+        closed: list[str] = []
+        for name in found:
+            if name == self.root_name or name in self._opened:
+                continue
+            if len(self._opened) >= self._limit and all(each in self._watched for each in self._idle()):
+                closed.append(name)
+                continue
+            # Opening fails, for example, if the partition was dropped after the survey.
+            with suppress(StoreError):
+                async with self.use(name):
+                    pass
+        if closed and closed != self._closed:
+            names = ", ".join(closed[:5])
+            logger.warning(
+                "%d partitions are open, so overdue attempts end only with calls in %d others: %s",
+                *(self._limit, len(closed), names),
+            )
+        self._closed = closed
 
     def _drop(self, name: str, opened: _Opened) -> None:
         opened.users -= 1
@@ -149,8 +231,13 @@ def _unknown(name: str) -> NotFound:
     if not PARTITION.fullmatch(name):
         return NotFound("partition", name, f"no partition can be named {name!r}; names match {PARTITION.pattern}")
     return NotFound(
-        "partition", name, f"there is no partition {name!r}; make it with `rollbook partitions create {name}`"
+        "partition", name, f"there is no partition {name!r}; create it with `rollbook partitions create {name}`"
     )
+
+
+def _watch(store: Store) -> None:
+    if isinstance(store, SQLStore):
+        store.core.watch()
 
 
 class PartitionLayer:
@@ -177,8 +264,8 @@ class PartitionLayer:
         return self._within(name, root_path, scope, receive, send)
 
     async def _within(self, name: str, root_path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        admission = scope.get("rollbook.admission")
-        makes = admission is not None and admission.makes_partitions
+        # Only this request creates a partition, so a mistyped name in any other request creates nothing.
+        makes = scope["type"] == "http" and scope["method"] == "PUT" and path_within(scope, root_path) == STORE
         try:
             async with (self._partitions.use_or_make if makes else self._partitions.use)(name) as store:
                 scope["rollbook.store"] = store

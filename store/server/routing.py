@@ -302,7 +302,8 @@ async def refuse(scope: Scope, receive: Receive, send: Send, refused: tuple[int,
         unread = any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"])
         await answer(send, status, body, [*headers, (b"connection", b"close")] if unread else headers)
         return
-    logger.info("refused to open a WebSocket: %d %s", status, body.decode())
+    key_id = scope.get("rollbook.key_id")
+    logger.info("refused to open a WebSocket: %d %s", status, body.decode(), extra={"key": key_id})
     await receive()  # "websocket.connect"
     # The WebSocket was not accepted, so the response to the handshake is 403, whatever the status is.
     await send({"type": "websocket.close", "code": 1008})

@@ -14,14 +14,14 @@ from typing import Any, Final, Literal, Self, get_args
 from sqlalchemy import select
 
 from store.db.dialect import Changes, Dialect, TablePart, WriteSession, dialect_for
-from store.db.tables.core import keys
+from store.db.tables.core import key_policy, keys
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
 from store.runtime.clock import MICROSECONDS
 from store.sql.store import SQLStore
 from store.validation.json_limits import check_text
 
-__all__ = ["MAX_KEYS", "ROLES", "Key", "Keys", "Role", "digest", "key_id_in"]
+__all__ = ["MAX_KEYS", "ROLES", "Key", "KeyRules", "Keys", "Role", "digest", "key_id_in"]
 
 Role = Literal["reader", "runner", "algorithm", "admin"]
 """The roles. Each role has the rights of all roles before it."""
@@ -32,6 +32,7 @@ MAX_KEYS: Final = 1000
 
 _FORM: Final = re.compile(r"rbk_([0-9a-f]{10})_[a-z2-7]{32}")
 _NAME_BYTES: Final = 200
+_POLICY_ROW: Final = 1
 _LONGEST_SECONDS: Final = 100 * 365 * 86_400
 _USED: Final = TablePart(keys, ("used_at",))
 
@@ -62,6 +63,16 @@ class Key:
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.has_expired(now) else "active"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRules:
+    """The data that a server needs to check the keys of its clients."""
+
+    keys: Mapping[str, Key]
+    """The keys that were not revoked, by id; some may have expired."""
+    enforced_at: int | None
+    """The time in microseconds from which every request needs a key; None if requests need no key."""
 
 
 def digest(text: str) -> bytes:
@@ -132,6 +143,13 @@ class Keys:
         """Return the keys that were not revoked; some may have expired."""
         return await self._read(_UNREVOKED)
 
+    async def rules(self) -> KeyRules:
+        """Return the keys that were not revoked, and the time from which a key is required, in one read."""
+        async with self._dialect.read() as session:
+            found = [_of_row(row) for row in await session.fetch(self._dialect.prepared(_UNREVOKED), {})]
+            policy = await session.fetch(self._dialect.prepared(_POLICY), {})
+        return KeyRules({key.key_id: key for key in found}, policy[0][0] if policy else None)
+
     async def _read(self, query: Any) -> list[Key]:
         async with self._dialect.read() as session:
             return [_of_row(row) for row in await session.fetch(self._dialect.prepared(query), {})]
@@ -152,13 +170,42 @@ class Keys:
         """
         _check(role, partition, name, expires_seconds)
         async with self._writing() as (session, now):
-            if len(await session.fetch(self._dialect.prepared(_UNREVOKED), {})) >= MAX_KEYS:
-                raise Conflict(f"there are {MAX_KEYS:,} keys already", "revoke unused keys")
+            await self._check_count(session)
             key_id, text = _drawn()
             expires_at = None if expires_seconds is None else now + round(expires_seconds * MICROSECONDS)
             key = Key(key_id, digest(text), role, partition, name, now, expires_at)
             await session.write(Changes(inserts={keys: [_row(key)]}, upserts={}, deletes={}))
         return key, text
+
+    async def rotate(self, key_id: str, *, grace_seconds: float) -> tuple[Key, Key, str]:
+        """Replace a key; return the old key, its successor, and the text of the successor, which is not stored.
+
+        The successor has the role, the partition, the name and the lifetime of the old key. The old key expires after
+        the grace period, or is revoked at once if the grace period is 0.
+
+        Raises:
+            Invalid: the grace period is negative or too long.
+            NotFound: there is no key with that id.
+            Conflict: the old key was revoked or has expired, or the maximum number of unrevoked keys exists already.
+        """
+        if not 0 <= grace_seconds <= _LONGEST_SECONDS:
+            raise Invalid("--grace", f"{grace_seconds:g} s is not between 0 and 100 years")
+        async with self._writing() as (session, now):
+            old = await self._one(session, key_id)
+            if old.state(now) != "active":
+                raise Conflict(f"the key {key_id} is {old.state(now)}", "create a key with `rollbook keys create`")
+            await self._check_count(session)
+            new_id, text = _drawn()
+            lifetime = None if old.expires_at is None else old.expires_at - old.created_at
+            expires_at = None if lifetime is None else now + lifetime
+            new = Key(new_id, digest(text), old.role, old.partition, old.name, now, expires_at)
+            ends = now + round(grace_seconds * MICROSECONDS)
+            if grace_seconds == 0:
+                old = replace(old, revoked_at=now)
+            elif old.expires_at is None or ends < old.expires_at:
+                old = replace(old, expires_at=ends)
+            await session.write(Changes(inserts={keys: [_row(new)]}, upserts={keys: [_row(old)]}, deletes={}))
+        return old, new, text
 
     async def revoke(self, key_id: str) -> Key:
         """Revoke a key permanently, and return it. If the key was revoked before, nothing changes.
@@ -167,14 +214,49 @@ class Keys:
             NotFound: there is no key with that id.
         """
         async with self._writing() as (session, now):
-            rows = await session.fetch(self._dialect.sql(select(keys).where(keys.c.key_id == key_id)), {})
-            if not rows:
-                raise NotFound("key", key_id, f"there is no key {key_id!r}; `rollbook keys ls` shows them")
-            key = _of_row(rows[0])
+            key = await self._one(session, key_id)
             if key.revoked_at is None:
                 key = replace(key, revoked_at=now)
                 await session.write(Changes(inserts={}, upserts={keys: [_row(key)]}, deletes={}))
         return key
+
+    async def enforce(self, *, in_seconds: float = 0.0) -> int:
+        """Require a key for every request, and return the time in microseconds from which it is required.
+
+        Without a delay, the time is 0, so that a server whose clock is behind also requires a key at once.
+
+        Raises:
+            Invalid: the delay is negative or too long.
+            Conflict: there is no active key, so no client would have access.
+        """
+        if not 0 <= in_seconds <= _LONGEST_SECONDS:
+            raise Invalid("--in", f"{in_seconds:g} s is not between 0 and 100 years")
+        async with self._writing() as (session, now):
+            begins = now + round(in_seconds * MICROSECONDS)
+            found = [_of_row(row) for row in await session.fetch(self._dialect.prepared(_UNREVOKED), {})]
+            if all(key.has_expired(begins) for key in found):
+                raise Conflict(
+                    "no key is active at that time, so every client would be refused",
+                    "create a key first: rollbook keys create --role admin",
+                )
+            enforced_at = begins if in_seconds else 0
+            await session.write(Changes(inserts={}, upserts={key_policy: [(_POLICY_ROW, enforced_at)]}, deletes={}))
+        return enforced_at
+
+    async def stop_enforcing(self) -> None:
+        """Stop requiring keys. Keys that clients send are still checked."""
+        async with self._writing() as (session, _):
+            await session.write(Changes(inserts={}, upserts={}, deletes={key_policy: [(_POLICY_ROW,)]}))
+
+    async def _one(self, session: WriteSession, key_id: str) -> Key:
+        rows = await session.fetch(self._dialect.sql(select(keys).where(keys.c.key_id == key_id)), {})
+        if not rows:
+            raise NotFound("key", key_id, f"there is no key {key_id!r}; `rollbook keys ls` shows them")
+        return _of_row(rows[0])
+
+    async def _check_count(self, session: WriteSession) -> None:
+        if len(await session.fetch(self._dialect.prepared(_UNREVOKED), {})) >= MAX_KEYS:
+            raise Conflict(f"there are {MAX_KEYS:,} keys already", "revoke unused keys")
 
     async def note_used(self, used: Mapping[str, int]) -> None:
         """Store when keys were last received; `used` contains the time in microseconds by key id."""
@@ -202,6 +284,7 @@ class Keys:
 
 _ALL: Final = select(keys).order_by(keys.c.created_at, keys.c.key_id)
 _UNREVOKED: Final = select(keys).where(keys.c.revoked_at.is_(None))
+_POLICY: Final = select(key_policy.c.enforced_at)
 _COLUMNS: Final = tuple(column.name for column in keys.columns)
 
 

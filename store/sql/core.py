@@ -19,19 +19,24 @@ from store.db.queries import log as log_queries
 from store.db.queries import pages, scan
 from store.domain.commands import Command, NumberSpans, RecordSpans
 from store.domain.idempotency import is_keyed
+from store.domain.log_time import LogTime
 from store.domain.run_commands import AppendToRun
-from store.errors import Closed, Invalid, ReadOnly, WrongProcess
+from store.errors import Closed, Invalid, ReadOnly, StoreError, Unavailable, WrongProcess
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.journal.writer import Waiter, Writer, WriterStatistics
 from store.runtime import context, process
+from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
 from store.sql.waiters import FALLBACK_SECONDS, WaitingCalls
 from store.sql.watchdog import Watchdog
 
 T = TypeVar("T")
 
+_STEP_SECONDS = 0.5
+# A process whose elapsed time advances by more than this at once was suspended, or too busy to receive signs of life.
+_LONGEST_STEP_MICROS = 1_500_000
 # These commands do not depend on overdue attempts, so no sweep runs before them.
 _UNSWEPT: frozenset[type[Command]] = frozenset({RecordSpans, NumberSpans, AppendToRun})
 
@@ -63,15 +68,24 @@ class SQLCore:
         self.thread = thread or LoopThread(f"rollbook {name}")
         self.on_undelivered: Callable[[Command, Any], None] | None = None
         """Function that is called in any loop with a command and its reply, if the reply did not reach the caller."""
-        self.writer = Writer(dialect, self.thread.loop, self._on_undelivered)
+        # A clock that was passed to the store may advance by hours at once, so its steps do not show a suspension.
+        self.log_time = LogTime(dialect.elapsed(), _LONGEST_STEP_MICROS if dialect.clock is None else None)
+        self.writer = Writer(dialect, self.thread.loop, self._on_undelivered, self.log_time)
         self.watchdog = Watchdog(
-            dialect, read=self.read, call=self.call, debounce_seconds=scan_debounce_seconds, is_off=read_only
+            dialect,
+            self.log_time,
+            read=partial(self.read_here, snapshot=False),
+            run=self.thread.run,
+            call=self.call,
+            debounce_seconds=scan_debounce_seconds,
+            is_off=read_only,
         )
         self.store_id = ""
         self.closed = False
         self.releasing: set[asyncio.Task[Any]] = set()
         """Tasks that release claims. The writer is closed only after these tasks."""
         self._waiting: WaitingCalls | None = None
+        self._advancing: asyncio.Task[None] | None = None
 
     async def start(self, *, create: bool) -> None:
         """Open the database. This must run in the store's event loop."""
@@ -84,7 +98,29 @@ class SQLCore:
             sweep=self.watchdog.sweep,
         )
         if not self.read_only:
+            await self._observe_log()
             await self.writer.start(waiting.committed)
+            self._advancing = asyncio.create_task(self._advance())
+
+    async def _observe_log(self) -> None:
+        """Record the state of the log, before this process receives signs of life."""
+        with contextlib.suppress(StoreError):  # if this read fails, the first batch makes the first observation
+            times = await self.read_here(lambda session: pages.last_times(self.dialect, session), snapshot=False)
+            self.log_time.open(self.dialect.elapsed(), *times)
+
+    async def _advance(self) -> None:
+        """Advance the heard time in short steps, so that a longer step shows that the process was suspended."""
+        while True:
+            await asyncio.sleep(_STEP_SECONDS)
+            self.log_time.advance(self.dialect.elapsed())
+
+    def watch(self) -> None:
+        """Start sweeps that run on time even while no call arrives.
+
+        This has no effect if the store is read-only or was given a clock.
+        """
+        if not self.read_only and self.dialect.clock is None:
+            self.thread.call_soon(self.waiting.watch)
 
     async def close(self) -> None:
         """Finish the calls in flight and close the database; a second call has no effect."""
@@ -103,6 +139,8 @@ class SQLCore:
             self.thread.submit(self._stop()).result(timeout=30)
 
     async def _stop(self) -> None:
+        if self._advancing is not None:
+            self._advancing.cancel()
         await self.waiting.close()
         if self.releasing:
             await asyncio.wait(list(self.releasing), timeout=5)
@@ -157,8 +195,12 @@ class SQLCore:
 
     async def read_here(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool) -> T:
         """Read as `read` does, in the running loop."""
-        async with self.dialect.read(snapshot=snapshot) as session:
-            return await work(session)
+        try:
+            async with self.dialect.read(snapshot=snapshot) as session:
+                return await work(session)
+        except Unavailable:
+            self.thread.call_soon(self.log_time.lose, self.dialect.elapsed())
+            raise
 
     def answer(
         self,
@@ -213,8 +255,10 @@ class SQLCore:
         return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
 
     async def counts(self) -> counting.Counts:
-        """Return counts for metrics: rollouts and attempts by status, and the queue."""
-        return await self.read(lambda session: counting.counts(self.dialect, session))
+        """Return counts for metrics: rollouts and attempts by status, the queue, rewards and workers."""
+        clock: Clock = self.dialect.clock or system_clock
+        now = clock()
+        return await self.read(lambda session: counting.counts(self.dialect, session, now))
 
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""
@@ -222,6 +266,13 @@ class SQLCore:
         if self.dialect.loop_bound:
             return await self.thread.run(self.dialect.size_bytes())
         return await self.dialect.size_bytes()
+
+    async def watched_partitions(self) -> list[str]:
+        """Return the names of all partitions of this database, open or not, that have active attempts with a limit."""
+        self.check()
+        if self.dialect.loop_bound:
+            return await self.thread.run(self.dialect.watched_partitions())
+        return await self.dialect.watched_partitions()
 
     async def queue_depth(self) -> int:
         """Return the number of rollouts that wait to be claimed."""

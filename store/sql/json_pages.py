@@ -7,7 +7,7 @@ unchanged.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,13 +17,16 @@ from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.filters import FilterQuery
+from store.db.queries.rewards import AttemptRewards, rewards_of
 from store.journal import as_at as timeline
 from store.models import RolloutConfig
 from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.queries import RewardReader
 from store.wire.encoding import dumps
 
+_LAST_REWARD: Final = pages.BRIEF_ROLLOUT.index("last_reward")
 _SPAN_BODY: Final = b'{"attributes":'
 _ROLLOUT_BODY: Final = b'{"input":'
 
@@ -77,13 +80,15 @@ def _span(row: Row) -> Any:
     return fields
 
 
-def rollouts(rows: Sequence[Row]) -> bytes:
-    """Return the JSON of rollouts, separated by commas, from rows of `pages.take_rollouts`."""
-    return dumps([_rollout(row) for row in rows])[1:-1]
+def rollouts(rows: Sequence[Row], rewards: Mapping[tuple[str, str], AttemptRewards]) -> bytes:
+    """Return the JSON of rollouts, separated by commas, from rows of `pages.take_rollouts` and rewards of attempts."""
+    return dumps([_rollout(row, rewards) for row in rows])[1:-1]
 
 
-def _rollout(row: Row) -> dict[str, Any]:
-    rollout_id, start_at, end_at, mode, resources_id, status, config, is_one_body, attempt_id, *attempt = row
+def _rollout(row: Row, rewards: Mapping[tuple[str, str], AttemptRewards]) -> dict[str, Any]:
+    rollout_id, start_at, end_at, mode, resources_id, status, config, _, is_one_body, attempt_id, *attempt = row
+    own = rewards.get((rollout_id, attempt_id))
+    reward, by_name = (None, {}) if own is None else own
     fields: dict[str, Any] = {
         "rollout_id": rollout_id,
         "start_time": start_at / 1_000_000,
@@ -92,9 +97,11 @@ def _rollout(row: Row) -> dict[str, Any]:
         "resources_id": resources_id,
         "status": status,
         "config": _config(config),
+        "reward": reward,
+        "rewards": by_name,
     }
     if attempt_id is not None:
-        fields["attempt"] = _attempt(rollout_id, attempt_id, attempt)
+        fields["attempt"] = _attempt(rollout_id, attempt_id, attempt) | {"reward": reward, "rewards": by_name}
     codec, stored, metadata_codec, metadata = row[-6:-2]
     body = _body(codec, stored)
     # A body that stores both the input and the metadata has no other fields, so its text is used unchanged.
@@ -163,17 +170,24 @@ class JSONPages:
         async def write_past(session: ReadSession, until: int) -> int:
             # Rows of the past are computed from the log in any order, so all rows are collected before the first is
             # written. The number of rows of the past is limited.
-            page = await timeline.rollouts(
-                dialect, session, filter_query, until, lambda row: dumps(rollout_mapping.rollout_of_page(row))
-            )
-            for text in page.items:
-                write(text)
+            make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
+            page = await timeline.rollouts(dialect, session, filter_query, make.at(until), make)
+            await make.read(session)
+            for rollout in page.items:
+                write(dumps(rollout))
             return page.total
 
+        async def write_present(session: ReadSession) -> int:
+            async def take(rows: Sequence[Row]) -> None:
+                ids = [row[0] for row in rows if row[_LAST_REWARD] is not None]
+                rewards = await rewards_of(dialect, session, ids) if ids else {}
+                if rows:
+                    write(rollouts(rows, rewards))
+
+            return await pages.take_rollouts(dialect, session, filter_query, take, batch=_AT_ONCE)
+
         return await self.core.answer(
-            lambda session: pages.take_rollouts(
-                dialect, session, filter_query, _written(rollouts, write), batch=_AT_ONCE
-            ),
+            write_present,
             write_past,
             query.as_at,
             snapshot=self._is_cut_up(filter_query),
@@ -190,7 +204,8 @@ class JSONPages:
         dialect = self.core.dialect
 
         take = _written(spans, write)
-        rollout_id, attempt_id = query.rollout_id, query.attempt_id
+        several, attempt_id = query.several, query.attempt_id
+        rollout_id = query.rollout_id if several is None else several
 
         async def write_past(session: ReadSession, until: int) -> int:
             page = await timeline.spans(
@@ -204,7 +219,7 @@ class JSONPages:
             ),
             write_past,
             query.as_at,
-            (rollout_id, query.at),
+            (query.rollout_id, query.at),
             snapshot=self._is_cut_up(filter_query),
         )
 

@@ -58,6 +58,18 @@ class SQLLog(StoreLog):
                 return
             await self.core.log_news(place.position)
 
+    async def page(
+        self, after: str | None, types: Sequence[str] | None, rollout_id: str | None, limit: int
+    ) -> tails.TailPage:
+        """Return at most `limit` of the events that `tail` yields, and the place after them."""
+
+        async def read(session: ReadSession) -> tails.TailPage:
+            place = await tails.resume(self.core.dialect, session, self.core.store_id, after)
+            return await tails.page(self.core.dialect, session, place, types, rollout_id, limit)
+
+        arguments.log_part(types, rollout_id)
+        return await self.core.read(read, snapshot=True)
+
     async def _page(
         self, session: ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None
     ) -> tails.TailPage:

@@ -5,11 +5,14 @@ the past computes its result from the log.
 """
 
 import time
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
+from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages
 from store.db.queries.filters import FilterQuery
 from store.db.queries.paging import Page
+from store.db.queries.rewards import rewards_of
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
 from store.models import (
@@ -25,8 +28,56 @@ from store.models import (
 from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
+from store.validation import arguments
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Rollout | Attempt)
+
+
+class RewardReader(Generic[M]):
+    """Converter from rows to rollouts or attempts. It reads the rewards of all of them with one statement.
+
+    Args:
+        core: the core of the store.
+        make: converts a row to a rollout or an attempt, without its rewards.
+        attempt_of: returns the id of the attempt whose rewards the result needs, or None if it needs no rewards.
+    """
+
+    def __init__(self, core: SQLCore, make: Callable[[Row], M], attempt_of: Callable[[Row], str | None]) -> None:
+        self._core, self._make, self._attempt_of = core, make, attempt_of
+        self._waiting: list[tuple[M, str]] = []
+        self._until: int | None = None
+
+    def at(self, until: int) -> int:
+        """Ignore rewards after this position of the log, and return the position."""
+        self._until = until
+        return until
+
+    def __call__(self, row: Row) -> M:
+        """Return the rollout or the attempt in a row."""
+        made = self._make(row)
+        attempt_id = self._attempt_of(row)
+        if attempt_id is not None:
+            self._waiting.append((made, attempt_id))
+        return made
+
+    async def read(self, session: ReadSession | None = None) -> None:
+        """Read the rewards of all converted rows, in the given session or in a new one."""
+        if not self._waiting:
+            return
+        ids = [made.rollout_id for made, _ in self._waiting]
+        dialect, until = self._core.dialect, self._until
+        if session is None:
+            found = await self._core.read(lambda opened: rewards_of(dialect, opened, ids, until=until))
+        else:
+            found = await rewards_of(dialect, session, ids, until=until)
+        for made, attempt_id in self._waiting:
+            own = found.get((made.rollout_id, attempt_id))
+            if own is None:
+                continue
+            rollout_mapping.set_rewards(made, own.final, own.by_name)
+            if isinstance(made, AttemptedRollout):
+                rollout_mapping.set_rewards(made.attempt, own.final, {**own.by_name})
 
 
 class SQLReads:
@@ -39,59 +90,71 @@ class SQLReads:
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         filter_query = filters.of(query)
-        make, dialect = rollout_mapping.rollout_of_page, self.core.dialect
+        dialect = self.core.dialect
+        make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
         page = await self.core.answer(
             lambda session: pages.rollouts(dialect, session, filter_query, make),
-            lambda session, until: timeline.rollouts(dialect, session, filter_query, until, make),
+            lambda session, until: timeline.rollouts(dialect, session, filter_query, make.at(until), make),
             query.as_at,
         )
+        await make.read()
         return _paginated(page, filter_query)
 
     async def get_rollout_by_id(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Rollout | AttemptedRollout | None:
         dialect = self.core.dialect
+        make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
         row = await self.core.answer(
             lambda session: pages.rollout(dialect, session, rollout_id),
-            lambda session, until: timeline.rollout(dialect, session, rollout_id, until),
+            lambda session, until: timeline.rollout(dialect, session, rollout_id, make.at(until)),
             as_at,
             (rollout_id, at),
         )
-        return None if row is None else rollout_mapping.rollout_of_page(row)
+        found = None if row is None else make(row)
+        await make.read()
+        return found
 
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
         filter_query = filters.of(query)
-        make, dialect = rollout_mapping.attempt_of_page, self.core.dialect
+        dialect = self.core.dialect
+        make = RewardReader(self.core, rollout_mapping.attempt_of_page, rollout_mapping.attempt_id_of_page)
         page = await self.core.answer(
             lambda session: pages.attempts(dialect, session, rollout_id, filter_query, make),
-            lambda session, until: timeline.attempts(dialect, session, rollout_id, filter_query, until, make),
+            lambda session, until: timeline.attempts(dialect, session, rollout_id, filter_query, make.at(until), make),
             query.as_at,
             (rollout_id, query.at),
         )
+        await make.read()
         return _paginated(page, filter_query)
 
     async def get_latest_attempt(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Attempt | None:
         dialect = self.core.dialect
+        make = RewardReader(self.core, rollout_mapping.attempt_of_page, rollout_mapping.attempt_id_of_page)
         row = await self.core.answer(
             lambda session: pages.latest_attempt(dialect, session, rollout_id),
-            lambda session, until: timeline.latest_attempt(dialect, session, rollout_id, until),
+            lambda session, until: timeline.latest_attempt(dialect, session, rollout_id, make.at(until)),
             as_at,
             (rollout_id, at),
         )
-        return None if row is None else rollout_mapping.attempt_of_page(row)
+        found = None if row is None else make(row)
+        await make.read()
+        return found
 
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
         filter_query = filters.of(query)
         make, dialect = rollout_mapping.span_of_page, self.core.dialect
+        several, attempt_id = query.several, query.attempt_id
+        if attempt_id is not None:
+            arguments.text(attempt_id, "attempt_id")
+        wanted = arguments.text(query.rollout_id, "rollout_id") if several is None else several
         page = await self.core.answer(
-            lambda session: pages.spans(dialect, session, query.rollout_id, query.attempt_id, filter_query, make),
-            lambda session, until: timeline.spans(
-                dialect, session, query.rollout_id, query.attempt_id, filter_query, until, make
-            ),
+            lambda session: pages.spans(dialect, session, wanted, attempt_id, filter_query, make),
+            lambda session, until: timeline.spans(dialect, session, wanted, attempt_id, filter_query, until, make),
             query.as_at,
             (query.rollout_id, query.at),
         )

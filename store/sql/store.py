@@ -48,8 +48,9 @@ from store.sql.commands import spans as span_commands
 from store.sql.core import SQLCore
 from store.sql.json_pages import JSONPages
 from store.sql.log import SQLLog
+from store.sql.lost_workers import LostWorkers
 from store.sql.mapping import rollouts as rollout_mapping
-from store.sql.queries import SQLReads
+from store.sql.queries import RewardReader, SQLReads
 from store.sql.queue import SQLQueue
 from store.sql.runs import SQLRuns
 from store.sql.threads import SQLThreads
@@ -82,6 +83,7 @@ class SQLStore(SQLReads, Store):
         )
         super().__init__(core)
         self.queue = SQLQueue(self.core)
+        self._lost_workers = LostWorkers(self.core, scan_debounce_seconds)
         self.json_pages = JSONPages(self.core)
         self._log = SQLLog(self.core)
         self._runs = SQLRuns(self.core)
@@ -332,7 +334,9 @@ class SQLStore(SQLReads, Store):
         return await _published(self, await self.core.swept_call(command))
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        return rollout_mapping.worker_of_view(await self.core.call(rollout_commands.beat(worker_id, heartbeat_stats)))
+        view = await self.core.call(rollout_commands.beat(worker_id, heartbeat_stats))
+        await self._lost_workers.search_if_due()
+        return rollout_mapping.worker_of_view(view)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -342,11 +346,11 @@ class SQLStore(SQLReads, Store):
         await self.core.watchdog.sweep_if_due()
         if timeout is None or timeout > 0:
             await self.queue.wait_for_end(set(rollout_ids), timeout)
+        make = RewardReader(self.core, rollout_mapping.plain_rollout_of_page, rollout_mapping.rewarded_attempt)
         found = await self.core.read(
-            lambda session: pages.rollouts_by_id(
-                self.core.dialect, session, rollout_ids, rollout_mapping.plain_rollout_of_page
-            )
+            lambda session: pages.rollouts_by_id(self.core.dialect, session, rollout_ids, make)
         )
+        await make.read()
         ended = {"succeeded", "failed", "cancelled"}
         return [found[each] for each in rollout_ids if each in found and found[each].status in ended]
 

@@ -20,6 +20,8 @@ from store.journal.writer import Committed
 
 # A wakeup may get lost, so a waiting call checks again after this time.
 FALLBACK_SECONDS = 5.0
+# The watchdog reads the database at least this often, because other processes may start attempts.
+_WATCH_SECONDS = 1.0
 # Each commit may change the time at which the next sweep is due. After a commit, the code waits this long before it
 # reads that time, so that one read serves many commits.
 _GATHERING_SECONDS = 0.05
@@ -78,7 +80,9 @@ class WaitingCalls:
         self._finishers: dict[str, set[FinishWaiter]] = {}
         self._followers: set[asyncio.Event] = set()
         self._parked = 0
-        self._attending: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._always_watches = False
         self._rearm = asyncio.Event()
         self._closed = False
 
@@ -135,14 +139,27 @@ class WaitingCalls:
         """Listen to commits and continue to sweep while a call waits."""
         self._parked += 1
         if self._parked == 1:
-            self._attending = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
+            self._listening = asyncio.create_task(self._listen())
+            self._begin_to_watch()
         try:
             yield
         finally:
             self._parked -= 1
             if self._parked == 0:
-                for task in self._attending:
-                    task.cancel()
+                _cancel(self._listening)
+                if not self._always_watches:
+                    _cancel(self._watching)
+                    self._watching = None
+
+    def watch(self) -> None:
+        """Start sweeps that continue even while no call waits."""
+        if not self._closed:
+            self._always_watches = True
+            self._begin_to_watch()
+
+    def _begin_to_watch(self) -> None:
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
 
     @contextlib.contextmanager
     def in_line(self, waiter: ClaimWaiter) -> Generator[None]:
@@ -224,9 +241,10 @@ class WaitingCalls:
                 finish.event.set()
         for event in self._followers:
             event.set()
-        for task in self._attending:
+        attending = [task for task in (self._listening, self._watching) if task is not None]
+        for task in attending:
             task.cancel()
-        await asyncio.gather(*self._attending, return_exceptions=True)
+        await asyncio.gather(*attending, return_exceptions=True)
 
     async def leave(self) -> None:
         """Stop listening to other processes and announcing commits. It must be called after the last commit."""
@@ -245,19 +263,24 @@ class WaitingCalls:
     async def _watch(self) -> None:
         while True:
             self._rearm.clear()
-            try:
+            wait = _WATCH_SECONDS
+            with contextlib.suppress(StoreError):
                 seconds = await self._next_check()
-            except StoreError:
-                seconds = 1.0
-            wait = FALLBACK_SECONDS if seconds is None else min(max(seconds, 0.0), FALLBACK_SECONDS)
-            if seconds is not None and seconds <= 0:
-                with contextlib.suppress(StoreError):
+                if seconds is not None:
+                    wait = min(max(seconds, 0.0), _WATCH_SECONDS)
+                if wait <= 0:
+                    wait = _WATCH_SECONDS
                     await self._sweep()
-                # If the sweep finds that an attempt is alive, it sets the time of the attempt's next check to a later
-                # time. So the next iteration does not sweep again at once.
-                wait = 0.01
+                    # If the sweep finds that an attempt is alive, it sets the time of the attempt's next check to a
+                    # later time. The next iteration then does not sweep again immediately.
+                    wait = 0.01
             # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, 0.01)):
                     await self._rearm.wait()
                     await asyncio.sleep(_GATHERING_SECONDS)
+
+
+def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()

@@ -1,27 +1,39 @@
 """The watchdog, which ends overdue attempts.
 
 An attempt is overdue if it has exceeded its time limit, or has shown no sign of life for too long. A sweep is one
-search of the database for overdue attempts.
+search of the database for overdue attempts. Only the time during which this process was able to receive signs of life
+counts. `LogTime` computes this time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import pages
 from store.domain.commands import Command, Sweep
-from store.runtime.clock import system_clock
+from store.domain.log_time import LogTime
 
 T = TypeVar("T")
 
+_EXAMINED_AT_ONCE: Final = 1000
+_MOST_EXAMINED: Final = 256_000
+_REPEAT_SECONDS: Final = 5.0
+"""A sweep is repeated after this time if attempts exceed a limit according to the timestamps, but are not overdue."""
+
 
 class Read(Protocol):
-    """Function that runs a read of the store."""
+    """Function that runs a read of the store in the running event loop."""
 
-    def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /, *, snapshot: bool = False) -> Awaitable[T]: ...
+    def __call__(self, work: Callable[[ReadSession], Awaitable[T]], /) -> Awaitable[T]: ...
+
+
+class RunCommand(Protocol):
+    """Function that runs a coroutine in the event loop of the store."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> Awaitable[T]: ...
 
 
 class Watchdog:
@@ -29,7 +41,9 @@ class Watchdog:
 
     Args:
         dialect: the database.
+        log_time: the relation of timestamps to the elapsed time of this process.
         read: runs a read of the store.
+        run: runs a coroutine in the event loop of the store.
         call: passes a command to the writer and returns the result.
         debounce_seconds: the minimum time between two sweeps by `sweep_if_due`.
         is_off: whether `sweep_if_due` does nothing.
@@ -38,8 +52,10 @@ class Watchdog:
     def __init__(
         self,
         dialect: Dialect,
+        log_time: LogTime,
         *,
         read: Read,
+        run: RunCommand,
         call: Callable[[Command], Awaitable[Any]],
         debounce_seconds: float,
         is_off: bool,
@@ -47,17 +63,19 @@ class Watchdog:
         self.debounce_seconds = debounce_seconds
         self.swept_at = float("-inf")
         self._dialect = dialect
+        self._log_time = log_time
         self._read = read
+        self._run = run
         self._call = call
         self._is_off = is_off
+        self._last_sweep = 0.0
 
     async def sweep_if_due(self) -> None:
         """Sweep if the last sweep was long enough ago and an attempt may be overdue."""
         if self._is_off or not self.is_due():
             return
         self.swept_at = time.monotonic()
-        seconds = await self.seconds_to_next_check()
-        if seconds is not None and seconds < 0:
+        if await self._run(self._may_be_overdue()):
             await self.sweep()
 
     def is_due(self) -> bool:
@@ -66,10 +84,52 @@ class Watchdog:
 
     async def sweep(self) -> int:
         """End the overdue attempts and return their number."""
-        return await self._call(Sweep(actor="watchdog"))
+        ended, limit = 0, _EXAMINED_AT_ONCE
+        while True:
+            ended += await self._call(Sweep(actor="watchdog", limit=limit))
+            self._last_sweep = time.monotonic()
+            swept = self._log_time.sweeping
+            if swept.until is None or swept.examined < limit or limit >= _MOST_EXAMINED:
+                return ended
+            # The examined rollouts may not be overdue yet, while rollouts with later checks are.
+            limit *= 4
 
     async def seconds_to_next_check(self) -> float | None:
-        """Return the seconds until an attempt may become overdue; None while no attempt is active."""
-        at = await self._read(lambda session: pages.next_check(self._dialect, session))
-        clock = self._dialect.clock or system_clock
-        return None if at is None else (at - clock()) / 1_000_000
+        """Return the seconds until an attempt may become overdue; None while no active attempt has a limit.
+
+        This must be called in the store's event loop.
+        """
+        first, later = await self._next_checks()
+        log_time = self._log_time
+        if log_time.is_lost:
+            return 0.0
+        if first is None:
+            return None
+        horizon = log_time.horizon
+        swept = log_time.sweeping
+        if first >= horizon:
+            return (first - horizon) / 1_000_000
+        if first >= swept.stamp or swept.until is None:
+            return 0.0
+        waits = [
+            (swept.until - log_time.heard) / 1_000_000,
+            self._last_sweep + _REPEAT_SECONDS - time.monotonic(),
+        ]
+        if later is not None:
+            waits.append((later - horizon) / 1_000_000)
+        return min(waits)
+
+    async def _may_be_overdue(self) -> bool:
+        first, _ = await self._next_checks()
+        return first is not None and (self._log_time.is_lost or first < self._log_time.horizon)
+
+    async def _next_checks(self) -> tuple[int | None, int | None]:
+        """Return the time of the next check, and the time of the next check that the last sweep did not include."""
+
+        async def read(session: ReadSession) -> tuple[int | None, int | None]:
+            last_stamp, last_written = await pages.last_times(self._dialect, session)
+            self._log_time.available(self._dialect.elapsed(), last_stamp)
+            self._log_time.reach(max(last_stamp, last_written))
+            return await pages.next_checks(self._dialect, session, self._log_time.sweeping.stamp)
+
+        return await self._read(read)

@@ -6,12 +6,15 @@ are named data that agents use, such as prompts and addresses of models.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, overload
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload
+
+from typing_extensions import TypeVar
 
 from store.errors import Invalid
 from store.models import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from store.interface.store import Store
     from store.training.tracer import Tracer
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 R = TypeVar("R", bound=Resource)
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 _ASYNC_METHODS: Final = ("training_rollout_async", "validation_rollout_async", "rollout_async")
 _BY_NAME: Final = ("llm", "prompt_template", "resources", "rollout")
+_KINDS: Final[Mapping[str, type[Resource]]] = {"llm": LLM, "prompt_template": PromptTemplate}
+_MISSPELT: Final = 0.85
+"""The similarity (0 to 1) above which a parameter with a default counts as a misspelt name."""
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -149,6 +155,17 @@ class LitAgent(Generic[T]):
         """Return `tracer`."""
         return self.tracer
 
+    def missing_resource(self, resources: NamedResources | None) -> str | None:
+        """Return what the agent needs and `resources` lacks, such as "an LLM"; None if nothing is missing.
+
+        A runner claims no rollouts until the store has resources that the agent can use. By default, any resources are
+        enough. An agent that needs no resources overrides this method and returns None.
+
+        Args:
+            resources: the resources; None if the store has none.
+        """
+        return "resources" if resources is None else None
+
     def rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
         """Do a task.
 
@@ -184,7 +201,9 @@ class FunctionalLitAgent(LitAgent[Any]):
     """Agent that calls a function. Calling the agent calls the function directly.
 
     The function receives `task`, and those of these arguments that it declares: `llm`, the first language model among
-    the resources; `prompt_template`, the first prompt template among them; `resources`, all resources; `rollout`.
+    the resources; `prompt_template`, the first prompt template among them; `resources`, all resources; `rollout`. A
+    parameter `llm` or `prompt_template` with a default keeps its default if there is no such resource. A function that
+    declares none of `llm`, `prompt_template` and `resources` needs no resources.
 
     Args:
         function: a sync or async function.
@@ -196,7 +215,9 @@ class FunctionalLitAgent(LitAgent[Any]):
         self._function = function
         self._strip_proxy = strip_proxy
         self._is_async = inspect.iscoroutinefunction(function)
-        self._declared = frozenset(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        self._declared = frozenset(parameters)
+        self._required = frozenset(name for name, each in parameters.items() if each.default is inspect.Parameter.empty)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -206,6 +227,13 @@ class FunctionalLitAgent(LitAgent[Any]):
     def is_async(self) -> bool:
         """Return whether the function is async."""
         return self._is_async
+
+    def missing_resource(self, resources: NamedResources | None) -> str | None:
+        """Return the first declared resource that has no default and that `resources` lacks; None if there is none."""
+        for name, kind in _KINDS.items():
+            if name in self._required and not _of_kind(resources or {}, kind):
+                return f"{'an' if name == 'llm' else 'a'} {kind.__name__}"
+        return "resources" if "resources" in self._required and resources is None else None
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         """Call the function with the arguments that it declares.
@@ -242,16 +270,23 @@ class FunctionalLitAgent(LitAgent[Any]):
             injected["rollout"] = rollout
         if "resources" in self._declared:
             injected["resources"] = resources
-        if "llm" in self._declared:
+        if self._takes("llm", resources):
             llm = _first(resources, LLM)
             injected["llm"] = _stripped(llm, rollout) if self._strip_proxy else llm
-        if "prompt_template" in self._declared:
+        if self._takes("prompt_template", resources):
             injected["prompt_template"] = _first(resources, PromptTemplate)
         return injected
 
+    def _takes(self, name: str, resources: NamedResources) -> bool:
+        return name in self._required or (name in self._declared and bool(_of_kind(resources, _KINDS[name])))
+
+
+def _of_kind(resources: Mapping[str, Resource], kind: type[R]) -> dict[str, R]:
+    return {name: each for name, each in resources.items() if isinstance(each, kind)}
+
 
 def _first(resources: Mapping[str, Resource], kind: type[R]) -> R:
-    found = {name: each for name, each in resources.items() if isinstance(each, kind)}
+    found = _of_kind(resources, kind)
     if not found:
         raise ValueError(f"the agent needs a {kind.__name__}, but the resources {sorted(resources)} contain none")
     name, first = next(iter(found.items()))
@@ -328,7 +363,8 @@ def rollout(func: Callable[..., Any]) -> FunctionalLitAgent:
 
     Raises:
         UnsupportedSignature: the first parameter is not `task`; another parameter has neither one of these names nor a
-            default; or a parameter with one of these names cannot be passed by name.
+            default; a parameter with a default has nearly one of these names, so it is probably misspelt; or a
+            parameter with one of these names cannot be passed by name. The message suggests the name that is meant.
     """
     _check(func)
     return FunctionalLitAgent(func)
@@ -348,14 +384,28 @@ def _check(function: Callable[..., Any], needed: str | None = None) -> None:
 
 def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | None:
     """Return the reason why a function with these parameters cannot be an agent; None if it can."""
+    names = {each.name for each in parameters}
     if not parameters or parameters[0].name != "task" or parameters[0].kind not in _POSITIONAL:
-        return "its first parameter is not task"
-    if needed is not None and needed not in {each.name for each in parameters}:
-        return f"no parameter is {needed}"
+        first = parameters[0].name if parameters else ""
+        return "its first parameter is not task" + _suggestion(first, {"task"} - names)
     for parameter in parameters[1:]:
         if parameter.name in _BY_NAME:
             if parameter.kind not in _NAMED:
                 return f"{parameter} cannot be passed by name"
-        elif parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC:
-            return f"there is no value for {parameter.name}, which has no default"
+        elif parameter.kind not in _VARIADIC:
+            unused = set(_BY_NAME) - names
+            if parameter.default is inspect.Parameter.empty:
+                return f"there is no value for {parameter.name}, which has no default" + _suggestion(
+                    parameter.name, unused
+                )
+            if meant := _suggestion(parameter.name, unused, _MISSPELT):
+                return f"{parameter.name} would never get a value" + meant
+    if needed is not None and needed not in names:
+        return f"no parameter is {needed}"
     return None
+
+
+def _suggestion(name: str, known: Collection[str], similarity: float = 0.6) -> str:
+    """Return a question that names the known name most similar to a name; an empty string if none is similar."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=similarity)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -150,6 +150,8 @@ class AttemptRun:
         if update is not None:
             # Other attempts may share these resources, and an agent may change its copy.
             return copy.deepcopy(update.resources)
+        if resources_id is None and self._runner.agent.missing_resource(None) is None:
+            return {}
         named = "there are none" if resources_id is None else f"there are none of id {resources_id}"
         error = RuntimeError(f"rollout {self._rollout.rollout_id} needs resources, and {named}; publish them first")
         logger.error("%s", error)

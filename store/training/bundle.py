@@ -56,6 +56,8 @@ class RunnerBundle:
         max_rollouts: the maximum number of attempts per worker; None for no limit.
         seed: seed of Python's `random` in child processes, combined with the worker's id; ignored in the main process.
         trainer: the agent's trainer, or None. Another process receives a copy with the settings of the trainer.
+        name: the name of the workers in the store, before their numbers; None for the host and the process id.
+        announce: function of a module that is called with a line of text about the work; None to announce nothing.
     """
 
     agent: LitAgent[Any]
@@ -65,6 +67,8 @@ class RunnerBundle:
     max_rollouts: int | None = None
     seed: int | None = None
     trainer: Any = field(default=None, repr=False)
+    name: str | None = None
+    announce: Callable[[str], None] | None = None
     _was_sent: bool = field(default=False, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,8 +92,9 @@ class RunnerBundle:
     def build(self) -> Runner[Any]:
         """Return a runner for one worker."""
         tracer = TRACERS.build(self.tracer, default=Tracer)
-        fill = {"tracer": tracer, "max_rollouts": self.max_rollouts}
-        made = RUNNERS.build(self.runner, default=lambda: Runner(tracer, self.max_rollouts), fill=fill)
+        own: dict[str, Any] = {"name": self.name, "announce": self.announce}
+        fill = {"tracer": tracer, "max_rollouts": self.max_rollouts, **own}
+        made = RUNNERS.build(self.runner, default=lambda: Runner(tracer, self.max_rollouts, **own), fill=fill)
         assert made is not None  # there is a default
         # A given runner instance is copied, because each worker sets its own id and store on it.
         return copy.copy(made) if made is self.runner else made

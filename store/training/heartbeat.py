@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from store.errors import StoreError
-from store.interface.liveness import WORKER_GONE
+from store.interface.liveness import WORKER_GONE, pipeline_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
 from store.runtime.process import is_gone
@@ -31,6 +31,8 @@ LaunchMode = Literal["thread", "asyncio"]
 
 _AT_WORK: Final = ("preparing", "running")
 _LEAST_SECONDS: Final = 0.01
+_LAST_SECONDS: Final = 2.0
+"""A stopping worker waits at most this long until the store has received its last heartbeat."""
 
 
 @dataclass(eq=False, slots=True)
@@ -79,8 +81,9 @@ class Heartbeat:
         self._jitter = jitter
         self._mode = mode
         self._include_gpu = include_gpu
-        self._about = dict(about or {})
+        self._about = {"heartbeat_interval": interval, **(about or {})}
         self._beating: dict[str, Beating] = {}
+        self._has_beaten = False
 
     def begin(self, beating: Beating) -> None:
         """Start to send heartbeats for an attempt."""
@@ -109,12 +112,19 @@ class Heartbeat:
             if ended.running():
                 # Wait for the heartbeat in progress, because it must not arrive after a later update of the worker.
                 await asyncio.wrap_future(ended)
+            if self._has_beaten:
+                seconds = min(self._interval, _LAST_SECONDS)
+                await self._quietly("the last heartbeat of a worker", self._beat_worker(stopped=True), seconds)
 
     async def introduce(self) -> None:
-        """Close the attempts of a dead process with the same worker name, and send the first heartbeat."""
+        """Close the attempts of dead runners of this machine, and send the first heartbeat.
+
+        Raises:
+            PermissionError: the store refuses the calls of this worker.
+        """
         if self._interval > 0:
-            await self._quietly("closing orphaned attempts", self._close_orphans())
-            await self._beat()
+            await self._quietly("closing orphaned attempts", self._close_orphans(), raises=PermissionError)
+            await self._quietly("the heartbeat of a worker", self._beat_worker(), raises=PermissionError)
 
     async def _beats(self, ended: Future[None]) -> None:
         """Send heartbeats until cancelled. `ended` is done after the last heartbeat."""
@@ -136,19 +146,29 @@ class Heartbeat:
             ),
         )
 
-    async def _quietly(self, what: str, work: Any) -> None:
-        """Await some work for at most one interval. A failure is logged and not raised."""
+    async def _quietly(
+        self, what: str, work: Any, seconds: float | None = None, *, raises: type[Exception] | tuple[()] = ()
+    ) -> None:
+        """Await work for a limited number of seconds, by default one interval.
+
+        A failure is logged, except one of the type `raises`, which is raised.
+        """
+        limit = self._interval if seconds is None else seconds
         try:
-            async with asyncio.timeout(self._interval):
+            async with asyncio.timeout(limit):
                 await work
+        except raises:
+            raise
         except TimeoutError:
-            logger.warning("%s, %s, took longer than %g s", what, self._label, self._interval)
+            logger.warning("%s, %s, took longer than %g s", what, self._label, limit)
         except Exception as error:  # noqa: BLE001 - a worker continues without a heartbeat
             logger.warning("%s, %s, failed: %s", what, self._label, error)
 
-    async def _beat_worker(self) -> None:
+    async def _beat_worker(self, *, stopped: bool = False) -> None:
         state = await asyncio.to_thread(snapshot, include_gpu=self._include_gpu)
-        await self._store.update_worker(self._label, state | self._about)
+        about = self._about | ({"stopped": True} if stopped else {})
+        await self._store.update_worker(self._label, state | about)
+        self._has_beaten = True
 
     async def _beat_attempt(self, beating: Beating) -> None:
         rollout_id, attempt_id = beating.rollout.rollout_id, beating.rollout.attempt.attempt_id
@@ -157,25 +177,31 @@ class Heartbeat:
             beating.stop("superseded")
 
     async def _close_orphans(self) -> None:
-        """If the previous process of this worker died, report its open attempts as unresponsive.
+        """Report the open attempts of dead runners of this machine as unresponsive.
 
-        The store would do the same later, because their heartbeats are missing. The store retries such an attempt if
-        the config of its rollout permits retries of unresponsive attempts.
+        The store would do the same later, because their heartbeats are missing. Rollouts without limits are left to the
+        store, which retries them. The others are retried if their config permits it. Runners of pipelines close the
+        attempts of pipelines.
         """
-        worker = await self._store.get_worker_by_id(self._label)
-        left = (worker.heartbeat_stats if worker is not None else None) or {}
-        if not is_gone(left):
+        gone = {
+            worker.worker_id: (worker.heartbeat_stats or {}).get("pid")
+            for worker in await self._store.query_workers(status_in=["busy"])
+            if is_gone(worker.heartbeat_stats or {}) and pipeline_of(worker) is None
+        }
+        if not gone:
             return
-        error = AttemptError(type=WORKER_GONE, message=f"process {left['pid']} of worker {self._label} is gone")
         for rollout in await self._store.query_rollouts(status_in=list(_AT_WORK)):
-            if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id != self._label:
+            if not isinstance(rollout, AttemptedRollout) or rollout.attempt.worker_id not in gone:
                 continue
-            if rollout.attempt.status in _AT_WORK:
-                with contextlib.suppress(StoreError):
-                    await self._store.update_attempt(
-                        rollout.rollout_id,
-                        rollout.attempt.attempt_id,
-                        status="unresponsive",
-                        metadata={**(rollout.attempt.metadata or {}), "reason": "interrupted"},
-                        error=error,
-                    )
+            if rollout.attempt.status not in _AT_WORK or rollout.config.is_unlimited:
+                continue
+            worker_id = rollout.attempt.worker_id
+            error = AttemptError(type=WORKER_GONE, message=f"process {gone[worker_id]} of worker {worker_id} is gone")
+            with contextlib.suppress(StoreError):
+                await self._store.update_attempt(
+                    rollout.rollout_id,
+                    rollout.attempt.attempt_id,
+                    status="unresponsive",
+                    metadata={**(rollout.attempt.metadata or {}), "reason": "interrupted"},
+                    error=error,
+                )

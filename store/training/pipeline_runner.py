@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +29,8 @@ from store.interface.liveness import close_orphans, pipeline_of
 from store.interface.phase_graphs import graph_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout
-from store.runtime.process import this_process
+from store.models.rollouts import HEARTBEAT_SECONDS, longest_silence
+from store.runtime.process import worker_name
 from store.training.agent import LitAgent
 from store.training.attempt import Exit
 from store.training.fallback import PATIENCE_SECONDS, EndedAttempts, FallbackStore
@@ -45,13 +44,8 @@ OrphanPolicy = Literal["resume", "fail"]
 
 _ANNOTATED: Final = "rollout.annotated"
 _PAUSE_SECONDS: Final = 0.5
-_LAST_HEARTBEAT_SECONDS: Final = 5.0
-"""A stopping runner waits at most this long until the store has received its last heartbeat."""
 _RECENT: Final = 100
 """The number of recently failed runs that are checked for orphans."""
-_SILENT_BEATS: Final = 6
-"""The number of missed heartbeats after which an attempt is unresponsive."""
-_LEAST_SILENCE_SECONDS: Final = 1.0
 
 
 class PipelineRunner(Runner[Any]):
@@ -85,7 +79,7 @@ class PipelineRunner(Runner[Any]):
         confirm_side_effects: bool = False,
         resumes: int = 3,
         concurrency: int = 4,
-        heartbeat_interval: float = 10.0,
+        heartbeat_interval: float = HEARTBEAT_SECONDS,
         fallback_dir: str | Path | None = None,
         fallback_patience: float = PATIENCE_SECONDS,
         **others: Any,
@@ -97,7 +91,7 @@ class PipelineRunner(Runner[Any]):
         self._policy = orphans
         self._confirms = confirm_side_effects
         self._resumes = resumes
-        self._silence = max(_LEAST_SILENCE_SECONDS, _SILENT_BEATS * heartbeat_interval)
+        self._silence = longest_silence(heartbeat_interval)
         self._requests: _OpenRequests | None = None
         self._orphans_checked_at = float("-inf")
         self._left_failed: set[str] = set()
@@ -107,9 +101,9 @@ class PipelineRunner(Runner[Any]):
 
     @property
     def label(self) -> str:
-        """The name of the worker in the store, unique to this process."""
+        """The name of the worker in the store: the pipeline's name, before that of `Runner`."""
         number = 0 if self._worker_id is None else self._worker_id
-        return f"{self.pipeline.graph.name}-{socket.gethostname()}-{os.getpid()}-{number}"
+        return f"{self.pipeline.graph.name}-{worker_name(number) if self._name is None else f'{self._name}-{number}'}"
 
     async def serve(self, store: Store, worker_id: int = 0, event: ExecutionEvent | None = None) -> None:
         """Execute the runs of a store until the event is set, or `max_rollouts` attempts were executed.
@@ -170,10 +164,6 @@ class PipelineRunner(Runner[Any]):
         finally:
             self._requests = None
             await requests.close()
-            # After this heartbeat, callers that request re-runs do not wait for this runner.
-            with contextlib.suppress(StoreError, TimeoutError):
-                async with asyncio.timeout(_LAST_HEARTBEAT_SECONDS):
-                    await self.store.update_worker(self.label, this_process() | self._heartbeat_fields())
 
     def _heartbeat_fields(self) -> dict[str, Any]:
         graph = self.pipeline.graph
@@ -181,7 +171,6 @@ class PipelineRunner(Runner[Any]):
             "pipeline": graph.name,
             "graph": graph.digest,
             "takes_requests": self._requests is not None,
-            "heartbeat_interval": self._heartbeat_interval,
         }
 
     async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
@@ -341,6 +330,9 @@ class PipelineAgent(LitAgent[Any]):
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
         self._pipeline = pipeline
+
+    def missing_resource(self, resources: NamedResources | None) -> None:
+        """Return None, because a pipeline needs no resources."""
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
         """Run the phases of a run that are not completed.

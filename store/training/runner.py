@@ -9,12 +9,16 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from typing import Any, Final, Generic, Protocol, Self
+
+from typing_extensions import TypeVar
 
 from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout, RolloutMode
+from store.models.rollouts import HEARTBEAT_SECONDS
+from store.runtime.process import worker_name
 from store.training.agent import LitAgent
 from store.training.attempt import AttemptRun, Exit, returning_exits
 from store.training.heartbeat import Beating, Heartbeat, LaunchMode
@@ -22,16 +26,21 @@ from store.training.hooks import Hook
 from store.training.leftovers import replay
 from store.training.outcome import Outcome
 from store.training.reward_spans import find_final_reward
+from store.training.runner_metrics import metrics
 from store.training.single_flight import SingleFlight
 from store.training.tracer import Tracer
 from store.training.watch import Watch
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 logger = logging.getLogger(__name__)
 
 _EVENT_SECONDS: Final = 0.05
 _FIRST_PAUSE_SECONDS: Final = 0.05
+_RESOURCES_PAUSE_SECONDS: Final = 1.0
+_RESOURCES_AT_ONCE: Final = 20
+_LONGEST_REASON: Final = 300
+"""The maximum number of characters of an error that is announced."""
 
 
 class ExecutionEvent(Protocol):
@@ -64,6 +73,10 @@ class Runner(Generic[T]):
         hooks_before_status: whether the hook `on_rollout_end` is called before the attempt's status is reported, as in
             Agent-lightning 0.3.
         grace_seconds: the maximum number of seconds for which a cancelled async agent may clean up.
+        name: the name of the worker in the store, before its number; None for the host and the process id. It must be
+            unique among the runners that are active.
+        announce: function that is called with a line of text when the runner starts, claims a rollout, and has ended
+            an attempt; None to announce nothing. Runners in other processes need a function of a module.
 
     Raises:
         ValueError: the launch mode is unknown, or the concurrency is below 1.
@@ -74,7 +87,7 @@ class Runner(Generic[T]):
         tracer: Tracer | None = None,
         max_rollouts: int | None = None,
         poll_interval: float = 5.0,
-        heartbeat_interval: float = 10.0,
+        heartbeat_interval: float = HEARTBEAT_SECONDS,
         interval_jitter: float = 0.5,
         heartbeat_launch_mode: LaunchMode = "thread",
         heartbeat_include_gpu: bool = False,  # noqa: FBT001, FBT002 - signature of the contract
@@ -83,6 +96,8 @@ class Runner(Generic[T]):
         sync_in_thread: bool = True,
         hooks_before_status: bool = False,
         grace_seconds: float = 5.0,
+        name: str | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         if heartbeat_launch_mode not in {"thread", "asyncio"}:
             raise ValueError(f"heartbeat_launch_mode={heartbeat_launch_mode!r}; use 'thread' or 'asyncio'")
@@ -100,6 +115,8 @@ class Runner(Generic[T]):
         self._launch_mode: LaunchMode = heartbeat_launch_mode
         self._include_gpu = heartbeat_include_gpu
         self._concurrency = concurrency
+        self._name = name
+        self._announce = announce
         self._agent: LitAgent[T] | None = None
         self._store: Store | None = None
         self._worker_id: int | None = None
@@ -188,8 +205,15 @@ class Runner(Generic[T]):
 
     @property
     def label(self) -> str:
-        """The name of the worker in the store."""
-        return "Worker-Unknown" if self._worker_id is None else f"Worker-{self._worker_id}"
+        """The name of the worker in the store: `<name>-<number>`, or `<host>-<pid>-<number>` without a name."""
+        if self._worker_id is None:
+            return "Worker-Unknown"
+        return worker_name(self._worker_id) if self._name is None else f"{self._name}-{self._worker_id}"
+
+    def announce(self, text: str) -> None:
+        """Pass a line about the work of this worker to the function that was given for it."""
+        if self._announce is not None:
+            self._announce(f"{self.label}: {text}")
 
     def get_agent(self) -> LitAgent[T]:
         """Return `agent`."""
@@ -247,8 +271,10 @@ class Runner(Generic[T]):
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Run the rollouts of the queue until `event` is set, or `max_rollouts` were run.
 
-        An exception of an agent fails only its attempt. Attempts that run when the event is set are finished; if this
-        coroutine is cancelled, they are interrupted. If the store cannot be reached, the claim is retried.
+        Nothing is claimed until the store has resources that the agent can use; while the runner waits for them, it
+        logs one warning. An exception of an agent fails only its attempt. Attempts that run when the event is set are
+        finished; if this coroutine is cancelled, they are interrupted. If the store cannot be reached, the claim is
+        retried.
 
         Raises:
             StoreError: the store refuses the claim.
@@ -259,6 +285,7 @@ class Runner(Generic[T]):
             # unresponsive, and `replay` skips unresponsive attempts.
             await replay(self.store, self.tracer.spool)
             await desk.introduce()
+            self.announce("waits for rollouts")
             running: set[asyncio.Task[Outcome | Exit]] = set()
             try:
                 await self._serve(desk, running, event, stopped)
@@ -282,6 +309,7 @@ class Runner(Generic[T]):
         pause = _FIRST_PAUSE_SECONDS
         stopping = asyncio.ensure_future(stopped.wait())
         try:
+            await self._await_resources(stopping)
             while not stopped.is_set() and not (event and event.is_set()) and (left is None or left > 0):
                 _forget_done(running)
                 free = self._concurrency - len(running)
@@ -302,6 +330,46 @@ class Runner(Generic[T]):
                 left = None if left is None else left - len(claimed)
         finally:
             stopping.cancel()
+
+    async def _await_resources(self, stopping: asyncio.Future[Any]) -> None:
+        """Wait until the store has resources that the agent can use, or the runner is stopped."""
+        if self.agent.missing_resource(None) is None:
+            return
+        pause = _FIRST_PAUSE_SECONDS
+        is_first = True
+        while not stopping.done():
+            try:
+                missing = await self._missing_resource(among_all=is_first)
+            except StoreError as error:
+                if not error.retryable:
+                    raise
+                logger.warning("cannot read the resources, retrying: %s", error)
+            else:
+                if missing is None:
+                    return
+                if is_first:
+                    logger.warning("%s waits, because its agent needs %s and the store has none", self.label, missing)
+                is_first = False
+            await asyncio.wait({stopping}, timeout=pause)
+            pause = min(2 * pause, _RESOURCES_PAUSE_SECONDS)
+
+    async def _missing_resource(self, *, among_all: bool) -> str | None:
+        """Return what the agent needs and the latest resources lack; None if they or other resources lack nothing."""
+        latest = await self.find_resources(None)
+        missing = self.agent.missing_resource(None if latest is None else latest.resources)
+        if missing is None or latest is None or not among_all:
+            return missing
+        # The rollouts may use resources other than the latest.
+        offset = 0
+        while True:
+            page = await self.store.query_resources(
+                sort_by="update_time", sort_order="desc", limit=_RESOURCES_AT_ONCE, offset=offset
+            )
+            if any(self.agent.missing_resource(each.resources) is None for each in page):
+                return None
+            offset += len(page)
+            if not page or offset >= page.total:
+                return missing
 
     async def _claim(
         self, desk: Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
@@ -369,7 +437,7 @@ class Desk:
         self._resources_of = SingleFlight(runner.find_resources)
 
     async def introduce(self) -> None:
-        """Close the attempts of a dead process with the same worker name, and send the first heartbeat."""
+        """Close the attempts of dead runners of this machine, and send the first heartbeat."""
         await self._heartbeat.introduce()
 
     async def started(self, starting: Coroutine[Any, Any, AttemptedRollout]) -> AttemptedRollout:
@@ -395,22 +463,38 @@ class Desk:
         attempt = AttemptRun(self._runner, rollout, self._resources_of)
         loop = asyncio.get_running_loop()
         began = loop.time()
+        self._runner.announce(f"claimed {rollout.rollout_id}, attempt {rollout.attempt.sequence_id}")
         self._heartbeat.begin(Beating(rollout, attempt.stop))
         self._watch.begin(rollout, attempt.stop)
+        metrics.began()
+        status = "interrupted"
         try:
             outcome = await attempt.run()
+            status = outcome.status
         finally:
+            metrics.ended(status, loop.time() - began)
             self._watch.end(rollout)
             self._heartbeat.end(rollout)
+        seconds, reward = loop.time() - began, find_final_reward(outcome.spans)
         logger.info(
             "rollout %s: %s in %.3f s, %d spans, reward %s",
             rollout.rollout_id,
             outcome.status,
-            loop.time() - began,
+            seconds,
             len(outcome.spans),
-            find_final_reward(outcome.spans),
+            reward,
         )
+        self._runner.announce(_end_of(rollout, outcome, seconds, reward))
         return outcome
+
+
+def _end_of(rollout: AttemptedRollout, outcome: Outcome, seconds: float, reward: float | None) -> str:
+    """Return a line about the end of an attempt."""
+    if outcome.status == "succeeded":
+        return f"finished {rollout.rollout_id} in {seconds:.1f} s" + ("" if reward is None else f", reward {reward:g}")
+    error = outcome.error
+    why = outcome.reason if error is None else f"{type(error).__name__}: {error}"
+    return f"failed {rollout.rollout_id} after {seconds:.1f} s: {' '.join(str(why).split())[:_LONGEST_REASON]}"
 
 
 LitAgentRunner = Runner

@@ -173,6 +173,11 @@ class Trainer:
         assert self._store is not None  # there is a default
         return self._store
 
+    @property
+    def has_own_store(self) -> bool:
+        """Whether a store was given; otherwise the trainer uses a new store in memory."""
+        return self._store_spec is not None
+
     def use_store(self, store: Any) -> None:
         """Switch to another store, specified as in the constructor."""
         self.close()
@@ -202,6 +207,8 @@ class Trainer:
 
         Raises:
             AgentFails: the first attempts all failed; the message contains the reason.
+            Invalid: the algorithm is a `Baseline`, and neither the store nor `initial_resources` has what the agent
+                needs.
             RunnersGone: no runner is left, but the algorithm needs one.
             KeyboardInterrupt: Ctrl+C was pressed; runners and algorithm have ended, and open attempts are closed.
             Exception: the algorithm raised it.
@@ -238,6 +245,7 @@ class Trainer:
         acting: LitAgent[Any] = cast("LitAgent[Any]", agent) if isinstance(agent, LitAgent) else rollout(agent)
         acting.set_trainer(self)
         store, began = self.store, time.monotonic()
+        self._check_resources(acting, algorithm, store)
         begin = run_blocking(lambda: newest_cursor(store))
         learning = AlgorithmBundle(
             algorithm,
@@ -260,6 +268,19 @@ class Trainer:
         if not quiet:
             sys.stdout.write(f"{report}\n")
         return report
+
+    def _check_resources(self, agent: LitAgent[Any], algorithm: Algorithm | None, store: Store) -> None:
+        """Refuse a training in which the runners would wait forever for resources."""
+        if not isinstance(algorithm, Baseline):
+            return
+        given = self.initial_resources
+        if given is None and (latest := run_blocking(store.get_latest_resources)) is not None:
+            given = latest.resources
+        if (missing := agent.missing_resource(given)) is not None:
+            raise Invalid(
+                "initial_resources",
+                f"the agent needs {missing}, and {type(algorithm).__name__} publishes only initial_resources",
+            )
 
 
 def _as_list(hooks: Any) -> list[Hook]:

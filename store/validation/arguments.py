@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
 from store.errors import Invalid
-from store.models import PhaseGraph, Seal, Span
+from store.models import PhaseGraph, RolloutConfig, Seal, Span
 
 T = TypeVar("T")
+
+_MOST_ATTEMPTS: Final = 2**63 - 1
 
 
 def text(value: Any, field: str) -> str:
@@ -78,6 +80,27 @@ def seconds(value: Any, field: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Invalid(field, f"{value!r} is not a number of seconds")
     return _as_float(value, field)
+
+
+def rollout_config(config: RolloutConfig, field: str) -> None:
+    """Check the limits of a rollout.
+
+    The model does not check them, because it also represents limits in old logs, which may be negative.
+
+    Raises:
+        Invalid: a duration is negative or not finite, or the number of attempts needs more than 64 bits. The error
+            names `field` and the limit, separated by a dot.
+    """
+    for name in ("timeout_seconds", "unresponsive_seconds"):
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if not math.isfinite(value):
+            raise Invalid(f"{field}.{name}", f"{value} is not a duration; leave it out for no limit")
+        if value < 0:
+            raise Invalid(f"{field}.{name}", f"{value:g} is negative; send seconds, or leave it out for no limit")
+    if config.max_attempts > _MOST_ATTEMPTS:
+        raise Invalid(f"{field}.max_attempts", f"is above {_MOST_ATTEMPTS}, the largest number that can be stored")
 
 
 def wait_seconds(value: Any) -> float:
@@ -162,6 +185,36 @@ def texts(values: Any, field: str) -> list[str]:
         if not isinstance(value, str):
             raise Invalid(field, f"{value!r} is not text")
     return found
+
+
+def whole_numbers(values: Any, field: str) -> list[int]:
+    """Return integers of 64 bits as a list.
+
+    Raises:
+        Invalid: `several` refuses the values, or one of them is not an integer of 64 bits.
+    """
+    found: list[Any] = several(values, field)
+    for value in found:
+        if not -(2**63) <= whole(value, field, "a whole number") < 2**63:
+            raise Invalid(field, f"{value!r} does not fit into 64 bits")
+    return found
+
+
+def finite(value: Any, field: str) -> float:
+    """Return a finite number as a float.
+
+    Raises:
+        Invalid: the value is not a number, or it is not finite.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(field, f"{value!r} is not a number")
+    try:
+        given = float(value)
+    except OverflowError:
+        raise Invalid(field, "is too large for a number") from None
+    if not math.isfinite(given):
+        raise Invalid(field, f"{value} is not a finite number; leave it out for no limit")
+    return given
 
 
 def pairs(values: Any, field: str) -> list[tuple[str, str]]:

@@ -4,11 +4,11 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db.dialect import Row
+from store.db.dialect import Row, TypeFault
 from store.models import Difference
 from store.verification.fold import Finding
 
-SHOWN = 20
+SHOWN = 1000
 """The maximum number of differences that a report describes."""
 
 _CHECKS = {"span_counters": "counters"}
@@ -42,16 +42,24 @@ class Differences:
         self.count += count
         self.first.extend(others[: SHOWN - len(self.first)])
 
+    def add_type_fault(self, fault: TypeFault) -> None:
+        """Add the difference for a value whose type is not the type of its column."""
+        self.add(_check_of(fault.table), fault.key, fault.column, fault.expected, fault.found)
+
     def add_row(self, finding: Finding) -> None:
         """Add one difference for a row that is missing or unexpected, or else one for each column that differs."""
         table, expected, found = finding.table, finding.expected, finding.found
-        check, key = _CHECKS.get(table.name, table.name), "/".join(str(part) for part in finding.key)
+        check, key = _check_of(table), "/".join(str(part) for part in finding.key)
         if expected is None or found is None:
             self.add(check, key, None, _named(table, expected), _named(table, found))
             return
         for column, wanted, there in zip(table.columns, expected, found, strict=True):
             if wanted != there:
                 self.add(check, key, column.name, wanted, there)
+
+
+def _check_of(table: Table) -> str:
+    return _CHECKS.get(table.name, table.name)
 
 
 def _named(table: Table, row: Row | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from operator import itemgetter
 from time import sleep
 from typing import Any
 
-from orjson import JSONDecodeError, loads
+from orjson import loads
 from sqlalchemy import Table
 
 from store.db.dialect import Row
@@ -41,8 +41,6 @@ State = RolloutState | WorkerState | ResourcesState | ThreadState
 _STREAM, _VERSION = FOLDED.index("stream"), FOLDED.index("version")
 _stream_of = itemgetter(_STREAM)
 _SHAPES = {type_: fact.shape for type_, fact in FACTS.items()}
-# The errors that decoding and `evolve` may raise for an event that was not written by this program.
-_REFUSALS = (StoreError, JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 @dataclass(slots=True)
@@ -144,7 +142,7 @@ def _carry_rollout(stream: Stream, rows: Iterable[Row]) -> None:
             if has_run_rows(fact):
                 run.add(event, fact, state)
             stream.events += 1
-    except _REFUSALS as refused:
+    except Exception as refused:  # noqa: BLE001 (events that another program wrote may raise any error)
         _refuse(stream, row, refused, events)
     stream.state = state
     stream.last_number = last
@@ -160,7 +158,7 @@ def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any
             if evolve is not None:
                 stream.state = evolve(stream.state, event)
             stream.events += 1
-    except _REFUSALS as refused:
+    except Exception as refused:  # noqa: BLE001 (events that another program wrote may raise any error)
         _refuse(stream, row, refused, events)
     stream.last_position = row[0] if row else stream.last_position
 
@@ -171,8 +169,12 @@ def _event(position: int, stream: str, version: int, type_: str, shape: int, at:
     return Event(position, stream, version, 0, at, None, None, fact)
 
 
+def _described(refused: Exception) -> str:
+    return str(refused) if isinstance(refused, StoreError) else f"{type(refused).__name__}: {refused}"
+
+
 def _refuse(stream: Stream, row: Row, refused: Exception, rest: Iterable[Row]) -> None:
-    stream.fault = f"{type(refused).__name__}: {refused}" if not isinstance(refused, StoreError) else str(refused)
+    stream.fault = _described(refused)
     stream.fault_at = row[_VERSION]
     stream.events += 1 + sum(1 for _ in rest)
 
@@ -288,9 +290,14 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
         found = {table: groups.pop(stream.key, _NONE) for table, groups in by_key.items()}
         if stream.fault is not None:
             continue
-        expected = rows_of(stream)
-        if is_of_rollouts and stream.state is not None:
+        try:
+            expected = rows_of(stream)
+            check_at = retry.check_at(stream.state) if isinstance(stream.state, RolloutState) else None
             stream.spans.sort(key=_span_key)
+        except Exception as refused:  # noqa: BLE001 (events that another program wrote may contain any values)
+            stream.fault, stream.fault_at = _described(refused), stream.events
+            continue
+        if is_of_rollouts and stream.state is not None:
             expected[core_tables.spans] = stream.spans
             expected[core_tables.rewards] = stream.rewards
             expected[core_tables.run_events] = stream.run.run_events
@@ -305,7 +312,7 @@ def compare(prefix: str, streams: Sequence[Stream], live: Live, *, is_polite: bo
             correct = correct_counter(stream, counter)
             if correct is not None:
                 findings.append(Finding(core_tables.span_counters, correct, counter))
-            if _is_unwatched(stream.state, found[core_tables.watch]):
+            if not is_watched(check_at, next((row[1] for row in found[core_tables.watch]), None)):
                 compared.unwatched.append(stream.name)
         if findings:
             compared.findings[stream.name] = findings
@@ -363,6 +370,11 @@ def correct_counter(stream: Stream, found: Row | None) -> Row | None:
     return stream.key, max(value, stream.last_number, stream.reserved), None if is_unsearched else stream.reserved
 
 
-def _is_unwatched(state: Any, found: Sequence[Row]) -> bool:
-    at = retry.check_at(state)
-    return bool(found) if at is None else not found or found[0][1] > at
+def is_watched(check_at: int | None, found: int | None) -> bool:
+    """Return whether the time of a rollout's next check is correct.
+
+    Args:
+        check_at: the latest correct time of the watchdog's next check; None if the rollout has no time limit.
+        found: the time in the table `watch`; None if there is no row for the rollout. An earlier check is harmless.
+    """
+    return found is None if check_at is None else found is not None and found <= check_at

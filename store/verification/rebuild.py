@@ -19,14 +19,13 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db.dialect import Changes, Dialect, ReadSession, Row, WriteSession
+from store.db.dialect import Changes, Dialect, ReadSession, Row, TypeFaults, WriteSession
 from store.db.queries import log as log_queries
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.domain import retry
 from store.domain.events import SpanRecorded
 from store.domain.rollout import RolloutState
-from store.errors import Corrupt
+from store.errors import Closed, Corrupt, Unavailable
 from store.models import RebuildReport
 from store.projections import rollouts as row_of
 from store.verification import pool
@@ -44,7 +43,8 @@ from store.verification.fold import (
     rows_of,
 )
 from store.verification.state_hash import state_hash
-from store.verification.verify import Proof
+from store.verification.verify import Proof, wrong_epochs
+from store.verification.watch import WrongCheck, wrong_checks
 
 ROWS_AT_ONCE = 500
 """The number of rows after which the next repair begins. A large commit of callers writes about as many rows."""
@@ -55,6 +55,15 @@ _STREAM = scan.FOLDED.index("stream")
 # Each row of these tables is computed from one event and never changes. Each row of the other projections is computed
 # from all events of a stream.
 _OF_EVENTS = (core_tables.spans, core_tables.rewards, core_tables.run_events)
+
+# The tables whose rows a rebuild can compute, and the tables of heartbeats, whose rows the next heartbeats replace.
+_COMPUTED = (
+    *core_tables.PROJECTIONS,
+    core_tables.span_counters,
+    core_tables.watch,
+    core_tables.attempt_signals,
+    core_tables.worker_signals,
+)
 
 Job = Callable[[Callable[[WriteSession], Awaitable[Any]]], Awaitable[Any]]
 """Function that calls another function with the session that writes, between two commits of the writer."""
@@ -81,25 +90,29 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
         job: calls a function with the session that writes, between two commits of the writer.
         calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
 
+    A row with a value that cannot be read is deleted in one transaction. A later transaction writes the correct row.
+
     Raises:
         Corrupt: a stream of the log cannot be folded. Rows that were already repaired are correct.
     """
     started = time.monotonic()
     differences = Differences()
     written: Counter[str] = Counter()
-    async with dialect.read() as session:
-        length = await _last_position(dialect, session)
-    async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
-        position = await _last_position(dialect, session)
-        proof = Proof(dialect, session, team, calls)
-        async for compared in proof.run():
-            _check_sound(compared)
-            for finding in chain.from_iterable(compared.findings.values()):
-                if finding.table in core_tables.PROJECTIONS:
-                    differences.add_row(finding)
-            for part in _slices(compared, position):
-                written.update(await job(_Mending(dialect, part).run))
-        found = proof.state_hash
+    async with dialect.read(snapshot=True) as session:
+        if await dialect.has_type_faults(session, (core_tables.events, core_tables.commits), texts=False):
+            _refuse_faults_of_log(await dialect.hide_type_faults(session))
+    try:
+        proof = await _repair(dialect, store_id, job, calls, differences, written)
+    except (Closed, Corrupt, Unavailable):
+        raise
+    except Exception:
+        # A value whose type is not the type of its column may raise any error.
+        deleted = await _delete_type_faults(dialect, job, differences)
+        if not deleted:
+            raise
+        written.update(deleted)
+        proof = await _repair(dialect, store_id, job, calls, differences, written)
+    found = proof.state_hash
     if written:
         async with dialect.read(snapshot=True) as session:
             found = await state_hash(dialect, session)
@@ -112,6 +125,78 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
         state_hash=found,
         seconds=time.monotonic() - started,
     )
+
+
+async def _repair(
+    dialect: Dialect, store_id: str, job: Job, calls: Calls, differences: Differences, written: Counter[str]
+) -> Proof:
+    """Compare all tables with the log and repair them.
+
+    Add the differences to `differences`, and the numbers of repaired rows to `written`.
+    """
+    async with dialect.read() as session:
+        length = await _last_position(dialect, session)
+        epochs = [row async for row in wrong_epochs(dialect, session)]
+    if epochs:
+        for row in epochs:
+            differences.add("queue_epoch", *row)
+        await job(_EpochRepair([row[3]["id"] for row in epochs if row[3] is not None]).run)
+        written["queue_epoch"] += len(epochs)
+    async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
+        position = await _last_position(dialect, session)
+        proof = Proof(dialect, session, team, calls)
+        async for compared in proof.run():
+            _check_sound(compared)
+            for finding in chain.from_iterable(compared.findings.values()):
+                differences.add_row(finding)
+            for part in _slices(compared, position):
+                mending = _Mending(dialect, part)
+                written.update(await job(mending.run))
+                for wrong in mending.wrong_checks:
+                    differences.add("watch", wrong.rollout_id, "check_at", wrong.expected, wrong.found)
+    return proof
+
+
+async def _delete_type_faults(dialect: Dialect, job: Job, differences: Differences) -> dict[str, int]:
+    """Delete rows with a value whose type is not the type of its column; return the number of rows by table name.
+
+    Raises:
+        Corrupt: an event or a commit has such a value, so the rows cannot be computed from the log.
+    """
+    async with dialect.read(snapshot=True) as session:
+        faults = await dialect.hide_type_faults(session)
+    _refuse_faults_of_log(faults)
+    for fault in faults.first:
+        differences.add_type_fault(fault)
+
+    async def delete(session: WriteSession) -> dict[str, int]:
+        await session.begin()
+        deleted = await dialect.delete_type_faults(session, _COMPUTED)
+        await session.commit()
+        return deleted
+
+    return await job(delete)
+
+
+def _refuse_faults_of_log(faults: TypeFaults) -> None:
+    # Without this check, rows that follow from an unreadable event would be deleted.
+    for fault in faults.first:
+        if fault.table in (core_tables.events, core_tables.commits):
+            raise Corrupt(f"the row {fault.key} of {fault.table.name}, {fault.column}", fault.found, fault.expected)
+
+
+class _EpochRepair:
+    """The repair of the table `queue_epoch`."""
+
+    def __init__(self, extra: Sequence[int]) -> None:
+        self._extra = extra
+
+    async def run(self, session: WriteSession) -> None:
+        """Delete the rows with other ids than 1. The call of `begin` restores the row with the id 1."""
+        await session.begin()
+        if self._extra:
+            await session.write(Changes({}, {}, {core_tables.queue_epoch: [(number,) for number in self._extra]}))
+        await session.commit()
 
 
 async def _last_position(dialect: Dialect, session: ReadSession) -> int:
@@ -168,6 +253,8 @@ class _Mending:
         self._deletes: dict[Table, dict[tuple[Any, ...], None]] = {}
         self._inserts: dict[Table, dict[tuple[Any, ...], Row]] = {}
         self._upserts: dict[Table, list[Row]] = {}
+        self.wrong_checks: list[WrongCheck] = []
+        """The wrong times of the watchdog's next checks that were repaired."""
 
     async def run(self, session: WriteSession) -> Counter[str]:
         """Repair the rows and commit. Return the number of written or deleted rows by projection."""
@@ -176,7 +263,7 @@ class _Mending:
         await self._find_holders(session)
         await self._states(session)
         await self._facts(session, tail.next_position)
-        written = await self._write(session)
+        written = await self._write(session, tail.queue_epoch)
         await session.commit()
         return written
 
@@ -268,28 +355,17 @@ class _Mending:
         ids = list(rollouts)
         found = await scan.rows_with(dialect, session, core_tables.span_counters.c.rollout_id, ids)
         counters = {row[0]: row for row in found}
-        found = await scan.rows_with(dialect, session, core_tables.watch.c.rollout_id, ids)
-        watched: dict[str, int] = {row[0]: row[1] for row in found}
-        beats = {
-            (row[0], row[1]): row
-            for row in await scan.rows_with(dialect, session, core_tables.attempt_signals.c.rollout_id, ids)
-        }
         for key, stream in rollouts.items():
             counter = correct_counter(stream, counters.get(key))
             if counter is not None:
                 self._upserts.setdefault(core_tables.span_counters, []).append(counter)
-            state = stream.state
-            if not isinstance(state, RolloutState):
-                continue
-            latest = state.latest
-            beat = None if latest is None else beats.get((key, latest.attempt_id))
-            if latest is not None and beat is not None:
-                latest.signal_time, latest.signal_stamped_at = beat[2], beat[3]
-            at = retry.check_at(state)
-            if at is None and key in watched:
-                self._deletes.setdefault(core_tables.watch, {})[key,] = None
-            elif at is not None and watched.get(key, at + 1) > at:
-                self._upserts.setdefault(core_tables.watch, []).append((key, at))
+        states = {key: stream.state for key, stream in rollouts.items() if isinstance(stream.state, RolloutState)}
+        for wrong in await wrong_checks(dialect, session, states):
+            if wrong.expected is None:
+                self._deletes.setdefault(core_tables.watch, {})[wrong.rollout_id,] = None
+            else:
+                self._upserts.setdefault(core_tables.watch, []).append((wrong.rollout_id, wrong.expected))
+            self.wrong_checks.append(wrong)
 
     # -- rows of single events -----------------------------------------------------------------------------------------
 
@@ -346,7 +422,7 @@ class _Mending:
         if finding.expected is not None:
             self._inserts.setdefault(finding.table, {})[finding.key] = finding.expected
 
-    async def _write(self, session: WriteSession) -> Counter[str]:
+    async def _write(self, session: WriteSession, queue_epoch: int) -> Counter[str]:
         # All deletes come before all inserts, because a new row may need a unique value of a row that is deleted.
         deletes: dict[Table, list[Row]] = {table: list(keys) for table, keys in self._deletes.items()}
         if deletes:
@@ -355,8 +431,7 @@ class _Mending:
         if any(table is core_tables.queue for table in inserts):
             # Processes remember up to which place they have read the queue. The new row may be before this place, and a
             # new epoch makes the processes read the queue again from its beginning.
-            epoch = (await session.fetch(self._dialect.sql(core_tables.queue_epoch.select()), {}))[0][1]
-            self._upserts[core_tables.queue_epoch] = [(1, epoch + 1)]
+            self._upserts[core_tables.queue_epoch] = [(1, queue_epoch + 1)]
         if inserts or self._upserts:
             await session.write(Changes(inserts, self._upserts, {}))
         written: Counter[str] = Counter()
@@ -364,4 +439,8 @@ class _Mending:
             count = len(self._deletes.get(table, {}).keys() | self._inserts.get(table, {}).keys())
             if count:
                 written[table.name] = count
+        if core_tables.span_counters in self._upserts:
+            written["span_counters"] = len(self._upserts[core_tables.span_counters])
+        if self.wrong_checks:
+            written["watch"] = len(self.wrong_checks)
         return written

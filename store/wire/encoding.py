@@ -185,6 +185,8 @@ class StoreInfo(BaseModel):
     """The version of the program that runs the server."""
     kind: str
     """The name of the class of the server's store."""
+    read_only: bool = False
+    """Whether the server refuses changes, for example because its database is a replica."""
 
 
 decode_log_page: Decoder[LogPage] = _decoder(LogPage)

@@ -70,7 +70,7 @@ class RunsQuery(Frozen):
     include: str | None = None
     """The only value is `events`: the response then includes the events of each run."""
     limit: int = Field(default=_MOST, ge=1, le=_MOST)
-    offset: int = Field(default=0, ge=0)
+    offset: int = Field(default=0, ge=0, le=2**63 - 1)
 
 
 class RunRecord(Open):

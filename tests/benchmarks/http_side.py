@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,7 +17,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
-from store.wire.paths import ATTEMPT, DEQUEUE, ENQUEUE, OTLP_TRACES, ROLLOUTS, SPANS
+from store.wire.paths import ATTEMPT, DEQUEUE, ENQUEUE, OTLP_TRACES, ROLLOUTS, SPANS, WORKERS
 from tests.benchmarks.http_client import Work, drive, get, post
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.workload import INPUT, SPANS_PER_LIFECYCLE, percentiles, span_fields
@@ -137,6 +139,24 @@ class Client:
         offsets = itertools.repeat(0) if again else self._offsets
         urls = [f"{ROLLOUTS}?limit={_READ_AT_ONCE}&offset={next(offsets)}" for _ in range(count)]
         return self._send(url, pid, connections, [get(each) for each in urls], count)
+
+    def enqueue_large(self, url: str, size: int) -> None:
+        """Enqueue a rollout whose input has so many bytes that do not compress well."""
+        text = base64.b64encode(random.Random(1).randbytes(size * 3 // 4)).decode()
+        drive(url, [_each(iter([post(ENQUEUE, orjson.dumps({"rollouts": [{"input": text}]}))]))])
+
+    def gets(self, url: str, seconds: float) -> dict[str, Any]:
+        """Read a short page on one connection, one after another for some seconds; how long each took."""
+        taken: list[float] = []
+        end = time.perf_counter() + seconds
+
+        def work() -> Work:
+            while (begun := time.perf_counter()) < end:
+                yield get(f"{WORKERS}?limit={next(self._limits)}")
+                taken.append(time.perf_counter() - begun)
+
+        drive(url, [work()])
+        return {"count": len(taken), **percentiles(taken)}
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ BUSY = 32
 FEW = 8
 SPANS_OF_A_TRACE = 100
 ROLLOUTS = 10_000
+FOLLOWERS = 100
+EVENT_BYTES = 5 * 2**20
 
 TARGETS = {
     "lifecycle.1": Target("lifecycles ÷ peer's server, 1 connection", TIMES, 1.3, 2),
@@ -39,6 +41,12 @@ TARGETS = {
     "spans": Target("POST /spans ÷ an echo of FastAPI, 32 connections", TIMES, 0.5, 0.75),
     "otlp": Target("OTLP spans in requests of 100 ÷ peer's server, 8 connections", TIMES, 1.3, 3),
     "read.spans": Target("reads of 100 spans ÷ peer's server, 8 connections", TIMES, 3, 10),
+    "followers.p50": at_most(
+        "p50 of a get beside 100 followers of a 5 MiB event \N{DIVISION SIGN} beside none", TIMES, 20, 5
+    ),
+    "followers.p99": at_most(
+        "p99 of a get beside 100 followers of a 5 MiB event \N{DIVISION SIGN} beside none", TIMES, 100, 30
+    ),
     "read.rollouts": Target("reads of 100 of 10,000 rollouts ÷ peer's server, 8 connections", TIMES, 3, 10),
 }
 
@@ -218,6 +226,30 @@ def test_reads(start: Callable[..., Sides], client: Side, report: Report, scale:
         _note(report, key, _warm_and_alternate(scale.rounds, {name: read(name, again=False) for name in servers}))
         repeated = _warm_and_alternate(scale.rounds, {name: read(name, again=True) for name in servers})
         report.fact(f"{TARGETS[key].title}, the same page each time", f"{_times(repeated)}; {_rates(repeated)}")
+
+
+def test_gets_beside_followers(start: Callable[..., Sides], client: Side, report: Report, scale: Scale) -> None:
+    server = start()["rollbook"]
+    client.ask("enqueue_large", url=server.url, size=EVENT_BYTES)
+
+    def gets(followers: int) -> Callable[[], dict[str, Any]]:
+        def measure() -> dict[str, Any]:
+            if not followers:
+                return client.ask("gets", url=server.url, seconds=scale.seconds)
+            with Side(http_servers.PYTHON, "followers_side") as side:
+                side.tell("follow", url=server.url, count=followers, size=EVENT_BYTES)
+                measured = client.ask("gets", url=server.url, seconds=scale.seconds)
+                assert side.answer() >= followers * EVENT_BYTES
+            return measured
+
+        return measure
+
+    measured = _warm_and_alternate(scale.rounds, {"none": gets(0), "followers": gets(FOLLOWERS)})
+    report.raw("followers", measured)
+    for share in ("p50", "p99"):
+        beside, alone = median(measured["followers"], share), median(measured["none"], share)
+        detail = f"{beside:.2f} ms, alone {alone:.2f} ms"
+        report.figure(f"followers.{share}", ratio(measured["followers"], measured["none"], share), detail)
 
 
 def _warm_and_alternate(rounds: int, sides: dict[str, Callable[[], dict[str, Any]]]) -> Measured:

@@ -17,8 +17,8 @@ from tests.cli.conftest import COMMAND, Filled, Rollbook, execute, runner
 
 READING = [
     ("ls", "rollouts"),
-    ("ls", "attempts", "--rollout", "ro-1"),
-    ("ls", "spans", "--rollout", "ro-1"),
+    ("ls", "attempts", "ro-1"),
+    ("ls", "spans", "ro-1"),
     ("ls", "resources"),
     ("ls", "workers"),
     ("show", "ro-1"),

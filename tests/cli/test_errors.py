@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -35,14 +36,16 @@ WORKING = {
     "tail": ("tail",),
     "stats": ("stats",),
     "ls rollouts": ("ls", "rollouts"),
-    "ls attempts": ("ls", "attempts", "--rollout", "{id}"),
-    "ls spans": ("ls", "spans", "--rollout", "{id}"),
+    "ls attempts": ("ls", "attempts", "{id}"),
+    "ls spans": ("ls", "spans", "{id}"),
     "ls resources": ("ls", "resources"),
     "ls workers": ("ls", "workers"),
     "serve": ("serve", "--help"),
     "ui": ("ui", "--help"),
     "store": ("store", "--help"),
     "keys create": ("keys", "create", "--help"),
+    "keys rotate": ("keys", "rotate", "--help"),
+    "keys enforce": ("keys", "enforce", "--help"),
     "keys ls": ("keys", "ls"),
     "keys list": ("keys", "list"),
     "keys revoke": ("keys", "revoke", "--help"),
@@ -214,8 +217,18 @@ def test_a_real_terminal_gets_colours_and_a_pipe_does_not(filled_file: Filled) -
     assert "\x1b[32msucceeded" in shown
     assert filled_file.retried in shown
     bleak = _on_a_terminal(command, env | {"NO_COLOR": "1"})
-    assert "\x1b[32m" not in bleak
+    assert "\x1b" not in bleak
     assert filled_file.retried in bleak
+    for seen in (["history", filled_file.retried], ["tail"]):
+        assert "\x1b[2m" in _on_a_terminal([*COMMAND, *seen], env)
+        assert "\x1b" not in _on_a_terminal([*COMMAND, *seen], env | {"NO_COLOR": "1"})
+
+
+def test_the_servers_of_one_machine_have_different_default_ports(bare: Rollbook) -> None:
+    ports = {
+        command: re.findall(r"default: (47\d\d)\]", bare(command, "--help").out) for command in ("serve", "proxy", "ui")
+    }
+    assert ports == {"serve": ["4747"], "proxy": ["4748"], "ui": ["4749"]}
 
 
 def test_help_does_not_wait_for_databases() -> None:
@@ -223,7 +236,7 @@ def test_help_does_not_wait_for_databases() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     imported = set(done.stdout.splitlines()[-1].split())
     assert "typer" in imported
-    assert not imported & {"sqlalchemy", "asyncpg", "aiosqlite", "opentelemetry", "alembic"}
+    assert not imported & {"sqlalchemy", "asyncpg", "aiosqlite", "opentelemetry", "alembic", "pydantic", "asyncio"}
 
 
 def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:

@@ -47,9 +47,10 @@ def test_a_key_alone_is_printed_and_all_else_is_said_aside(rollbook: Rollbook, u
     assert found
     assert asyncio.run(_kept(url)) == {found[1]: digest(printed.out.strip())}
     assert "shown only once" in printed.err
-    assert "the first key" in printed.err
+    assert "rollbook keys enforce" in printed.err
     assert printed.out.strip() not in printed.err
-    assert "the first key" not in rollbook("keys", "create", "--role", "admin").err
+    assert rollbook("keys", "enforce").out == "keys are required\n"
+    assert "rollbook keys enforce" not in rollbook("keys", "create", "--role", "admin").err
 
 
 def test_what_is_known_of_keys_is_listed_and_never_a_secret(rollbook: Rollbook) -> None:
@@ -71,6 +72,7 @@ def test_what_is_known_of_keys_is_listed_and_never_a_secret(rollbook: Rollbook) 
 
 def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) -> None:
     keys = [rollbook("keys", "create", "--role", "admin", "--json").json for _ in range(3)]
+    rollbook("keys", "enforce")
     for given, key in zip((keys[0]["id"], keys[1]["id"][:9], keys[2]["key"]), keys, strict=True):
         printed = rollbook("keys", "revoke", given)
         assert printed.out == f"{key['id']} revoked\n"
@@ -78,6 +80,34 @@ def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) 
     assert rollbook("keys", "ls").table == []
     assert [row["state"] for row in rollbook("keys", "ls", "--all").table] == ["revoked"] * 3
     assert rollbook("keys", "revoke", keys[0]["id"], "--json").json["state"] == "revoked"
+
+
+def test_keys_are_enforced_after_a_delay_and_no_longer(rollbook: Rollbook) -> None:
+    assert rollbook("keys", "enforce").code == 5
+    rollbook("partitions", "create", "default")
+    refused = rollbook("keys", "enforce")
+    assert (refused.code, "rollbook keys create --role admin" in refused.err) == (1, True)
+    rollbook("keys", "create", "--role", "admin")
+    scheduled = rollbook("keys", "enforce", "--in", "1h")
+    assert scheduled.out.startswith("keys are required from 20")
+    assert "rollbook keys enforce --off" in scheduled.err
+    assert rollbook("keys", "enforce", "--off").out == "keys are no longer required\n"
+    assert rollbook("keys", "enforce", "--off", "--in", "1h").code == 2
+
+
+def test_a_key_is_rotated(rollbook: Rollbook) -> None:
+    old = rollbook("keys", "create", "--role", "runner", "--name", "night", "--json").json
+    rotated = rollbook("keys", "rotate", old["id"][:9], "--json")
+    assert f"The old key {old['id']} stays valid until 20" in rotated.err
+    assert (rotated.json["role"], rotated.json["name"]) == ("runner", "night")
+    last = rollbook("keys", "rotate", rotated.json["id"], "--now")
+    assert KEY.fullmatch(last.out)
+    assert f"The old key {rotated.json['id']} is revoked" in last.err
+    states = {row["id"]: row["state"] for row in rollbook("keys", "ls", "--all").table}
+    assert (states[old["id"]], states[rotated.json["id"]], len(states)) == ("active", "revoked", 3)
+    again = rollbook("keys", "rotate", rotated.json["id"])
+    assert (again.code, "is revoked" in again.err) == (1, True)
+    assert rollbook("keys", "rotate", old["id"], "--now", "--grace", "1h").code == 2
 
 
 @pytest.mark.slow
@@ -158,16 +188,27 @@ async def _until(url: str, status: int, key: str | None = None) -> None:
 
 
 @pytest.mark.slow
-async def test_the_first_key_and_the_last_one_change_a_server_that_runs(url: str) -> None:
+async def test_enforcement_changes_a_server_that_runs(url: str) -> None:
     with serving("serve", "--db", url, "--port", "0") as (_, endpoint):
         assert await _status(endpoint) == 200
         keys = await Keys.open(url, create=False)
-        key, text = await keys.create("reader")
+        _, text = await keys.create("reader")
+        await keys.enforce()
         await _until(endpoint, 401)
         assert await _status(endpoint, text) == 200
-        await keys.revoke(key.key_id)
+        await keys.stop_enforcing()
         await _until(endpoint, 200)
         await keys.close()
+
+
+@pytest.mark.slow
+def test_a_partition_is_created_through_a_server(url: str, rollbook: Rollbook) -> None:
+    with serving("serve", "--db", url, "--port", "0") as (_, endpoint):
+        made = rollbook("partitions", "create", "one", db=endpoint)
+        assert (made.code, made.out) == (0, f"{endpoint}/p/one\n")
+        assert rollbook("ls", "rollouts", db=f"{endpoint}/p/one").code == 0
+        assert rollbook("ls", "rollouts", db=f"{endpoint}/p/two").code == 5
+    assert rollbook("partitions", "ls").out.split() == ["default", "one"]
 
 
 @pytest.mark.slow
@@ -188,6 +229,7 @@ async def test_the_keys_of_a_database_count_for_a_server_of_any_of_its_partition
     keys = await Keys.open(url, create=True)
     _, of_one = await keys.create("admin", partition="one")
     _, of_default = await keys.create("admin", partition="default")
+    await keys.enforce()
     await keys.close()
     one = with_partition(url, "one")
     await (await open_store(one)).close()

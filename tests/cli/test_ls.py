@@ -13,6 +13,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import PaginatedResult
+from store.testing import ManualClock
 from tests.cli.conftest import Filled, Rollbook
 
 Query = Callable[[Store], Awaitable[PaginatedResult[Any]]]
@@ -43,6 +44,7 @@ def test_rollouts_are_listed_in_the_order_they_were_created(rollbook: Rollbook, 
         "worker": "worker-2",
         "started": "",
         "seconds": "",
+        "reward": "0.75",
         "resources": filled.prompts,
         "input": '{"question":"why"}',
     }
@@ -50,18 +52,34 @@ def test_rollouts_are_listed_in_the_order_they_were_created(rollbook: Rollbook, 
     assert float(rows[0]["seconds"]) == pytest.approx(5.25, abs=0.001)
 
 
+def test_rollouts_are_filtered_by_what_training_knows_of_them(rollbook: Rollbook, filled: Filled) -> None:
+    def listed(*options: str) -> list[str]:
+        return [row["rollout"] for row in rollbook("ls", "rollouts", *options).table]
+
+    assert listed("--reward-min", "0.7", "--reward-max", "0.75", "--mode", "train") == [filled.retried]
+    assert listed("--reward-min", "0.8") == []
+    assert listed("--sort", "reward")[0] == filled.retried
+    assert listed("--step", "1", "--step", "2", "--group", "none", "--label", "none", "--resources-version", "9") == []
+    refused = rollbook("ls", "rollouts", "--mode", "trial")
+    assert refused.code == 2
+    assert "train, val, test" in refused.err
+
+
 def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> None:
     queries: dict[tuple[str, ...], Query] = {
         ("rollouts",): lambda store: store.query_rollouts(),
-        ("attempts", "--rollout", filled.retried): lambda store: store.query_attempts(filled.retried),
-        ("spans", "--rollout", filled.retried): lambda store: store.query_spans(filled.retried),
+        ("attempts", filled.retried): lambda store: store.query_attempts(filled.retried),
+        ("spans", filled.retried): lambda store: store.query_spans(filled.retried),
         ("resources",): lambda store: store.query_resources(),
         ("workers",): lambda store: store.query_workers(),
     }
     for command, query in queries.items():
         found = queried(filled.url, query)
         printed = rollbook("ls", *command, "--json").json
-        assert printed["items"] == orjson.loads(orjson.dumps([item.model_dump() for item in found]))
+        items = orjson.loads(orjson.dumps([item.model_dump() for item in found]))
+        # A worker without heartbeats has the state that its status is.
+        observed = [item | {"state": item["status"]} for item in items] if command == ("workers",) else items
+        assert printed["items"] == observed
         assert (printed["limit"], printed["offset"], printed["total"]) == (-1, 0, len(found))
         assert printed["items"]
 
@@ -100,12 +118,12 @@ def test_a_page_says_on_standard_error_that_there_is_more(rollbook: Rollbook) ->
 
 
 def test_attempts_are_those_of_the_rollout(rollbook: Rollbook, filled: Filled) -> None:
-    rows = rollbook("ls", "attempts", "--rollout", filled.retried).table
+    rows = rollbook("ls", "attempts", filled.retried).table
     assert [(row["#"], row["attempt"], row["status"]) for row in rows] == [
         ("1", filled.attempts[0], "unresponsive"),
         ("2", filled.attempts[1], "succeeded"),
     ]
-    assert [row["#"] for row in rollbook("ls", "attempts", "--rollout", filled.retried, "--desc").table] == ["2", "1"]
+    assert [row["#"] for row in rollbook("ls", "attempts", filled.retried, "--desc").table] == ["2", "1"]
 
 
 SPANS: list[tuple[tuple[str, ...], list[str]]] = [
@@ -128,12 +146,12 @@ SPANS: list[tuple[tuple[str, ...], list[str]]] = [
 
 def test_spans_are_filtered_and_sorted(rollbook: Rollbook, filled: Filled) -> None:
     for options, expected in SPANS:
-        rows = rollbook("ls", "spans", "--rollout", filled.retried, *options).table
+        rows = rollbook("ls", "spans", filled.retried, *options).table
         assert [row["name"] for row in rows] == expected, options
 
 
 def test_a_span_shows_its_rewards(rollbook: Rollbook, filled: Filled) -> None:
-    (row,) = rollbook("ls", "spans", "--rollout", filled.retried, "--span-id", "d" * 16).table
+    (row,) = rollbook("ls", "spans", filled.retried, "--span-id", "d" * 16).table
     assert (row["rewards"], row["seconds"]) == ("reward 0.75", "1.25")
 
 
@@ -152,16 +170,29 @@ def test_workers_show_what_they_do(rollbook: Rollbook) -> None:
     assert len(rollbook("ls", "workers", "--status", "idle", "--id-contains", "-1", "--any").table) == 2
 
 
+def test_a_worker_without_heartbeats_is_lost(rollbook: Rollbook, make_url: Callable[[str], str]) -> None:
+    url = make_url("lost.db")
+
+    async def fill() -> None:
+        async with await open_store(url, clock=ManualClock()) as store:
+            await store.update_worker("silent", {"heartbeat_interval": 10})
+            await store.update_worker("over", {"heartbeat_interval": 10, "stopped": True})
+
+    asyncio.run(fill())
+    (silent, over) = rollbook("ls", "workers", db=url).table
+    assert (silent["status"], over["status"]) == ("lost", "stopped")
+    assert [row["state"] for row in rollbook("ls", "workers", "--json", db=url).json["items"]] == ["lost", "stopped"]
+    assert "lost" in rollbook("show", "silent", db=url).out
+
+
 def test_a_list_is_as_the_store_stood_then(rollbook: Rollbook, filled: Filled) -> None:
     events = rollbook("history", filled.retried, "--json").json
     (lost,) = [event for event in events if event["data"].get("to") == "unresponsive"]
     then = ("--as-at", str(lost["position"] - 1))
     rows = rollbook("ls", "rollouts", *then).table
     assert [row["status"] for row in rows] == ["preparing", "queuing", "queuing", "cancelled"]
-    assert [row["status"] for row in rollbook("ls", "attempts", "--rollout", filled.retried, *then).table] == [
-        "preparing"
-    ]
-    assert rollbook("ls", "spans", "--rollout", filled.retried, *then).table == []
+    assert [row["status"] for row in rollbook("ls", "attempts", filled.retried, *then).table] == ["preparing"]
+    assert rollbook("ls", "spans", filled.retried, *then).table == []
     assert [row["status"] for row in rollbook("ls", "workers", *then).table] == ["busy"]
     assert [row["version"] for row in rollbook("ls", "resources", "--as-at", "1").table] == ["1"]
 
@@ -221,3 +252,16 @@ def test_in_the_past_nothing_is_ago_and_nothing_goes_on(rollbook: Rollbook, fill
 def test_an_empty_list_says_so_to_a_person(rollbook: Rollbook) -> None:
     printed = rollbook("ls", "rollouts", "--status", "failed", terminal=True)
     assert (printed.code, printed.out, printed.err) == (0, "", "nothing found\n")
+
+
+def test_the_rollout_of_a_list_is_an_argument_and_may_be_given_by_the_older_option(
+    rollbook: Rollbook, filled: Filled
+) -> None:
+    for kind in ("attempts", "spans"):
+        listed = rollbook("ls", kind, filled.retried)
+        assert listed.table
+        assert rollbook("ls", kind, "--rollout", filled.retried) == listed
+        missing = rollbook("ls", kind)
+        assert missing.code == 2
+        assert "ROLLOUT" in missing.err
+        assert "--rollout" not in rollbook("ls", kind, "--help").out

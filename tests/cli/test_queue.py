@@ -112,8 +112,18 @@ def test_show_prints_why_a_rollout_failed(rollbook: Rollbook, empty: str) -> Non
     assert rollbook("show", rollout_id, "--at", "1", "--json").json["failures"] == []
 
 
-def test_a_server_that_does_not_answer_is_reported_after_a_few_tries(rollbook: Rollbook) -> None:
-    refused = rollbook("ls", "rollouts", "--db", "http://127.0.0.1:1")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls rollouts",
+        "enqueue 1",
+        "partitions create one",
+        "proxy --backend vllm=http://127.0.0.1:2/v1",
+        "serve --port 0",
+    ],
+)
+def test_a_server_that_does_not_answer_is_reported_after_a_few_tries(rollbook: Rollbook, command: str) -> None:
+    refused = rollbook(*command.split(), "--db", "http://127.0.0.1:1")
     assert refused.code == 4
     tried = int(refused.err.partition("was tried ")[2].split()[0])
     # The client's own patience of 30 seconds would be more than thirty tries.

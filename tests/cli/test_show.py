@@ -102,7 +102,7 @@ def test_the_beginning_of_an_id_is_enough(rollbook: Rollbook, filled: Filled) ->
     for short in (filled.retried[:-2], filled.retried.removeprefix("ro-")):
         assert rollbook("show", short, "--json").json["rollout"]["rollout_id"] == filled.retried
     assert rollbook("show", filled.prompts[:-2], "--json").json["resources"]["resources_id"] == filled.prompts
-    spans = rollbook("ls", "spans", "--rollout", filled.retried[:-2], "--attempt", filled.attempts[1][:-1])
+    spans = rollbook("ls", "spans", filled.retried[:-2], "--attempt", filled.attempts[1][:-1])
     assert len(spans.table) == 4
 
 
@@ -117,7 +117,7 @@ def test_a_beginning_that_several_share_lists_them(rollbook: Rollbook, filled: F
 
 
 def test_an_empty_id_is_not_a_beginning_of_everything(rollbook: Rollbook) -> None:
-    for command in (("show", ""), ("history", ""), ("tail", "--rollout", ""), ("ls", "attempts", "--rollout", "")):
+    for command in (("show", ""), ("history", ""), ("tail", "--rollout", ""), ("ls", "attempts", "")):
         printed = rollbook(*command)
         assert (printed.code, printed.out) == (2, "")
 
@@ -136,8 +136,8 @@ def test_an_id_that_nothing_has_is_not_found(rollbook: Rollbook, filled: Filled)
         ("show", "ro-none"),
         ("history", "ro-none"),
         ("tail", "--rollout", "ro-none"),
-        ("ls", "attempts", "--rollout", "ro-none"),
-        ("ls", "spans", "--rollout", filled.retried, "--attempt", "at-none"),
+        ("ls", "attempts", "ro-none"),
+        ("ls", "spans", filled.retried, "--attempt", "at-none"),
     ):
         printed = rollbook(*command)
         assert (printed.code, printed.out) == (5, ""), command
@@ -155,11 +155,11 @@ def test_a_number_is_an_attempts_and_not_the_beginning_of_an_id(rollbook: Rollbo
                     return begun.attempt_id
 
     attempt_id = asyncio.run(begun_by_a_number())
-    spans = ("ls", "spans", "--rollout", filled.retried, "--attempt")
+    spans = ("ls", "spans", filled.retried, "--attempt")
     number = attempt_id.removeprefix("at-")[:2]
     refused = rollbook(*spans, number)
     assert (refused.code, refused.out) == (5, "")
-    assert f"{filled.retried} has no attempt {number}; `rollbook ls attempts --rollout {filled.retried}`" in refused.err
+    assert f"{filled.retried} has no attempt {number}; `rollbook ls attempts {filled.retried}`" in refused.err
     for name in ("2", filled.attempts[1], filled.attempts[1].removeprefix("at-")):
         assert len(rollbook(*spans, name).table) == 4
     for name in (attempt_id[:-1], attempt_id.removeprefix("at-")):

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from store import open_store
 from store.models import PromptTemplate
+from store.testing import ManualClock
 from tests.cli.conftest import COMMAND, environment
+from tests.server.keyed import keyed_server
+from tests.server.test_metrics import families, table
+from tests.server.test_monitoring import promtool
 
 MODULE = """
 import asyncio
@@ -35,8 +46,14 @@ def lost(task, prompt_template):
     raise LookupError("the key is gone")
 
 
+@rollout
+def choosy(task):
+    return 1 / task
+
+
 resources = {"prompt": PromptTemplate(template="x", engine="f-string")}
 trainer = Trainer(algorithm=Baseline(), strategy="shm", initial_resources=resources)
+own = Trainer(algorithm=Baseline(), strategy="shm", initial_resources=resources, store="sqlite:///own.db")
 """
 
 
@@ -52,7 +69,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rollbook(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def rollbook(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command in that directory."""
     return subprocess.run(
         [*COMMAND, *arguments],
@@ -60,7 +77,7 @@ def rollbook(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=place,
-        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables,
         timeout=100,
     )
 
@@ -89,7 +106,7 @@ def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("train", "mine:trainer"), "--agent: choose one: the agents of mine are echo, lost"),
+        (("train", "mine:trainer"), "--agent: choose one: the agents of mine are choosy, echo, lost"),
         (("train", "mine"), "MODULE:TRAINER: 'mine' is not of the form package.module:NAME"),
         (("train", "yours:trainer"), "MODULE:TRAINER: 'yours' cannot be imported from"),
         (("train", "mine:nobody"), "MODULE:TRAINER: 'mine:nobody' is missing"),
@@ -115,8 +132,40 @@ def test_what_leads_nowhere_is_a_usage_error_by_name(place: Path, arguments: tup
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
+def _scraped(port: int) -> Counter[str]:
+    end = time.monotonic() + 60
+    while True:
+        # One runner may have done everything before the other has started.
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                text = answer.read().decode()
+            break
+        except urllib.error.URLError:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    assert promtool("check", "metrics", given=text) == ""
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    described = table(page.partition("### Metrics of proxies")[2])
+    shown = {name for name in families(text) if not name.startswith("process_")}
+    assert shown == {name for name in described if "_runner_" in name}
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return Counter({name: int(float(value)) for name, _, value in lines})
+
+
 @pytest.fixture
-def runners(place: Path) -> Iterator[psutil.Popen]:
+def metrics_port() -> int:
+    """A port that is free, as the next one is."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+
+
+@pytest.fixture
+def runners(place: Path, metrics_port: int) -> Iterator[psutil.Popen]:
     """Two runners of an agent on a store that exists."""
 
     async def fill() -> None:
@@ -125,7 +174,10 @@ def runners(place: Path) -> Iterator[psutil.Popen]:
 
     asyncio.run(fill())
     with psutil.Popen(
-        [*COMMAND, "runner", "mine:echo", "--store", f"sqlite:///{place}/run.db", "-n", "2"],
+        [
+            *(*COMMAND, "runner", "mine:echo", "--store", f"sqlite:///{place}/run.db", "-n", "2"),
+            *("--metrics-port", str(metrics_port)),
+        ],
         cwd=place,
         env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
@@ -140,13 +192,95 @@ def runners(place: Path) -> Iterator[psutil.Popen]:
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_, code", [("SIGTERM", 143), ("SIGINT", 130)])
 async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
-    place: Path, runners: psutil.Popen, signal_: str, code: int
+    place: Path, runners: psutil.Popen, metrics_port: int, signal_: str, code: int
 ) -> None:
     async with await open_store(f"sqlite:///{place}/run.db") as store:
         rollouts = [await store.enqueue_rollout(task) for task in range(4)]
         ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=60)
         assert Counter(rollout.status for rollout in ended) == {"succeeded": 4}
+        scrapes = [await asyncio.to_thread(_scraped, metrics_port + number) for number in range(2)]
+        assert sum(each['rollbook_runner_attempts_total{status="succeeded"}'] for each in scrapes) == 4
+        assert sum(each["rollbook_runner_attempt_seconds_count"] for each in scrapes) == 4
+        assert [each["rollbook_runner_active_attempts"] for each in scrapes] == [0, 0]
         children = runners.children(recursive=True)
         runners.send_signal(signal.Signals[signal_])
         assert await asyncio.to_thread(runners.wait, 60) == code
         assert psutil.wait_procs(children, 30)[1] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "trainer, option, variable, used",
+    [
+        ("trainer", (), "sqlite:///variable.db", "variable.db"),
+        ("trainer", ("--db", "sqlite:///option.db"), "sqlite:///variable.db", "option.db"),
+        ("own", (), "sqlite:///variable.db", "own.db"),
+        ("own", ("--db", "sqlite:///option.db"), "", "option.db"),
+        ("trainer", (), "", None),
+    ],
+)
+def test_a_training_uses_the_option_then_the_code_then_the_variable(
+    place: Path, trainer: str, option: tuple[str, ...], variable: str, used: str | None
+) -> None:
+    command = ("train", f"mine:{trainer}", "--agent", "mine:echo", "--train", "tasks.jsonl", *option)
+    done = rollbook(place, *command, ROLLBOOK_DB=variable)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in place.glob("*.db")] == ([] if used is None else [used])
+
+
+@pytest.mark.slow
+def test_a_runner_prints_what_it_does(place: Path) -> None:
+    url = f"sqlite:///{place}/run.db"
+
+    async def fill() -> list[str]:
+        async with await open_store(url) as store:
+            return [(await store.enqueue_rollout(task)).rollout_id for task in (2, 0)]
+
+    good, bad = asyncio.run(fill())
+    with subprocess.Popen(
+        [*COMMAND, "runner", "mine:choosy", "--db", url, "--name", "night"],
+        cwd=place,
+        env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip() for _ in range(6)]
+        process.terminate()
+        process.wait(60)
+    lines[3], lines[5] = (re.sub(r"[0-9.]+ s", "N s", line) for line in (lines[3], lines[5]))
+    assert lines == [
+        f"runner of mine:choosy on {url}, one process",
+        "night-0: waits for rollouts",
+        f"night-0: claimed {good}, attempt 1",
+        f"night-0: finished {good} in N s, reward 0.5",
+        f"night-0: claimed {bad}, attempt 1",
+        f"night-0: failed {bad} after N s: ZeroDivisionError: division by zero",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "role, partition, count, said",
+    [
+        ("reader", "", "1", "has the role reader"),
+        ("reader", "", "2", "has the role reader"),
+        (None, "", "1", "key"),
+        ("runner", "/p/none", "1", "partition"),
+    ],
+    ids=["forbidden", "forbidden-to-all", "unauthorized", "partition"],
+)
+async def test_a_refused_runner_says_so_in_one_line(
+    place: Path, role: Any, partition: str, count: str, said: str
+) -> None:
+    url = f"sqlite:///{place}/keyed.db"
+    clock = ManualClock()
+    async with await open_store(url, clock=clock) as store, keyed_server(store, url, clock, always=True) as keyed:
+        key = "rbk_wrong" if role is None else await keyed.key(role)
+        command = ("runner", "mine:choosy", "--db", f"{keyed.api.url}{partition}", "-n", count)
+        done = await asyncio.to_thread(rollbook, place, *command, ROLLBOOK_API_KEY=key)
+    assert done.returncode not in {0, 130}
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("rollbook: ")
+    assert said in done.stderr

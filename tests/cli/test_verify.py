@@ -99,3 +99,38 @@ def test_a_file_that_is_no_seal_is_refused(rollbook: Rollbook, tmp_path: Path) -
 @pytest.mark.parametrize("command", [("verify",), ("rebuild",)])
 def test_progress_is_not_mixed_into_the_data(rollbook: Rollbook, command: tuple[str, ...]) -> None:
     assert "…" not in rollbook(*command).out
+
+
+def test_many_differences_are_printed_in_part_and_all_of_them_as_json(rollbook: Rollbook, filled: Filled) -> None:
+    columns = ("name", "status_code", "trace_id", "parent_id")
+    changes = ", ".join(f"{column} = 'edited'" for column in columns)
+    execute(filled.url, f"UPDATE spans SET {changes}")
+    execute(filled.url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{filled.retried}'")
+    found = rollbook("verify", "--json").json["differences"]
+    of_spans = [each for each in found if each["check"] == "spans"]
+    printed = rollbook("verify")
+    assert len(of_spans) > 10
+    assert f"… and {len(of_spans) - 10} more of spans; --json shows them" in printed.out
+    assert sum(line.startswith("spans\t") for line in printed.out.splitlines()) == 10
+    assert sum(line.startswith("rollouts\t") for line in printed.out.splitlines()) == 1
+
+
+def test_a_value_of_another_type_is_named_and_repaired(rollbook: Rollbook, filled: Filled) -> None:
+    if not filled.url.startswith("sqlite"):
+        pytest.skip("Postgres refuses values of other types")
+    execute(filled.url, f"UPDATE rollouts SET status = X'FF' WHERE rollout_id = '{filled.retried}'")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    for part in ("rollouts", filled.retried, "status", "UTF-8 text", "blob X'ff'"):
+        assert part in printed.out
+    assert "rollbook rebuild" in printed.err
+    assert filled.retried in rollbook("rebuild").out
+    assert rollbook("verify").code == 0
+
+
+def test_a_missing_index_is_not_said_to_damage_the_log(rollbook: Rollbook, filled: Filled) -> None:
+    execute(filled.url, "DROP INDEX ix_rollouts_first_position")
+    printed = rollbook("verify")
+    assert printed.code == 3
+    assert "the index on (first_position) is missing" in printed.out
+    assert "create or drop them" in printed.err

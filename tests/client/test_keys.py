@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store import Forbidden, Unauthorized, open_store
-from store.client import HTTPStore
+from store.client import HTTPStore, create_partition
 from store.errors import Invalid, NotFound, StoreError
 from store.interface.store import Store
 from store.server.auth import admission
@@ -76,15 +76,37 @@ async def test_who_may_not_is_told_at_once_by_an_error_of_its_own(keyed: Keyed) 
             await store.log.rebuild()
 
 
-async def test_a_partition_is_made_by_opening_it_with_an_admins_key(keyed: Keyed) -> None:
+async def test_a_partition_is_created_only_by_a_request_that_says_so(keyed: Keyed) -> None:
     url = f"{keyed.api.url}/p/fresh"
     runner, admin = await keyed.key("runner"), await keyed.key("admin")
-    with pytest.raises(NotFound):
-        await open_store(url, api_key=runner)
+    for key in (runner, admin):
+        with pytest.raises(NotFound, match="rollbook partitions create fresh"):
+            await open_store(url, api_key=key)
+    with pytest.raises(Forbidden):
+        await create_partition(keyed.api.url, "fresh", api_key=runner)
+    with pytest.raises(Invalid, match="names a partition already"):
+        await create_partition(url, "fresh", api_key=admin)
+    for _ in range(2):
+        assert await create_partition(keyed.api.url, "fresh", api_key=admin) == url
     async with await open_store(url, api_key=admin) as store:
         await store.enqueue_rollout(1)
     async with await open_store(url, api_key=runner) as store:
         assert await store.dequeue_rollout("w") is not None
+
+
+async def test_a_client_without_a_key_is_warned_once_before_keys_are_required(
+    keyed: Keyed, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyed.enforces = False
+    await keyed.key("admin")
+    async with await open_store(keyed.api.url) as store:
+        assert not [each for each in caplog.records if each.name == "store.client"]
+        await keyed.keys.enforce(in_seconds=3600)
+        keyed.grow_old()
+        for _ in range(3):
+            await store.statistics()
+        (warned,) = [each for each in caplog.records if each.name == "store.client"]
+        assert "requires an API key from 20" in warned.getMessage()
 
 
 async def test_whoever_follows_is_told_when_the_key_counts_no_more(

@@ -44,6 +44,6 @@ async def test_calls_at_once_after_the_pause_find_the_stuck_attempt_once(store_u
 async def test_the_first_marked_call_always_looks(durable_url: str, clock: ManualClock, debounce: float) -> None:
     async with await open_store(durable_url, clock=clock, scan_debounce_seconds=debounce) as before:
         rollout = await started(before, timeout_seconds=1)
-    clock.advance(2)
     async with await open_store(durable_url, clock=clock, scan_debounce_seconds=debounce) as after:
+        clock.advance(2)
         assert await statuses(after, rollout) == ("failed", "timeout")

@@ -42,15 +42,30 @@ def secret_in(answer: Answer) -> str:
     return found[0]
 
 
-async def test_the_first_key_is_one_that_can_make_others(keyed: Keyed) -> None:
+async def enforced(keyed: Keyed, key: str | None, delay: str) -> Answer:
+    """Send the form that makes keys required."""
+    answer = await keyed.ask(key, "POST", "//ui/admin/enforce", data={"delay": delay}, allow_redirects=False)
+    keyed.grow_old()
+    return answer
+
+
+async def test_keys_are_required_from_the_page_once_one_of_them_opens_it(keyed: Keyed) -> None:
     assert "There are no keys" in Read((await keyed.ask(None, path="//ui/admin")).body).text
-    for fields in ({"role": "reader"}, {"role": "admin", "days": "1"}, {"role": "admin", "partition": "default"}):
-        refused = await made(keyed, None, **fields)
-        assert refused.status == 409
-        assert "no visitor could open this page" in Read(refused.body).text
+    secret_in(await made(keyed, None, role="admin", partition="default"))
+    secret_in(await made(keyed, None, role="reader"))
+    refused = await enforced(keyed, None, "")
+    assert refused.status == 409
+    assert "no visitor could open this page" in Read(refused.body).text
     first = secret_in(await made(keyed, None, role="admin", name="me"))
+    assert "Keys are not required" in Read((await keyed.ask(None, path="//ui/admin")).body).text
+    assert (await enforced(keyed, None, "3600")).status == 303
+    page = await keyed.ask(None, path="//ui/admin")
+    assert "clients without a key get a warning" in Read(page.body).text
+    assert "warning" in page.headers
+    assert (await enforced(keyed, first, "")).status == 303
     assert (await keyed.ask(None, path="//ui/admin.json")).status == 401
-    (row,) = (await keyed.ask(first, path="//ui/admin.json")).ok()["keys"]
+    assert "Every request needs a key." in Read((await keyed.ask(first, path="//ui/admin")).body).text
+    row = (await keyed.ask(first, path="//ui/admin.json")).ok()["keys"][-1]
     assert (row["name"], row["role"], row["partition"], row["state"], row["is_own"]) == (
         "me",
         "admin",
@@ -117,6 +132,7 @@ async def test_an_admin_of_a_partition_has_to_do_with_its_keys_alone(keyed: Keye
     assert [row["partition"] for row in page["keys"]] == ["default"]
     assert [each["name"] for each in page["partitions"]] == ["default"]
     assert (await keyed.ask(key, "POST", f"//ui/admin/keys/{head.key_id}/revoke")).status == 403
+    assert (await enforced(keyed, key, "")).status == 403
     await made(keyed, key, role="admin", partition="")
     assert [each.partition for each in await keyed.keys.unrevoked()].count(None) == 1
     assert "/metrics" not in Read((await keyed.ask(key, path="//ui/admin")).body).links

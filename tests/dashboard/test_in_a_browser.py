@@ -61,6 +61,7 @@ async def test_a_person_logs_in_and_out_and_acts_between(browser: Browser, tmp_p
         rollout = await store.enqueue_rollout({"question": 1})
         keys = await Keys.open(url, create=True)
         _, key = await keys.create("algorithm")
+        await keys.enforce()
         await keys.close()
         listener = bind("127.0.0.1", 0)
         root = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -99,6 +99,16 @@ async def test_workers_are_sorted_filtered_and_told_in_pages(api: Api, store: St
     assert (await api.get("//ui/workers.json?sort=colour")).status == 422
 
 
+async def test_a_worker_without_heartbeats_is_lost(api: Api, store: Store, clock: ManualClock) -> None:
+    await store.update_worker("w-1", {"heartbeat_interval": 10})
+    await store.start_rollout({"question": 1}, worker_id="w-1")
+    assert (await _listed(api))["w-1"]["worker"]["state"] == "busy"
+    clock.advance(61)
+    assert (await _listed(api))["w-1"]["worker"]["state"] == "lost"
+    for page in ("//ui/workers", "//ui/workers/w-1"):
+        assert "lost" in Read((await api.get(page)).body).marked("data-status")
+
+
 async def test_one_that_is_busy_and_silent_is_marked(api: Api, store: Store, clock: ManualClock) -> None:
     await store.update_worker("w-1")
     await store.start_rollout({"question": 1}, worker_id="w-1")

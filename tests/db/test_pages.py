@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import orjson
@@ -97,6 +98,7 @@ class Crowd:
         self.dice = random.Random(seed)
         self.rows: dict[Table, list[Row]] = {table: [] for table in (*core_tables.PROJECTIONS, *core_tables.SIGNALS)}
         self.rows[core_tables.bodies] = []
+        self.rows[core_tables.events] = []
         self.values: dict[str, list[Values]] = {
             noun.name: [] for noun in (ROLLOUTS, ATTEMPTS, SPANS, RESOURCES, WORKERS)
         }
@@ -122,6 +124,10 @@ class Crowd:
         self.rows[noun.table].append(row_of(noun.table, **values))
         self.values[noun.name].append(values)
 
+    def compute(self, **values: Any) -> None:
+        """Give the last rollout values that are in no column of its table."""
+        self.values["rollouts"][-1] = {**self.values["rollouts"][-1], **values}
+
     def rollout(self, number: int) -> None:
         dice, rollout_id = self.dice, f"{dice_text(self.dice)}-{number}"
         position = self.next_position(input=number, metadata={})
@@ -135,12 +141,19 @@ class Crowd:
             config=orjson.dumps({"max_attempts": 2}).decode(),
             start_at=dice.randint(1, 5),
             end_at=self.maybe(1, 2, 3),
+            group_id=self.maybe(*TEXTS),
+            step=self.maybe(-1, 2, 10),
+            resources_version=self.maybe(1, 2),
             input_position=position,
             metadata_position=position,
             attempt_count=count,
+            last_reward=0.0,
             first_position=position,
             last_position=position,
         )
+        labels = sorted(dice.sample(TEXTS, dice.randint(0, 2)))
+        self.rows[core_tables.labels] += [(rollout_id, label, position) for label in labels]
+        self.compute(label=labels, reward=None)
         for sequence in range(1, count + 1):
             self.attempt(rollout_id, sequence, None)
         if dice.random() < 0.3:
@@ -173,10 +186,12 @@ class Crowd:
                 values["last_heartbeat_time"] = signal[0]
         if released is None:
             self.values["attempts"].append(values)
-            for _ in range(dice.randint(0, 6)):
-                self.span(rollout_id, attempt_id)
+            rewarded = [self.span(rollout_id, attempt_id) for _ in range(dice.randint(0, 6))]
+            last = max((place for place in rewarded if place is not None), default=None)
+            self.compute(reward=None if last is None else last[-1])
 
-    def span(self, rollout_id: str, attempt_id: str) -> None:
+    def span(self, rollout_id: str, attempt_id: str) -> tuple[float, ...] | None:
+        """Add a span; return its place among the spans of its attempt and its reward, if it has one."""
         dice = self.dice
         position = self.next_position(status={"status_code": "OK"}, attributes={}, events=[], links=[])
         self.add(
@@ -192,6 +207,17 @@ class Crowd:
             end_time=self.maybe(1.0, 2.0),
             position=position,
         )
+        if dice.random() < 0.5:
+            return None
+        span, value = self.values["spans"][-1], float(dice.randint(-2, 2))
+        number, start, end = span["sequence_id"], span["start_time"], span["end_time"]
+        data = orjson.dumps({"sequence_id": number, "start": start, "end": end}).decode()
+        self.rows[core_tables.events].append(
+            row_of(core_tables.events, position=position, stream="rollout", version=position, type="", data=data)
+        )
+        for ordinal, each in enumerate([value, value + 50]):
+            self.rows[core_tables.rewards].append((rollout_id, position, ordinal, attempt_id, None, each))
+        return number, inf if start is None else start, inf if end is None else end, position, value
 
     def worker(self, number: int) -> None:
         dice, worker_id = self.dice, f"{dice_text(self.dice)}{number}"
@@ -235,6 +261,19 @@ class Crowd:
         texts = [name for name, each in noun.fields.items() if each.kind == "text"]
         conditions: list[FilterCondition] = []
         for _ in range(dice.choice([0, 1, 1, 2, 3])):
+            if noun is ROLLOUTS and dice.random() < 0.4:
+                conditions.append(
+                    dice.choice(
+                        [
+                            FilterCondition("step", "in", dice.choice([[10, -1], [2], []])),
+                            FilterCondition("resources_version", "in", [2]),
+                            FilterCondition("label", "in", dice.sample(TEXTS, 3)),
+                            FilterCondition("reward", "min", dice.choice([-1, 0.0])),
+                            FilterCondition("reward", "max", 0),
+                        ]
+                    )
+                )
+                continue
             name = dice.choice(texts)
             some = [row[noun.fields[name].column] for row in dice.sample(self.values[noun.name], 3)]
             wanted: list[str] = [value for value in some if value is not None] or ["none"]
@@ -460,12 +499,12 @@ async def test_what_waits_and_what_has_ended_is_counted(dialect: Dialect) -> Non
     }
     async with dialect.read() as session:
         assert await pages.queue_depth(dialect, session) == 0
-        assert await pages.next_check(dialect, session) is None
+        assert await pages.next_checks(dialect, session, 0) == (None, None)
         assert await pages.totals(dialect, session) == (0,) * len(pages.TOTALS)
     await write(dialect, rows)
     async with dialect.read() as session:
         assert await pages.queue_depth(dialect, session) == 2
-        assert await pages.next_check(dialect, session) == 300
+        assert await pages.next_checks(dialect, session, 301) == (300, 500)
         ended = await pages.finished(dialect, session, ["d", "a", "none", "a", "b", "c"])
         assert ended == {"a": True, "b": True, "c": True, "d": False}
         found = await pages.rollouts_by_id(

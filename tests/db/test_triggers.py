@@ -242,5 +242,8 @@ async def test_a_unique_key_that_is_dropped_is_named(postgres_log: Database, pos
 async def test_a_table_rebuilt_without_its_unique_key_is_named(sqlite_log: Database, tmp_path: Path) -> None:
     columns = "rollout_id TEXT PRIMARY KEY, plan_key TEXT"
     await sqlite_log.execute(f"DROP TABLE rollouts; CREATE TABLE rollouts ({columns})")
-    told = ["table rollouts: (plan_key) is not unique any more"]
+    told = [
+        "table rollouts: (plan_key) is not unique any more",
+        "table rollouts: the index on (first_position) is missing",
+    ]
     assert await missing(sqlite_log, f"sqlite:///{tmp_path / 'run.db'}") == told

@@ -48,6 +48,7 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
+from store.models.rollouts import ObservedWorker
 
 CONTEXT: Mapping[str, Any] = {"trace_id": "a" * 32, "span_id": "b" * 16, "is_remote": False, "trace_state": {}}
 SPAN: Mapping[str, Any] = {
@@ -179,6 +180,10 @@ def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
     assert json.loads(Span.model_validate_json(json.dumps(whole)).model_dump_json()) == whole
 
 
+NO_REWARDS: dict[str, Any] = {"reward": None, "rewards": {}}
+"""The fields that follow those of Agent-lightning."""
+
+
 @pytest.mark.parametrize(
     "model,values,dumped",
     [
@@ -198,6 +203,7 @@ def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
                     "retry_condition": [],
                 },
                 "metadata": None,
+                **NO_REWARDS,
             },
         ),
         (
@@ -210,6 +216,7 @@ def test_a_span_and_its_parts_keep_unknown_keys_as_they_came() -> None:
                 "worker_id": None,
                 "last_heartbeat_time": None,
                 "metadata": None,
+                **NO_REWARDS,
             },
         ),
         (
@@ -541,3 +548,31 @@ def test_a_report_says_whether_all_is_well_also_when_dumped(differences: int, ok
 )
 def test_models_survive_pickle(value: BaseModel) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
+
+
+BEAT = {"heartbeat_interval": 2.0}
+
+
+@pytest.mark.parametrize(
+    "heartbeat, stats, at_limit, later",
+    [
+        (None, None, "busy", "busy"),
+        (100.0, None, "busy", "busy"),
+        (100.0, BEAT, "busy", "lost"),
+        (100.0, {"heartbeat_interval": 0.001}, "lost", "lost"),
+        (100.0, {"heartbeat_interval": True}, "busy", "busy"),
+        (100.0, BEAT | {"stopped": True}, "stopped", "stopped"),
+        (100.0, BEAT | {"stopped": "no"}, "busy", "lost"),
+    ],
+)
+def test_the_state_of_a_worker_follows_from_its_heartbeats(
+    heartbeat: float | None, stats: dict[str, Any] | None, at_limit: str, later: str
+) -> None:
+    worker = Worker(worker_id="w", status="busy", last_heartbeat_time=heartbeat, heartbeat_stats=stats)
+    assert (worker.state_at(112.0), worker.state_at(112.1)) == (at_limit, later)
+    assert ObservedWorker.of(worker, 112.1).model_dump() == {**worker.model_dump(), "state": later}
+
+
+def test_a_worker_that_declares_no_interval_is_lost_after_a_minute() -> None:
+    worker = Worker(worker_id="w", status="idle", last_heartbeat_time=100.0, heartbeat_stats={"cpu": 1})
+    assert (worker.state_at(160.0), worker.state_at(160.1)) == ("idle", "lost")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -101,7 +102,7 @@ async def test_the_whole_job_survives_the_loss_of_a_runner_and_proves_what_it_st
     assert "every row is the fold of its events" in said
     assert " 0 rows changed, state hash as before" in said
     assert "Known-item search" in said
-    assert "killed Worker-" in progress
+    assert f"killed {socket.gethostname()}-" in progress
     assert "is lost and replaced" in progress
     async with await open_store(url) as store:
         rollouts = await store.query_rollouts()

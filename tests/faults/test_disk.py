@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,6 @@ from store import open_store
 from store.db.dialect import WriteSession
 from store.db.drivers.sqlite.writer import SQLiteWriter
 from store.errors import ReadOnly, Unavailable
-from store.journal import writer
 from store.sql.store import SQLStore
 from tests import databases
 from tests.faults import processes
@@ -28,7 +30,6 @@ PAYLOAD_BYTES = 20_000
 
 async def fill(url: str, path: Path, ledger_path: Path) -> None:
     """Write until no file of this process may grow any more, read, and go on once they may."""
-    writer._RETRY_SECONDS = 0.3
     ledger = Ledger(ledger_path)
     store = await open_store(url)
 
@@ -39,15 +40,16 @@ async def fill(url: str, path: Path, ledger_path: Path) -> None:
     await enqueue("first")
     size = max(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + ROOM_BYTES, resource.RLIM_INFINITY))
-    told = 0
+    told: list[Unavailable] = []
     for number in range(2 * ROOM_BYTES // PAYLOAD_BYTES):
         try:
             await enqueue(f"until full {number}")
-        except Unavailable:
-            told += 1
-            if told == 3:
+        except Unavailable as error:
+            told.append(error)
+            if len(told) == 3:
                 break
-    assert told == 3
+    assert len(told) == 3
+    assert all(type(error) is Unavailable and "the disk is full" in str(error) for error in told)
     assert (await store.query_rollouts(limit=1)).total > 1
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     for number in range(10):
@@ -90,19 +92,77 @@ async def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'run.db'}"
 
 
-async def test_a_database_that_may_not_grow_says_that_the_disk_is_full(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.2)
+async def test_a_database_that_may_not_grow_says_that_the_disk_is_full(url: str) -> None:
     store = await SQLStore.open(url)
     # Less than there are already: it becomes just that.
     await set_pragma(store, "max_page_count", 1)
     with pytest.raises(Unavailable, match=r"the disk is full.*free some space, nothing acknowledged is lost"):
         await store.enqueue_rollout(os.urandom(PAYLOAD_BYTES).hex())
+    assert store.core.writer_statistics.retries == 0
     await set_pragma(store, "max_page_count", 1_000_000)
     await store.enqueue_rollout("again")
     assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["again"]
     await store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB; without the right to mount one, the test is skipped."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place]
+    mounted = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+async def test_a_full_file_system_is_told_at_the_commit(small_disk: Path) -> None:
+    async with await SQLStore.open(f"sqlite:///{small_disk / 'run.db'}") as store:
+        await store.enqueue_rollout("before")
+        with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        told = [
+            await asyncio.gather(store.enqueue_rollout(os.urandom(200_000).hex()), return_exceptions=True)
+            for _ in range(3)
+        ]
+        for (error,) in told:
+            assert type(error) is Unavailable
+            assert "the disk is full" in str(error)
+            assert "free some space" in str(error)
+        assert store.core.writer_statistics.retries == 0
+        (small_disk / "filler").unlink()
+        await store.enqueue_rollout("after")
+        assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["before", "after"]
+        assert (await store.log.verify()).ok
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("when", ["INITIALLY IMMEDIATE", "INITIALLY DEFERRED"])
+async def test_a_full_disk_of_postgres_is_told_at_once(postgres_url: str, when: str) -> None:
+    async with await SQLStore.open(postgres_url) as store:
+        await store.enqueue_rollout("before")
+        database = await databases.connect(postgres_url)
+        # A deferred trigger fails in COMMIT.
+        await database.execute(
+            "CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION"
+            " 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$;"
+            "CREATE CONSTRAINT TRIGGER full_disk AFTER INSERT ON events DEFERRABLE"
+            f" {when} FOR EACH ROW EXECUTE FUNCTION no_space()"
+        )
+        with pytest.raises(Unavailable, match=r"the disk is full: .*No space left.* free some space") as told:
+            await store.enqueue_rollout("refused")
+        assert type(told.value) is Unavailable
+        assert store.core.writer_statistics.retries == 0
+        await database.execute("DROP TRIGGER full_disk ON events; DROP FUNCTION no_space()")
+        await database.close()
+        await store.enqueue_rollout("after")
+        assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["before", "after"]
+        assert (await store.log.verify()).ok
 
 
 async def test_a_file_that_may_not_be_written_says_so_at_once(url: str) -> None:

@@ -19,6 +19,7 @@ async def _make(database: str) -> str:
     keys = await Keys.open(database, create=True)
     try:
         _, text = await keys.create("algorithm")
+        await keys.enforce()
     finally:
         await keys.close()
     return text

@@ -97,7 +97,7 @@ async def test_a_reader_resumes_at_every_cursor_without_loss_or_double(filled: S
 
 async def test_pages_join_without_a_seam(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     events = await read(filled)
-    monkeypatch.setattr(tails, "_EVENTS_AT_ONCE", 3)
+    monkeypatch.setattr(tails, "EVENTS_AT_ONCE", 3)
     assert await read(filled) == events
 
 
@@ -125,7 +125,7 @@ async def test_a_filtered_reader_can_resume_unfiltered(filled: Store) -> None:
 async def test_a_filtered_reader_that_missed_everything_goes_on_from_there(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tails, "_EVENTS_AT_ONCE", 2)
+    monkeypatch.setattr(tails, "EVENTS_AT_ONCE", 2)
     async with following(filled, follow=True, types=["resources.published"]) as events:
         seen = [await anext(events), await anext(events)]
         waiting = asyncio.ensure_future(anext(events))
@@ -293,7 +293,7 @@ async def test_the_history_of_an_unknown_rollout_is_not_found(filled: Store) -> 
 
 
 async def test_a_long_history_is_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "_EVENTS_AT_ONCE", 7)
+    monkeypatch.setattr(tails, "EVENTS_AT_ONCE", 7)
     (rollout,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={})])
     for number in range(20):
         await store.update_rollout(rollout.rollout_id, metadata={"number": number})

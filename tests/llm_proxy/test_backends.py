@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import socket
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -30,6 +31,8 @@ from tests.llm_proxy.model_server import (
     streams,
     waits,
 )
+from tests.server.test_metrics import families, table
+from tests.server.test_monitoring import promtool
 from tests.training.given import until
 
 BUSY = {"error": {"message": "busy"}}
@@ -418,6 +421,26 @@ def test_a_provider_of_another_protocol_needs_litellm(monkeypatch: pytest.Monkey
     monkeypatch.setattr(importlib.util, "find_spec", find_nothing)
     with pytest.raises(Invalid, match=r"pip install 'rollbook\[litellm\]'"):
         Backend("a", provider="anthropic")
+
+
+async def test_metrics_count_calls_by_backend_and_status(
+    agent: Agent, proxy: LLMProxy, model: ModelServer, http: aiohttp.ClientSession
+) -> None:
+    model.will(chats())
+    await agent.chat()
+    async with http.get(f"{proxy.endpoint}/metrics") as response:
+        assert response.status == 200
+        text = await response.text()
+    assert 'rollbook_proxy_calls_total{backend="main",status="200"} 1' in text
+    assert "rollbook_proxy_call_seconds_count 1" in text
+    assert 'rollbook_proxy_calls_in_flight{backend="main"} 0' in text
+    assert "process_resident_memory_bytes" in text
+    described = table(
+        (Path(__file__).parents[2] / "docs" / "server.md").read_text().partition("### Metrics of proxies")[2]
+    )
+    shown = {name: each for name, each in families(text).items() if not name.startswith("process_")}
+    assert shown == {name: each for name, each in described.items() if "_proxy_" in name}
+    assert promtool("check", "metrics", given=text) == ""
 
 
 async def test_health_is_answered_without_asking_the_model(

@@ -228,7 +228,10 @@ def plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(warnings=False))
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in cast("dict[str, Any]", value).items()}
+        fields = cast("dict[str, Any]", value)
+        # The model has no rewards. The contract tests compare them.
+        unknown = {"reward", "rewards"} if {"reward", "rewards"} <= fields.keys() else set[str]()
+        return {key: plain(item) for key, item in fields.items() if key not in unknown}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in cast("list[Any]", value)]
     return value

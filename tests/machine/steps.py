@@ -67,7 +67,7 @@ CONFIGS: list[Json] = [
     {**PLAIN_CONFIG, "max_attempts": 4, "retry_condition": ["unresponsive"], "unresponsive_seconds": 3.7},
     {**PLAIN_CONFIG, "unresponsive_seconds": 1.3, "timeout_seconds": 20.9},
     {**PLAIN_CONFIG, "max_attempts": 2, "retry_condition": ["timeout", "failed"], "timeout_seconds": 0.0},
-    {**PLAIN_CONFIG, "timeout_seconds": -5.0},
+    {**PLAIN_CONFIG, "timeout_seconds": 0.0},
 ]
 CONFIG = st.sampled_from([*CONFIGS, *CONFIGS[1:5], *CONFIGS[1:4]])
 STATUSES = st.sampled_from(

@@ -1,4 +1,4 @@
-"""A filter of a query: rollouts by mode."""
+"""A filter of a query: rollouts by a part of the id of their resources."""
 
 from tests.recipes.scratch import Recipe, Scratch
 
@@ -6,23 +6,18 @@ from tests.recipes.scratch import Recipe, Scratch
 def _apply(scratch: Scratch) -> None:
     scratch.insert(
         "store/models/queries.py",
-        "    rollout_id_in: list[str] | None = None\n",
-        "    mode_in: list[RolloutMode] | None = None\n",
-    )
-    scratch.replace(
-        "store/models/queries.py",
-        "import FilterLogic, Frozen, RolloutStatus,",
-        "import FilterLogic, Frozen, RolloutMode, RolloutStatus,",
+        "    resources_id_in: list[str] | None = None\n",
+        "    resources_id_contains: str | None = None\n",
     )
     scratch.insert(
         "store/interface/store.py",
-        "        rollout_id_in: Sequence[str] | None = None,\n",
-        "        mode_in: Sequence[RolloutMode] | None = None,\n",
+        "        resources_id_in: Sequence[str] | None = None,\n",
+        "        resources_id_contains: str | None = None,\n",
     )
     scratch.insert(
         "store/interface/store.py",
-        "            rollout_id_in=rollout_ids if rollout_id_in is None else rollout_id_in,\n",
-        "            mode_in=mode_in,\n",
+        "            resources_id_in=resources_id_in,\n",
+        "            resources_id_contains=resources_id_contains,\n",
     )
 
 
@@ -30,10 +25,9 @@ RECIPE = Recipe(
     "query filter",
     4,
     _apply,
-    '''"""Rollouts are found by their mode, in process and over HTTP."""
+    '''"""Rollouts are found by a part of the id of their resources, in process and over HTTP."""
 
 import httpx
-import pytest
 
 from store import Store, open_store
 from store.server import StoreServer
@@ -41,26 +35,26 @@ from store.server import StoreServer
 
 async def filled(url: str) -> Store:
     store = await open_store(url)
-    for mode in ("train", "val", None):
-        await store.enqueue_rollout(str(mode), mode=mode)
+    for resources_id in ("large-1", "small-1", "small-2"):
+        await store.enqueue_rollout(resources_id, resources_id=resources_id)
     return store
 
 
-async def test_rollouts_are_found_by_mode(tmp_path):
+async def test_rollouts_are_found_by_a_part_of_the_id_of_their_resources(tmp_path):
     async with await filled(f"sqlite:///{tmp_path / 'run.db'}") as store:
-        found = await store.query_rollouts(mode_in=["val"])
-        assert [each.input for each in found] == ["val"]
-        now = await store.query_rollouts(mode_in=["train", "val"])
-        past = await store.query_rollouts(mode_in=["train", "val"], as_at=2)
-        assert [each.input for each in now] == [each.input for each in past] == ["train", "val"]
+        found = await store.query_rollouts(resources_id_contains="small")
+        assert [each.input for each in found] == ["small-1", "small-2"]
+        now = await store.query_rollouts(resources_id_contains="-1")
+        past = await store.query_rollouts(resources_id_contains="-1", as_at=2)
+        assert [each.input for each in now] == [each.input for each in past] == ["large-1", "small-1"]
 
 
 async def test_the_server_takes_the_filter(tmp_path):
     async with await filled(f"sqlite:///{tmp_path / 'run.db'}") as store, StoreServer(store) as server:
         async with await open_store(server.endpoint) as client:
-            assert [each.input for each in await client.query_rollouts(mode_in=["val"])] == ["val"]
+            assert [each.input for each in await client.query_rollouts(resources_id_contains="2")] == ["small-2"]
         async with httpx.AsyncClient(base_url=server.endpoint) as raw:
-            refused = await raw.get("/v1/agl/rollouts", params={"mode_in": "unknown"})
+            refused = await raw.post("/v1/agl/rollouts/search", json={"resources_id_contains": 7})
             assert refused.status_code == 422
 ''',
 )

@@ -7,8 +7,8 @@ _MIGRATION = '''"""The queue is ordered by priority, then by position."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
@@ -140,8 +140,8 @@ def _rows(scratch: Scratch) -> None:
         '    Column("rank", Integer, nullable=False, server_default="0"),\n'
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
-    scratch.create("migrations/versions/0008_queue_rank.py", _MIGRATION)
-    scratch.replace("store/db/schema/history.py", 'HEAD = "0007"\n', 'HEAD = "0008"\n')
+    scratch.create("migrations/versions/0009_queue_rank.py", _MIGRATION)
+    scratch.replace("store/db/schema/history.py", 'HEAD = "0008"\n', 'HEAD = "0009"\n')
 
 
 def _loading(scratch: Scratch) -> None:
@@ -188,7 +188,7 @@ def _loading(scratch: Scratch) -> None:
         '            "rank": (self._watermark if beyond is None else beyond)[0],\n'
         '            "watermark": (self._watermark if beyond is None else beyond)[1],\n',
     )
-    scratch.replace(loader, "_DUE_AT_ONCE = 1000\n", "_DUE_AT_ONCE = 1000\nFIRST = (-(2**31), 0)\n")
+    scratch.replace(loader, "_MAX_CACHED = 10_000\n", "_MAX_CACHED = 10_000\nFIRST = (-(2**31), 0)\n")
     story = "store/db/reports/rollout_story.py"
     scratch.replace(
         story,

@@ -17,7 +17,7 @@ from tests.runs.trading import ANALYSTS, DEBATE, FUND, REPORTS, TA, phase
 
 
 async def save(
-    store: Store, run: AttemptedRollout, name: str, state: dict[str, Any], scope: str = "RIG", **how: Any
+    store: Store, run: AttemptedRollout, name: str, state: dict[str, Any] | None, scope: str = "RIG", **how: Any
 ) -> Any:
     attempt_id = run.attempt.attempt_id
     return await store.runs.save_checkpoint(run.rollout_id, attempt_id, scope=scope, name=name, state=state, **how)
@@ -249,3 +249,10 @@ async def test_the_history_of_a_scope_goes_through_all_runs_newest_first(store: 
     assert [each.retracted for each in await store.runs.scope_history("RIG", limit=2)] == [True, False]
     past = await store.runs.scope_history("RIG", as_at=found[0].position - 1)
     assert [(each.group_id, each.retracted) for each in past] == [("flow-1", False), ("flow-0", False)]
+
+
+@pytest.mark.parametrize("value", [10**400, float("nan"), "a\0b", "\ud800", {1: 2}, object()])
+async def test_a_place_of_a_state_that_is_not_json_is_refused(store: Store, value: Any) -> None:
+    run = await begin(store)
+    with pytest.raises(Invalid, match="external"):
+        await save(store, run, "trader_checkpoint", None, external={"at": value})

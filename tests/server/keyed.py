@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ class Keyed:
     url: str
     steps: Steps
     clock: ManualClock
-    known: dict[str, str] = field(default_factory=dict[str, str])
+    enforces: bool = True
+    """Whether the first key that is made is required from then on."""
 
     async def key(self, role: Role, **details: Any) -> str:
         """Make a key that the server knows of."""
@@ -50,6 +51,9 @@ class Keyed:
     async def make(self, role: Role, **details: Any) -> tuple[Key, str]:
         """As `key`, with what is kept of it."""
         made = await self.keys.create(role, **details)
+        if self.enforces:
+            await self.keys.enforce()
+            self.enforces = False
         self.grow_old()
         return made
 

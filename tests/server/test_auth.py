@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator
@@ -14,8 +15,10 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
+from store.errors import StoreError
 from store.interface.store import Store
 from store.server.app import PROTECTED, ROUTES, build_app
+from store.server.auth import admission as auth_admission
 from store.server.auth.keyring import STALE_SECONDS, KeyRing
 from store.server.authentication import may
 from store.server.partitions import Partitions
@@ -51,18 +54,129 @@ async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterat
 # -- when keys are demanded --------------------------------------------------------------------------------------------
 
 
-async def test_nobody_needs_a_key_until_there_is_one_and_then_everybody_does(keyed: Keyed) -> None:
-    assert (await keyed.ask(None)).status == 200
+async def test_keys_are_required_once_that_is_enforced_and_no_sooner(keyed: Keyed) -> None:
+    keyed.enforces = False
+    assert (await keyed.ask(STRANGERS)).status == 200
     key = await keyed.key("reader")
+    for sent, method, path, status in (
+        (None, "GET", "/statistics", 200),
+        (None, "POST", "/rebuild", 200),
+        (key, "GET", "/statistics", 200),
+        (key, "POST", "/rebuild", 403),
+        (STRANGERS, "GET", "/statistics", 401),
+    ):
+        assert (await keyed.ask(sent, method, path)).status == status, (sent, path)
+    await keyed.keys.enforce()
+    keyed.grow_old()
     assert (await keyed.ask(None)).status == 401
     assert (await keyed.ask(key)).status == 200
+    await keyed.keys.stop_enforcing()
+    keyed.grow_old()
+    assert (await keyed.ask(None)).status == 200
+
+
+async def test_clients_without_a_key_are_warned_until_the_time_has_come(
+    keyed: Keyed, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyed.enforces = False
+    key = await keyed.key("algorithm")
+    begins = await keyed.keys.enforce(in_seconds=3600)
+    keyed.grow_old()
+    clock.advance((begins - clock()) / 1e6 - 1)
+    caplog.set_level(logging.WARNING)
+    enqueue: dict[str, Any] = {
+        "method": "POST",
+        "path": "/queues/rollouts/enqueue",
+        "data": b'{"rollouts": [{"input": 1}]}',
+        "headers": {"Content-Type": "application/json"},
+    }
+    for _ in range(2):
+        warned = await keyed.ask(None)
+        assert warned.status == 200
+        assert "requires an API key from" in warned.headers["warning"]
+    assert "warning" in (await keyed.ask(None, **enqueue)).headers
+    assert len([each for each in caplog.records if "requires an API key from" in each.getMessage()]) == 1
+    assert "warning" not in (await keyed.ask(key)).headers
+    clock.advance(1)
+    refused = await keyed.ask(None)
+    assert (refused.status, "warning" in refused.headers) == (401, False)
+    assert (await keyed.ask(None, **enqueue)).status == 401
+    assert (await keyed.ask(key, **enqueue)).status == 201
+
+
+async def test_a_call_that_waits_without_a_key_ends_when_keys_are_required(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth_admission, "CHECK_SECONDS", 0.02)
+    keyed.enforces = False
+    key = await keyed.key("runner")
+    body = b'{"limit": 1, "worker_id": "w", "wait_seconds": 30}'
+    headers = {"Content-Type": "application/json"}
+    claims = [
+        asyncio.ensure_future(keyed.ask(sent, "POST", "/queues/rollouts/dequeue", data=body, headers=headers))
+        for sent in (None, key)
+    ]
+    await keyed.keys.enforce()
+    await asyncio.sleep(0.1)
+    keyed.grow_old()
+    assert (await asyncio.wait_for(claims[0], 20)).status == 401
+    assert not claims[1].done()
+    claims[1].cancel()
+
+
+@pytest.mark.parametrize(
+    "delay,problem", [(-1.0, "is not between"), (1e12, "is not between"), (0.0, "no key is active"), (60.0, "no key")]
+)
+async def test_what_would_lock_out_everybody_is_not_enforced(keyed: Keyed, delay: float, problem: str) -> None:
+    keyed.enforces = False
+    await keyed.key("admin", expires_seconds=1e-6)
+    with pytest.raises(StoreError, match=problem):
+        await keyed.keys.enforce(in_seconds=delay)
+    assert (await keyed.keys.rules()).enforced_at is None
+
+
+async def test_a_rotated_key_keeps_its_rights_and_the_old_one_ends(keyed: Keyed, clock: ManualClock) -> None:
+    first, text = await keyed.make("runner", partition="default", name="night", expires_seconds=86_400)
+    old, new, successor = await keyed.keys.rotate(first.key_id, grace_seconds=3600)
+    keyed.grow_old()
+    assert (new.role, new.partition, new.name) == (first.role, first.partition, first.name)
+    assert new.expires_at is not None
+    assert new.expires_at - new.created_at == 86_400_000_000
+    assert old.expires_at is not None
+    clock.advance((old.expires_at - clock()) / 1e6 - 1)
+    assert [(await keyed.ask(each)).status for each in (text, successor)] == [200, 200]
+    clock.advance(1)
+    assert [(await keyed.ask(each)).status for each in (text, successor)] == [401, 200]
+    # Without a grace period, the old key is refused at once.
+    _, _, last = await keyed.keys.rotate(new.key_id, grace_seconds=0)
+    keyed.grow_old()
+    assert [(await keyed.ask(each)).status for each in (successor, last)] == [401, 200]
+    with pytest.raises(StoreError, match="is revoked"):
+        await keyed.keys.rotate(new.key_id, grace_seconds=0)
+    with pytest.raises(StoreError, match="is not between"):
+        await keyed.keys.rotate(new.key_id, grace_seconds=-1)
+
+
+async def test_the_log_of_a_refused_request_names_the_key(
+    keyed: Keyed, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    reader, text = await keyed.make("reader", expires_seconds=60)
+    assert (await keyed.ask(text, "POST", "/rebuild")).status == 403
+    await keyed.revoke(reader)
+    assert (await keyed.ask(text)).status == 401
+    assert (await keyed.ask(STRANGERS)).status == 401
+    assert (await keyed.ask("no key at all")).status == 401
+    told = [vars(each) for each in caplog.records if each.name == "store.server.access" and vars(each)["status"] > 400]
+    assert [each["key"] for each in told] == [reader.key_id, reader.key_id, "0123456789", None]
 
 
 async def test_however_long_keys_take_to_read_they_count_once_they_are_read(store: Store, store_url: str) -> None:
     # Each look at this clock finds it later by more than keys are good for.
     ring = KeyRing(store_url, monotonic=count(step=2 * STALE_SECONDS).__next__)
     try:
-        assert not await ring.are_demanded()
+        await ring.refresh()
+        assert not ring.is_used
     finally:
         await ring.close()
 
@@ -70,6 +184,7 @@ async def test_however_long_keys_take_to_read_they_count_once_they_are_read(stor
 async def test_what_is_known_of_keys_is_read_again_beside_the_requests(keyed: Keyed) -> None:
     await keyed.ask(None)
     await keyed.keys.create("reader")
+    await keyed.keys.enforce()
     keyed.steps.now += 1.9
     assert (await keyed.ask(None)).status == 200
     keyed.steps.now += 0.2
@@ -91,14 +206,15 @@ async def test_a_key_that_was_revoked_counts_no_more(keyed: Keyed) -> None:
     assert text not in refused.body.decode()
 
 
-async def test_the_last_key_that_is_revoked_opens_only_a_server_that_was_open_before(
-    store: Store, store_url: str, clock: ManualClock
-) -> None:
+async def test_the_last_key_that_is_revoked_opens_no_server(store: Store, store_url: str, clock: ManualClock) -> None:
     for always, status in ((False, 200), (True, 401)):
         async with keyed_server(store, store_url, clock, always=always) as keyed:
             key, text = await keyed.make("admin")
             assert (await keyed.ask(text)).status == 200
             await keyed.revoke(key)
+            assert (await keyed.ask(None)).status == 401
+            await keyed.keys.stop_enforcing()
+            keyed.grow_old()
             assert (await keyed.ask(None)).status == status
 
 
@@ -338,6 +454,7 @@ def _in(partition: str, path: str) -> str:
 
 async def test_a_key_of_one_partition_opens_no_other(keyed: Keyed) -> None:
     admin, of_default = await keyed.key("admin"), await keyed.key("admin", partition="default")
+    (await keyed.ask(admin, "PUT", _in("one", "/store"))).ok()
     assert (await keyed.ask(admin, path=_in("one", "/statistics"))).status == 200
     of_one = await keyed.key("admin", partition="one")
     assert (await keyed.ask(of_one, path=_in("one", "/statistics"))).status == 200
@@ -354,19 +471,29 @@ async def test_a_partition_is_made_for_an_admin_and_for_nobody_else(keyed: Keyed
     admin, of_one = await keyed.key("admin"), await keyed.key("admin", partition="one")
     algorithm = await keyed.key("algorithm")
     for name in ("one", "two"):
-        assert (await keyed.ask(algorithm, path=_in(name, "/store"))).status == 404
-        assert (await keyed.ask(None, path=_in(name, "/store"))).status == 401
-    assert (await keyed.ask(of_one, path=_in("two", "/store"))).status == 403
-    assert (await keyed.ask(of_one, path=_in("one", "/store"))).ok()["partition"] == "one"
-    assert (await keyed.ask(admin, path=_in("two", "/store"))).ok()["partition"] == "two"
+        for key in (algorithm, admin):
+            assert (await keyed.ask(key, path=_in(name, "/store"))).status == 404
+        assert (await keyed.ask(algorithm, "PUT", _in(name, "/store"))).status == 403
+        assert (await keyed.ask(None, "PUT", _in(name, "/store"))).status == 401
+    assert (await keyed.ask(of_one, "PUT", _in("two", "/store"))).status == 403
+    assert (await keyed.ask(of_one, "PUT", _in("one", "/store"))).ok()["partition"] == "one"
+    for _ in range(2):
+        assert (await keyed.ask(admin, "PUT", _in("two", "/store"))).ok()["partition"] == "two"
     assert (await keyed.ask(algorithm, path=_in("two", "/store"))).status == 200
     for name in ("No", "..", "%2e%2e", "a" * 41):
-        assert (await keyed.ask(admin, path=_in(name, "/store"))).status == 404
+        assert (await keyed.ask(admin, "PUT", _in(name, "/store"))).status == 404
+
+
+@ON_ONE
+async def test_a_mistyped_partition_is_not_created_without_keys_either(keyed: Keyed) -> None:
+    assert (await keyed.ask(None, path=_in("tpyo", "/store"))).status == 404
+    assert (await keyed.ask(None, "POST", _in("tpyo", "/queues/rollouts/dequeue"))).status == 404
+    assert (await keyed.ask(None, "PUT", _in("typo", "/store"))).ok()["partition"] == "typo"
 
 
 async def test_nobody_learns_which_partitions_there_are(keyed: Keyed) -> None:
     admin = await keyed.key("admin")
-    await keyed.ask(admin, path=_in("one", "/store"))
+    (await keyed.ask(admin, "PUT", _in("one", "/store"))).ok()
     answers = [await keyed.ask(None, path=_in(name, "/health")) for name in ("one", "none")]
     assert [(each.status, each.body) for each in answers] == [(401, answers[0].body)] * 2
     of_two = await keyed.key("reader", partition="two")

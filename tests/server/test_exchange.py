@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import socket
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -13,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.server.middleware import ForwardedLayer
+from store.server.process import exchange
 from store.server.process.connection import Connection
 from store.server.process.exchange import MOST_LINES, lines
 from store.server.process.listener import bind
@@ -249,6 +251,47 @@ async def test_headers_that_differ_each_time_do_not_pile_up() -> None:
             assert b"x-number: %d" % number in await asked.head()
             await asked.read(5)
             assert len(lines) <= MOST_LINES
+
+
+# -- bodies that are not read ------------------------------------------------------------------------------------------
+
+_LARGE = 40_000_000
+_CLOSING = (b"connection", b"close")
+
+
+def _posted(address: tuple[str, int], sent: Any, **headers: str) -> bytes:
+    """Send a whole body, and only then read the response, as most clients do."""
+    client = http.client.HTTPConnection(*address, timeout=30)
+    with contextlib.closing(client):
+        client.request("POST", "/", sent, headers)
+        return client.getresponse().read()
+
+
+@pytest.mark.parametrize("how", ["of the server", "of the client", "in pieces"])
+async def test_a_client_that_sends_a_body_to_its_end_gets_the_answer_that_was_sent_before(how: str) -> None:
+    headers = {"connection": "close"} if how == "of the client" else {}
+    sent: Any = (b" " * 1_000_000 for _ in range(40)) if how == "in pieces" else b" " * _LARGE
+    closing = [] if how == "of the client" else [_CLOSING]
+    async with serving(answering(start(_LENGTH, *closing, status=413), body(b"whole")), []) as address:
+        assert await asyncio.to_thread(_posted, address, sent, **headers) == b"whole"
+
+
+async def test_an_answer_before_the_end_of_a_body_arrives_at_once() -> None:
+    async with asking(answering(start(_LENGTH, _CLOSING, status=413), body(b"whole"))) as asked:
+        await asked.ask(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\nhalf")
+        await asked.head()
+        assert await asked.read(5) == b"whole"
+        await asked.ask(b" of it")
+        assert await asked.rest() == b""
+
+
+@pytest.mark.parametrize("limit", ["DRAINED_BYTES", "DRAIN_SECONDS"])
+async def test_a_body_without_end_is_not_read_for_ever(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, limit, 0.05)
+    async with asking(answering(start(_LENGTH, _CLOSING, status=413), body(b"whole"))) as asked:
+        await asked.ask(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 999999999\r\n\r\nhalf")
+        await asked.head()
+        assert await asked.rest() == b"whole"
 
 
 # -- clients that leave ----------------------------------------------------------------------------------------------

@@ -282,6 +282,7 @@ class Keyed:
     async def key(self, role: Role, **details: Any) -> tuple[Key, bytes]:
         """Make a key that the server knows of; return it, and the header that sends it."""
         key, text = await self.keys.create(role, **details)
+        await self.keys.enforce()
         await self.grow_old()
         return key, b"authorization: Bearer %b\r\n" % text.encode()
 

@@ -46,7 +46,6 @@ class CountingLog(SQLLog):
     async def tail(self, after: str | None = None, *, follow: bool = False, **more: Any) -> AsyncIterator[Any]:
         self.following += follow
         self.followed += follow
-        self.read += not follow
         try:
             async for event in super().tail(after, follow=follow, **more):
                 if follow:
@@ -54,6 +53,10 @@ class CountingLog(SQLLog):
                 yield event
         finally:
             self.following -= follow
+
+    async def page(self, *wanted: Any, **more: Any) -> Any:
+        self.read += 1
+        return await super().page(*wanted, **more)
 
 
 class Counting(SQLStore):
@@ -187,7 +190,7 @@ async def test_a_reader_that_is_ahead_of_the_hub_gets_nothing_twice(store: Store
             coming = asyncio.ensure_future(take(ahead, 1))
             async with asyncio.timeout(HANG):
                 # It has looked where the hub is when it begins to read the log itself.
-                while log.read < 2:  # noqa: ASYNC110 - what is waited for has no event
+                while not log.read:  # noqa: ASYNC110 - what is waited for has no event
                     await asyncio.sleep(0)
             log.may_go_on.set()
             await enqueue(store, 1)

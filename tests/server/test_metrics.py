@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from store.db.queries.counts import Counts
+from store import open_store
+from store.db.dialect import ReadSession
+from store.db.queries.counts import Counts, counts
+from store.db.url import with_partition
 from store.interface.store import Store
 from store.journal.writer import Histogram
+from store.models import EnqueueRolloutRequest
 from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.process.peers import Peers, merged
 from store.sql.store import SQLStore
+from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.server.api import Api, speaking_to
-from tests.server.stream_given import LOG, serving, until
+from tests.server.stream_given import LOG, serving, until, unused_partition
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 HANG = 60
@@ -35,7 +40,12 @@ def store_url(durable_url: str) -> str:
 
 def documented() -> dict[str, tuple[str, set[str]]]:
     """The page's table: kind and labels by name."""
-    rows = re.findall(r"^\| `((?:rollbook|process)_\w+)` \| (\w+) \| ([^|]*)\|", PAGE.read_text(), re.MULTILINE)
+    return table(PAGE.read_text().partition("### Metrics of proxies")[0])
+
+
+def table(text: str) -> dict[str, tuple[str, set[str]]]:
+    """A table of metrics: kind and labels by name."""
+    rows = re.findall(r"^\| `((?:rollbook|process)_\w+)` \| (\w+) \| ([^|]*)\|", text, re.MULTILINE)
     return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
 
@@ -53,10 +63,17 @@ async def measured(api: Api) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
+async def reward(store: Store, value: float) -> None:
+    """Record a rollout with a reward."""
+    attempt = (await store.start_rollout(1)).attempt
+    await store.add_span(make_span(attempt, attributes={"agentlightning.reward.0.value": value}))
+
+
 async def test_every_measure_is_documented_with_its_kind_and_labels_and_no_other(store: Store) -> None:
     async with serving(store) as client, client.events(LOG) as stream:
         await stream.frame()
         await store.enqueue_rollout(1)
+        await reward(store, 0.5)
         async with client.session.get(f"{client.url}/v1/agl/health") as answer:
             assert answer.status == 200
         async with client.session.get(f"{client.url}/metrics") as answer:
@@ -91,6 +108,122 @@ async def test_the_numbers_are_those_of_what_was_done(store: Store, api: Api) ->
     assert 0 < found["process_open_fds"] < found["process_max_fds"]
 
 
+async def test_the_state_of_workers_and_the_mean_reward_are_measured(
+    store: Store, api: Api, clock: ManualClock
+) -> None:
+    for name in ("lost", "stopped", "quick"):
+        await store.update_worker(name, {"heartbeat_interval": 100.0 if name == "quick" else 10.0})
+    await store.update_worker("stopped", {"heartbeat_interval": 10.0, "stopped": True})
+    clock.advance(61)
+    await store.update_worker("live", {"heartbeat_interval": 10.0})
+    await reward(store, 1)
+    await reward(store, 0.5)
+    await store.enqueue_rollout("without a reward")
+    found = await measured(api)
+    states = {
+        state: found[f'rollbook_workers{{partition="default",state="{state}"}}']
+        for state in ("idle", "busy", "unknown", "stopped", "lost")
+    }
+    assert states == {"idle": 0, "busy": 0, "unknown": 2, "stopped": 1, "lost": 1}
+    assert found['rollbook_mean_reward{partition="default"}'] == 0.75
+    assert found['rollbook_rewarded_rollouts{partition="default"}'] == 2
+    assert found['rollbook_database_bytes{partition="default"}'] > 4096
+
+
+async def test_partitions_that_nobody_opened_are_measured_too(store: Store, durable_url: str) -> None:
+    name = unused_partition()
+    async with await open_store(with_partition(durable_url, name)) as other:
+        await other.enqueue_many_rollouts([EnqueueRolloutRequest(input=each) for each in range(3)])
+
+    async def open_partition(url: str) -> Store:
+        return await open_store(url, create=False)
+
+    partitions = Partitions(store, durable_url, open_partition)
+    try:
+        async with speaking_to(partitions) as api:
+            found = await measured(api)
+            # The database of the tests has partitions of other tests too.
+            while f'rollbook_queue_depth{{partition="{name}"}}' not in found:
+                found = await measured(api)
+            assert found[f'rollbook_queue_depth{{partition="{name}"}}'] == 3
+            assert found[f'rollbook_partition_up{{partition="{name}"}}'] == 1
+            assert found["rollbook_partitions"] >= 2
+    finally:
+        await partitions.close()
+
+
+class CountingSession:
+    """A session that counts its statements."""
+
+    def __init__(self, session: ReadSession) -> None:
+        self._session = session
+        self.statements = 0
+
+    async def fetch(self, sql: Any, params: Any) -> Any:
+        self.statements += 1
+        return await self._session.fetch(sql, params)
+
+
+async def test_the_statements_of_a_count_do_not_grow_with_a_run(store: SQLStore) -> None:
+    async def statements() -> int:
+        async def read(session: ReadSession) -> int:
+            counting = CountingSession(session)
+            await counts(store.core.dialect, cast("ReadSession", counting), 10**15)
+            return counting.statements
+
+        return await store.core.read(read)
+
+    assert await statements() == 6
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=each) for each in range(50)])
+    for number in range(20):
+        await store.update_worker(f"worker-{number}", {})
+    await reward(store, 1)
+    assert await statements() == 6
+
+
+async def test_a_scrape_opens_few_partitions_and_the_next_one_opens_the_others(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'run.db'}"
+    opened: list[str] = []
+    async with await open_store(url) as root:
+        for number in range(10):
+            await (await open_store(with_partition(url, f"p{number}"))).close()
+
+        async def open_partition(url: str) -> Store:
+            opened.append(url)
+            return await open_store(url, create=False)
+
+        partitions, known = Partitions(root, url, open_partition), Measured()
+        try:
+            for total in (8, 10, 10):
+                found = {each.name: each for each in await known.families(partitions)}
+                assert len(opened) == total
+                assert len(found["rollbook_queue_depth"].samples) == 1 + total
+                assert found["rollbook_partitions"].samples == [("", {}, 11)]
+        finally:
+            await partitions.close()
+
+
+async def test_calls_that_wait_and_streams_are_counted_without_a_duration(store: Store) -> None:
+    async with serving(store) as client:
+        api = Api(client.session, client.url, client.app.state.parked)
+        assert await api.dequeue(wait_seconds=0.01) == []
+        async with client.events(LOG) as stream:
+            await stream.frame()
+        await client.quiet()
+        await until(lambda: not client.app.state.parked.streams)
+        await api.get("/health")
+        found = (await api.get("//metrics")).body.decode()
+        for route in ("/v1/agl/log", "/v1/agl/queues/rollouts/dequeue"):
+            assert f'route="{route}",status="200"' in found
+            assert f'rollbook_request_seconds_count{{route="{route}"}}' not in found
+        assert 'rollbook_request_seconds_count{route="/v1/agl/health"} 1' in found
+        # The same route without a wait has a duration.
+        await api.dequeue()
+        assert await measured(api)
+        found = (await api.get("//metrics")).body.decode()
+        assert 'rollbook_request_seconds_count{route="/v1/agl/queues/rollouts/dequeue"} 1' in found
+
+
 async def test_the_answer_does_not_grow_with_a_run(api: Api) -> None:
     await api.enqueue(1)
     before = (await measured(api)).keys()
@@ -112,8 +245,11 @@ async def test_a_reader_that_takes_nothing_is_seen_to_lag(store: Store) -> None:
         async with client.session.get(client.url + LOG, headers={"Accept": "text/event-stream"}) as answer:
             # The session's buffer is far smaller than the log; what is not taken stays with the server.
             answer.content._high_water = 1  # pyright: ignore[reportPrivateUsage] - aiohttp offers no other way
-            await until(lambda: any(feed.untaken for feed in client.app.state.parked.streams))
-            found = await measured(api)
+            lag = 'rollbook_stream_lag_positions{partition="default"}'
+            async with asyncio.timeout(HANG):
+                # Until the buffers of the connection are full, the reader only lags for moments.
+                while not (found := await measured(api)).get(lag):
+                    pass
             assert found['rollbook_streams{partition="default"}'] == 1
             assert 0 < found['rollbook_stream_lag_positions{partition="default"}'] <= 60
             # The store's clock stands still, long ago.
@@ -126,16 +262,16 @@ async def test_counting_a_large_database_takes_a_small_part_of_the_time(monkeypa
     counted: list[float] = []
     takes = 0.05
 
-    async def counts() -> Counts:
+    async def slow_counts() -> Counts:
         counted.append(asyncio.get_running_loop().time())
         await asyncio.sleep(takes)
-        return Counts({}, {}, 0, None, 0)
+        return Counts({}, {}, 0, None, 0, 0, 0.0, {})
 
     async with await SQLStore.open("memory://") as large:
-        monkeypatch.setattr(large.core, "counts", counts)
+        monkeypatch.setattr(large.core, "counts", slow_counts)
         known = Measured()
         for _ in range(3):
-            await known.families([("default", large)])
+            await known.families(Partitions(large))
     assert len(counted) == 1
 
 

@@ -118,6 +118,7 @@ async def test_with_keys_any_name_will_do(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keyed.db'}"
     keys = await Keys.open(url, create=True)
     _, key = await keys.create("reader")
+    await keys.enforce()
     await keys.close()
     ring = await KeyRing.open(url)
     async with await open_store(url) as store, speaking_to(Partitions(store), is_local=True, ring=ring) as api:

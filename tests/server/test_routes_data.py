@@ -198,6 +198,15 @@ async def test_workers_are_found_both_ways(api: Api) -> None:
     assert (asked["items"][0]["worker_id"], asked["total"]) == ("w1", 2)
 
 
+async def test_the_state_of_a_worker_is_that_of_now(api: Api) -> None:
+    await api.post("/workers/w1", {"heartbeat_stats": {"heartbeat_interval": 10, "stopped": True}})
+    await api.post("/workers/w2", {"heartbeat_stats": {"heartbeat_interval": 10}})
+    listed = (await api.get("/workers")).ok()["items"]
+    # The clock of the store is far behind that of the server.
+    assert [(each["status"], each["state"]) for each in listed] == [("unknown", "stopped"), ("unknown", "lost")]
+    assert (await api.get("/workers/w1")).ok()["state"] == "stopped"
+
+
 async def test_search_is_also_the_id_of_a_worker(api: Api) -> None:
     assert (await api.get("/workers/search")).ok() is None
     assert (await api.get("/workers/nobody")).ok() is None

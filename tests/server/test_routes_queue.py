@@ -29,7 +29,8 @@ async def test_enqueueing_answers_the_rollouts_in_the_order_of_the_request(api: 
     assert [each["input"] for each in created] == [1, {"é": None}]
     assert created[0]["metadata"] == {"k": [1, 2.5, None]}
     assert created[1].keys() == {
-        *("rollout_id", "input", "start_time", "end_time", "mode", "resources_id", "status", "config", "metadata")
+        *("rollout_id", "input", "start_time", "end_time", "mode", "resources_id", "status", "config", "metadata"),
+        *("reward", "rewards"),
     }
     assert created[1]["metadata"] == {}
     assert created[1]["status"] == "queuing"

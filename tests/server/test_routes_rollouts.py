@@ -37,6 +37,8 @@ async def test_a_started_rollout_comes_with_its_attempt(api: Api) -> None:
         "worker_id": "w1",
         "last_heartbeat_time": None,
         "metadata": None,
+        "reward": None,
+        "rewards": {},
     }
 
 
@@ -183,7 +185,7 @@ async def test_either_condition_suffices_with_or(api: Api, five: list[str]) -> N
 
 
 async def test_of_a_repeated_parameter_the_last_counts_and_unknown_ones_do_not(api: Api, five: list[str]) -> None:
-    page = (await api.get("/rollouts?limit=1&mode_in=train&limit=3")).ok()
+    page = (await api.get("/rollouts?limit=1&unknown_in=train&limit=3")).ok()
     assert (len(page["items"]), page["limit"], page["total"]) == (3, 3, 5)
 
 

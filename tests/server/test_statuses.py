@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +19,11 @@ from store.errors import Busy, Closed, Conflict, Corrupt, StoreError, TimedOut, 
 from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
 from store.models import LightningStoreStatistics, Rollout
+from store.server.middleware import MAX_BODY_BYTES
 from store.server.partitions import Partitions
 from store.wire.errors import error_of
-from tests.server.api import Api, speaking_to
+from tests.postgres import PostgresServer, with_partition
+from tests.server.api import PREFIX, Api, speaking_to
 
 MAX_BODY = 10_000
 
@@ -112,7 +119,56 @@ async def test_a_bug_is_told_by_name_and_its_traceback_only_to_the_log(
     assert answer.status == 500
     assert answer.json == {"detail": "Internal server error", "error_type": "KeyError"}
     assert any(record.exc_info and "secret" in str(record.exc_info[1]) for record in caplog.records)
-    assert (await failing_api.get("/health")).status == 200
+    assert (await failing_api.get("//livez")).status == 200
+
+
+async def test_the_health_check_of_upstream_reports_a_database_that_does_not_answer(
+    failing: Failing, failing_api: Api
+) -> None:
+    failing.error = Unavailable("connection refused", retry_after_seconds=2.5)
+    answer = await failing_api.get("/health")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert (answer.json["error_type"], answer.detail) == (
+        "Unavailable",
+        "the database does not answer: connection refused; try again in 1 s",
+    )
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+async def test_the_health_check_reports_a_postgres_that_is_stopped_or_frozen(private_postgres: PostgresServer) -> None:
+    store = await open_store(with_partition(private_postgres.url))
+    async with store, speaking_to(Partitions(store)) as api:
+        assert (await api.get("/health")).status == 200
+        await asyncio.to_thread(private_postgres.stop, "immediate")
+        async with asyncio.timeout(30):
+            answer = await api.get("/health")
+            assert (answer.status, answer.json["error_type"]) == (503, "Unavailable")
+            assert answer.detail.startswith("the database does not answer: ")
+            assert (await api.get("//livez")).status == 200
+        await asyncio.to_thread(private_postgres.restart)
+        async with asyncio.timeout(30):
+            while (await api.get("/health")).status != 200:
+                pass
+        await asyncio.to_thread(private_postgres.freeze)
+        async with asyncio.timeout(30):
+            answer = await api.get("/health")
+        assert (answer.status, "has not answered for 2 s" in answer.detail) == (503, True)
+        await asyncio.to_thread(private_postgres.thaw)
+        async with asyncio.timeout(30):
+            while (await api.get("/health")).status != 200:
+                pass
+
+
+async def test_the_health_check_reports_a_sqlite_file_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    async with await open_store(f"sqlite:///{path}") as store, speaking_to(Partitions(store)) as api:
+        assert (await api.get("/health")).status == 200
+        for each in (path, path.with_name("run.db-wal")):
+            os.truncate(each, 0)
+        answer = await api.get("/health")
+        assert (answer.status, answer.json["error_type"]) == (503, "Unavailable")
+        assert answer.detail.startswith("the database does not answer: ")
 
 
 async def test_readiness_names_what_is_missing(failing: Failing, failing_api: Api) -> None:
@@ -193,7 +249,9 @@ async def test_json_may_be_declared_in_several_ways(api: Api, content_type: str)
     assert (await api.post(ENQUEUE, {"rollouts": []}, headers={"Content-Type": content_type})).status == 201
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"123456789012345678901234567890"])
+@pytest.mark.parametrize(
+    "number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b"123456789012345678901234567890", b"1" + b"0" * 400]
+)
 async def test_numbers_that_no_store_holds_are_refused_by_their_place(api: Api, number: bytes) -> None:
     answer = await api.post(ENQUEUE, b'{"rollouts":[{"input":{"a":[%s]}}]}' % number)
     assert answer.status == 400
@@ -234,6 +292,20 @@ async def test_a_body_that_announces_too_much_is_not_read(small_api: Api) -> Non
     assert answer.json["error_type"] == "TooLarge"
     assert answer.json["limit"] == MAX_BODY
     assert answer.headers["connection"] == "close"
+
+
+async def test_a_client_that_sends_a_much_too_large_body_to_its_end_learns_its_limit(api: Api) -> None:
+    def post() -> tuple[int, dict[str, Any]]:
+        request = urllib.request.Request(
+            f"{api.url}{PREFIX}{ENQUEUE}", b" " * 40_000_000, {"Content-Type": "application/json"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        with refused.value:
+            return refused.value.code, json.load(refused.value)
+
+    status, told = await asyncio.to_thread(post)
+    assert (status, told["error_type"], told["limit"]) == (413, "TooLarge", MAX_BODY_BYTES)
 
 
 async def test_a_body_in_pieces_is_counted_while_it_comes(small_api: Api) -> None:
@@ -348,4 +420,4 @@ async def test_closing_the_store_does_not_end_its_server() -> None:
         await store.close()
         answer = await api.get("/rollouts")
         assert (answer.status, answer.json["error_type"]) == (503, "Closed")
-        assert (await api.get("/health")).status == 200
+        assert ((await api.get("/health")).status, (await api.get("//livez")).status) == (503, 200)

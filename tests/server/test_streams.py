@@ -384,6 +384,19 @@ class NotReading:
         """Read to the end and return the frames."""
         return await asyncio.to_thread(self._rest)
 
+    def bytes(self) -> bytes:
+        """Read to the end and return what was sent besides the framing, also where it ends within a frame."""
+        while self._read.readline().strip():
+            pass  # the headers
+        return b"".join(self._chunks() if self._way == "events" else self._fragments())
+
+    def _fragments(self) -> Iterator[bytes]:
+        while self._read.read(1)[0] & 15 != 8:  # the close
+            (length,) = self._read.read(1)
+            if length >= 126:
+                length = int.from_bytes(self._read.read(2 if length == 126 else 8), "big")
+            yield self._read.read(length)
+
     def _rest(self) -> list[Json]:
         while self._read.readline().strip():
             pass  # the headers

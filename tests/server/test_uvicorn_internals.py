@@ -14,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from uvicorn.protocols.http import flow_control
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 _PROTOCOL_STATE = {
     *("app", "access_log", "access_logger", "cycle", "expect_100_continue", "flow", "headers", "logger", "loop"),
@@ -24,8 +25,9 @@ _CYCLE_STATE = {
     *("keep_alive", "message_event", "more_body", "on_response", "response_complete", "response_started", "scope"),
     *("transport", "waiting_for_100_continue"),
 }
-# Methods that Connection, Exchange and FastRequest override, call or stand in for. When one changes: read the change,
-# adapt those three classes, then write its new digest here.
+_SOCKET_STATE = {"conn", "writable", "disconnected", "close_sent", "transport"}
+# Methods that Connection, Exchange, FastRequest and SocketConnection override, call or stand in for. When one changes:
+# read the change, adapt those classes, then write its new digest here.
 _SOURCES: list[tuple[Callable[..., Any], str]] = [
     (HttpToolsProtocol.connection_made, "6efb565ff3d36b91"),
     (HttpToolsProtocol.connection_lost, "c91a4c9bf2e29c55"),
@@ -45,6 +47,8 @@ _SOURCES: list[tuple[Callable[..., Any], str]] = [
     (RequestResponseCycle.run_asgi, "0f33f2449a444bc2"),
     (RequestResponseCycle.send, "abdd8601b326a8da"),
     (RequestResponseCycle.receive, "8124ae006be71184"),
+    (WebSocketsSansIOProtocol.run_asgi, "662375aa38d9044c"),
+    (WebSocketsSansIOProtocol.send, "d4919ed760ce9f7b"),
 ]
 
 
@@ -59,6 +63,7 @@ def _digest(method: Callable[..., Any]) -> str:
 def test_the_state_that_is_read_and_written_is_there() -> None:
     assert _stored(HttpToolsProtocol.__init__) >= _PROTOCOL_STATE
     assert _stored(RequestResponseCycle.__init__) >= _CYCLE_STATE
+    assert _stored(WebSocketsSansIOProtocol.__init__) >= _SOCKET_STATE
     assert flow_control.HIGH_WATER_LIMIT == 65536
     assert STATUS_LINE[200] == b"HTTP/1.1 200 OK\r\n"
 

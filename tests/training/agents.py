@@ -24,6 +24,12 @@ async def scaled(task: Any, prompt_template: PromptTemplate) -> float:
 
 
 @rollout
+def plain(task: Any) -> float:
+    """Return the task as reward."""
+    return float(task)
+
+
+@rollout
 def mute(task: Any, prompt_template: PromptTemplate) -> None:
     """Do nothing."""
 

@@ -197,11 +197,34 @@ async def test_every_documented_signature_makes_an_agent(names: tuple[str, ...],
         ("task, /, *, llm", {"task": "t", "llm": PLAIN}),
         ("task, llm, retries=3", {"task": "t", "llm": PLAIN, "retries": 3}),
         ("task, llm=None", {"task": "t", "llm": PLAIN}),
+        ("task, llm, llms=()", {"task": "t", "llm": PLAIN, "llms": ()}),
         ("task, *args, **kwargs", {"task": "t", "args": (), "kwargs": {}}),
     ],
 )
 async def test_the_order_and_kind_of_the_other_parameters_are_free(parameters: str, received: Any) -> None:
     assert await called(rollout(function_of(parameters, is_async=False)), is_async=False) == received
+
+
+@pytest.mark.parametrize(
+    "parameters, missing, missing_of_all",
+    [
+        ("task", None, None),
+        ("task, rollout", None, None),
+        ("task, resources", None, "resources"),
+        ("task, llm", "an LLM", "an LLM"),
+        ("task, prompt_template, resources", "a PromptTemplate", "a PromptTemplate"),
+        ("task, llm=None, prompt_template=None, resources=None", None, None),
+    ],
+)
+def test_an_agent_says_what_it_needs(parameters: str, missing: str | None, missing_of_all: str | None) -> None:
+    agent = rollout(function_of(parameters, is_async=False))
+    assert (agent.missing_resource({}), agent.missing_resource(None)) == (missing, missing_of_all)
+    assert agent.missing_resource({"p": PROMPT, "m": PLAIN}) is None
+
+
+def test_a_resource_with_a_default_may_be_missing() -> None:
+    agent = rollout(function_of("task, llm=None, prompt_template=None", is_async=False))
+    assert agent.rollout("t", {"p": PROMPT}, BARE) == {"task": "t", "llm": None, "prompt_template": PROMPT}
 
 
 @pytest.mark.parametrize(
@@ -216,6 +239,11 @@ async def test_the_order_and_kind_of_the_other_parameters_are_free(parameters: s
         ("task, llm, *, depth", "there is no value for depth, which has no default"),
         ("task, llm, /", "llm cannot be passed by name"),
         ("task, **resources", "resources cannot be passed by name"),
+        ("tsk, llm", "its first parameter is not task (did you mean task?)"),
+        ("task, promt_template", "which has no default (did you mean prompt_template?)"),
+        ("task, resource, llm", "which has no default (did you mean resources?)"),
+        ("task, prompt_tempate=None", "prompt_tempate would never get a value (did you mean prompt_template?)"),
+        ("task, *, llms=()", "llms would never get a value (did you mean llm?)"),
     ],
 )
 def test_another_signature_is_refused_with_the_reason(parameters: str, reason: str) -> None:

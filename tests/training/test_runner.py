@@ -7,19 +7,24 @@ import multiprocessing
 import statistics
 import threading
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from store.interface.store import Store
-from store.models import RolloutConfig
+from store.models import LLM, PromptTemplate, RolloutConfig
+from store.runtime.process import worker_name
 from store.training import (
+    LitAgent,
     Runner,
     emit_message,
     emit_reward,
     get_message_value,
     get_reward_value,
 )
+from store.training import rollout as decorated
 from store.training.tracer import ATTEMPT_SPAN
 from tests.training.doing import (
     Doing,
@@ -44,7 +49,7 @@ async def test_rollouts_of_the_queue_are_run_and_reported(live: Store) -> None:
         assert (rollout.status, rollout.attempt.status, rollout.attempt.worker_id) == (
             "succeeded",
             "succeeded",
-            "Worker-2",
+            worker_name(2),
         )
         message, *rest = await spans_of(live, rollout)
         assert get_message_value(message) == str(number)
@@ -117,7 +122,7 @@ async def test_two_runners_in_one_process_share_an_agent_and_nothing_else(memory
         message = (await spans_of(memory, rollout))[0]
         assert get_message_value(message) == f"{number} by {rollout.attempt.worker_id}"
         workers.append(rollout.attempt.worker_id)
-    assert sorted(workers) == ["Worker-1"] * 4 + ["Worker-2"] * 4
+    assert sorted(workers) == [worker_name(1)] * 4 + [worker_name(2)] * 4
 
 
 async def test_a_failed_attempt_is_tried_again_as_the_config_says(memory: Store) -> None:
@@ -129,12 +134,94 @@ async def test_a_failed_attempt_is_tried_again_as_the_config_says(memory: Store)
     assert runner is not None
 
 
-async def test_rollouts_without_resources_fail_one_by_one(memory: Store) -> None:
+async def test_a_rollout_whose_resources_do_not_exist_fails_alone(memory: Store) -> None:
+    await memory.add_resources(dict(RESOURCES))
     runner: Runner[Any] = Runner(max_rollouts=2)
     rollouts = [await memory.enqueue_rollout(1), await memory.enqueue_rollout(1, resources_id="rs-none")]
     with runner.run_context(agent=returning(1.0), store=memory):
         await asyncio.wait_for(runner.iter(), 30)
-    assert [rollout.status for rollout in await ended(memory, *rollouts)] == ["failed", "failed"]
+    assert [rollout.status for rollout in await ended(memory, *rollouts)] == ["succeeded", "failed"]
+
+
+# -- resources that are not published yet ------------------------------------------------------------------------------
+
+
+def needing_nothing() -> LitAgent[Any]:
+    def agent(task: Any) -> float:
+        return float(task)
+
+    return decorated(agent)
+
+
+def needing_a_prompt() -> LitAgent[Any]:
+    def agent(task: Any, prompt_template: PromptTemplate) -> float:
+        return float(task)
+
+    return decorated(agent)
+
+
+@asynccontextmanager
+async def serving(store: Store, agent: LitAgent[Any]) -> AsyncGenerator[None]:
+    """A runner of an agent on a store as it is."""
+    event = asyncio.Event()
+    runner: Runner[Any] = Runner()
+    with runner.run_context(agent=agent, store=store):
+        working = asyncio.create_task(runner.iter(event=event))
+        yield
+        event.set()
+        await asyncio.wait_for(working, 30)
+
+
+async def test_an_agent_that_takes_only_the_task_needs_no_resources(live: Store) -> None:
+    queued = await live.enqueue_rollout(1)
+    async with serving(live, needing_nothing()):
+        (done,) = await ended(live, queued)
+    assert done.status == "succeeded"
+    runner: Runner[Any] = Runner()
+    with runner.run_context(agent=needing_nothing(), store=live):
+        assert (await runner.step(1)).status == "succeeded"
+
+
+@pytest.mark.parametrize("agent, needs", [(needing_a_prompt(), "a PromptTemplate"), (returning(1.0), "resources")])
+async def test_a_runner_waits_for_resources_and_says_so_once(
+    live: Store, agent: LitAgent[Any], needs: str, caplog: Any
+) -> None:
+    queued = [await live.enqueue_rollout(number) for number in range(2)]
+    async with serving(live, agent):
+
+        async def waiting() -> bool:
+            return needs in caplog.text
+
+        assert await until(waiting)
+        await asyncio.sleep(0.3)
+        assert [await status_of(live, each) for each in queued] == ["queuing", "queuing"]
+        await live.add_resources(dict(RESOURCES))
+        assert [each.status for each in await ended(live, *queued)] == ["succeeded", "succeeded"]
+    said = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
+    assert said == [f"{worker_name(0)} waits, because its agent needs {needs} and the store has none"]
+
+
+async def test_resources_of_another_kind_are_not_enough_but_any_id_is(memory: Store) -> None:
+    model = {"model": LLM(endpoint="http://h/v1", model="m")}
+    await memory.update_resources("other", dict(model))
+    queued = await memory.enqueue_rollout(1)
+    async with serving(memory, needing_a_prompt()):
+        await asyncio.sleep(0.2)
+        assert await status_of(memory, queued) == "queuing"
+        await memory.update_rollout(queued.rollout_id, resources_id="prompts")
+        await memory.update_resources("prompts", {"prompt": PromptTemplate(template="x", engine="f-string")})
+        assert [each.status for each in await ended(memory, queued)] == ["succeeded"]
+    # The rollout names its resources, which are no longer the latest.
+    await memory.update_resources("other", dict(model))
+    queued = await memory.enqueue_rollout(1, resources_id="prompts")
+    async with serving(memory, needing_a_prompt()):
+        assert [each.status for each in await ended(memory, queued)] == ["succeeded"]
+
+
+async def test_a_runner_that_waits_for_resources_can_be_stopped(memory: Store) -> None:
+    await memory.enqueue_rollout(1)
+    async with serving(memory, needing_a_prompt()):
+        await asyncio.sleep(0.1)
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

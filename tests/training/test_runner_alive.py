@@ -16,7 +16,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import RolloutConfig
-from store.runtime.process import is_gone, this_process
+from store.runtime.process import is_gone, this_process, worker_name
 from store.training import (
     Runner,
 )
@@ -53,7 +53,7 @@ async def test_a_quiet_agent_stays_alive_while_its_worker_is(live: Store, mode: 
         gate.open.set()
         (found,) = await ended(live, rollout)
     assert found.status == "succeeded"
-    worker = await live.get_worker_by_id("Worker-5")
+    worker = await live.get_worker_by_id(worker_name(5))
     assert worker is not None
     assert worker.heartbeat_stats is not None
     assert worker.heartbeat_stats["pid"] == os.getpid()
@@ -74,7 +74,7 @@ async def test_an_agent_that_blocks_the_event_loop_stays_alive_all_the_same(memo
 async def test_without_heartbeats_the_worker_is_known_by_its_claims_alone(memory: Store) -> None:
     async with running(memory, returning(1.0), heartbeat_interval=0):
         await ended(memory, await memory.enqueue_rollout(1))
-    worker = await memory.get_worker_by_id("Worker-0")
+    worker = await memory.get_worker_by_id(worker_name(0))
     assert worker is not None
     assert worker.last_heartbeat_time is None
 

@@ -11,6 +11,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import RolloutConfig
+from store.runtime.process import worker_name
 from store.training import (
     Hook,
     LitAgent,
@@ -37,7 +38,7 @@ from tests.training.unreliable import Unreliable
 async def test_a_step_creates_its_rollout_runs_it_and_returns_it_ended(live: Store) -> None:
     rollout = await step(live, returning(0.5))
     assert (rollout.status, rollout.input, rollout.mode) == ("succeeded", "task", "train")
-    assert (rollout.attempt.status, rollout.attempt.worker_id) == ("succeeded", "Worker-3")
+    assert (rollout.attempt.status, rollout.attempt.worker_id) == ("succeeded", worker_name(3))
     latest = await live.get_latest_resources()
     assert latest is not None
     assert rollout.resources_id == latest.resources_id
@@ -423,7 +424,7 @@ async def test_a_run_context_uses_the_worker_id_it_is_given_and_undoes_all(memor
     runner: Runner[Any] = Runner()
     with runner.run_context(agent=returning(1.0), store=memory, worker_id=7) as entered:
         assert entered is runner
-        assert runner.label == "Worker-7"
+        assert runner.label == worker_name(7)
         assert runner.store is memory
     assert runner.label == "Worker-Unknown"
     with pytest.raises(ValueError, match="no store"):

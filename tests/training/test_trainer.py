@@ -13,6 +13,7 @@ import pytest
 from store import InMemoryLightningStore, open_store
 from store.errors import Invalid
 from store.interface.store import Store
+from store.runtime.process import worker_name
 from store.training.algorithm import Algorithm
 from store.training.baseline import Baseline
 from store.training.bundle import AlgorithmBundle, RunnerBundle
@@ -45,6 +46,21 @@ def trainer(store: Any, **settings: Any) -> Trainer:
 def total(store: Store) -> int:
     """Return how many rollouts there are."""
     return store.sync.query_rollouts(limit=0).total
+
+
+def test_a_baseline_without_the_resources_that_the_agent_needs_is_refused(store: InMemoryLightningStore) -> None:
+    needs = "initial_resources: the agent needs a PromptTemplate, and Baseline publishes only initial_resources"
+    with pytest.raises(Invalid, match=needs):
+        trainer(store, initial_resources=None).dev(agents.scaled, [1.0], quiet=True)
+    only_a_model = {"main_llm": agents.RESOURCES["main_llm"]}
+    with pytest.raises(Invalid, match=needs):
+        trainer(store, initial_resources=only_a_model, algorithm=Baseline()).fit(agents.scaled, [1.0], quiet=True)
+    assert total(store) == 0
+
+
+def test_an_agent_that_takes_only_the_task_is_trained_without_resources(store: InMemoryLightningStore) -> None:
+    report = trainer(store, initial_resources=None).dev(agents.plain, [1.0, 3.0], quiet=True)
+    assert [(row.mode, row.rollouts, row.mean) for row in report.rewards] == [("train", 2, 2.0)]
 
 
 def test_a_run_is_reported_by_mode_step_and_version(
@@ -190,7 +206,7 @@ def test_hooks_are_told_of_each_attempt(store: InMemoryLightningStore) -> None:
 
     hook = Counting()
     trainer(store, algorithm=Baseline(), hooks=hook).fit(agents.scaled, [1.0, 2.0], quiet=True)
-    assert hook.workers == 2 * ["Worker-0"]
+    assert hook.workers == 2 * [worker_name(0)]
 
 
 def test_each_worker_has_a_runner_of_its_own() -> None:

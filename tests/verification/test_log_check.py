@@ -85,7 +85,17 @@ async def test_a_body_that_is_gone_without_an_order_is_found(filled: Filled) -> 
 
 async def test_permission_to_drop_a_body_counts_only_with_the_event_that_ordered_it(filled: Filled) -> None:
     await tamper(filled.url, "DELETE FROM bodies WHERE position = 1", "INSERT INTO dropped VALUES (1, 2)")
-    assert (await filled.only("bodies")).key == "event 1"
+    assert await _named(filled) == {("bodies", "event 1"), ("dropped", "1")}
+
+
+async def _named(filled: Filled) -> set[tuple[str, str]]:
+    return {(each.check, each.key) for each in await filled.differences()}
+
+
+@pytest.mark.parametrize("ordered_by", [2, 99999])
+async def test_permission_to_drop_a_body_that_no_event_ordered_is_found(filled: Filled, ordered_by: int) -> None:
+    await run_sql(filled.url, f"INSERT INTO dropped VALUES (1, {ordered_by})")
+    assert (await filled.only("dropped")).key == "1"
 
 
 async def test_a_body_that_an_event_ordered_dropped_may_be_gone(filled: Filled) -> None:
@@ -97,7 +107,7 @@ async def test_a_body_that_an_event_ordered_dropped_may_be_gone(filled: Filled) 
     assert (report.events, report.state_hash) == (before.events + 1, before.state_hash)
     # The order names one body, and no other.
     await tamper(filled.url, f"INSERT INTO dropped VALUES (2, {last})", "DELETE FROM bodies WHERE position = 2")
-    assert (await filled.only("bodies")).key == "event 2"
+    assert await _named(filled) == {("bodies", "event 2"), ("dropped", "2")}
 
 
 async def _record(filled: Filled, fact: BodyDropped) -> int:

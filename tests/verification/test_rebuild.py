@@ -234,7 +234,9 @@ async def test_the_watchdog_wakes_again_for_what_it_had_lost(filled: Filled, clo
     watched = await filled.store.start_rollout({"w": 1}, config=config)
     before = await filled.content()
     await run_sql(filled.url, "DELETE FROM watch")
-    assert (await filled.store.log.rebuild()).written == {}
+    report = await filled.store.log.rebuild()
+    assert report.written == {"watch": 1}
+    assert [(each.check, each.key) for each in report.differences] == [("watch", watched.rollout_id)]
     assert await filled.content() == before
     clock.advance(31)
     await filled.store.query_rollouts()

@@ -119,11 +119,6 @@ async def test_a_counter_that_contradicts_its_reservation_is_found(
     assert {(each.field, each.expected, each.found) for each in found} == expected
 
 
-async def test_signals_are_not_compared(filled: Filled) -> None:
-    await run_sql(filled.url, "DELETE FROM worker_signals", "DELETE FROM watch", "DELETE FROM attempt_signals")
-    assert await filled.differences() == []
-
-
 async def test_the_first_twenty_differences_are_named_and_all_are_counted(filled: Filled) -> None:
     await filled.store.add_many_spans([make_span(filled.first.attempt, number) for number in range(10, 40)])
     await run_sql(filled.url, "UPDATE spans SET name = 'renamed'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -200,3 +201,11 @@ async def test_the_head_is_read_in_the_past(played: Filled) -> None:
     now = await played.store.runs.query_events(played.first.rollout_id)
     then = await played.store.runs.query_events(played.first.rollout_id, as_at=moved.position - 1)
     assert (now.head, then.head) == (1, 2)
+
+
+async def test_bytes_after_a_compressed_blob_are_found(played: Filled) -> None:
+    name = (await blobs_of(played))["prompt"]
+    body = blob(zlib.compress((LONG + "Bull").encode()) + b"more", played.url)
+    await tamper(played.url, f"UPDATE blobs SET body = {body}, codec = 1 WHERE hash = '{name}'")
+    found = await played.only("blobs")
+    assert (found.key, found.found) == (name, "4 bytes after it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from store import open_store
 from store.db.schema import triggers
 from store.db.tables import core as core_tables
 from store.interface.store import Store
-from store.models import VerifyReport
+from store.models import RolloutConfig, VerifyReport
+from store.sql.commands import rollouts as rollout_commands
+from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_prompt
 from tests.journal.given import fill, run_sql, tamper
@@ -165,3 +168,19 @@ async def test_the_database_refuses_to_change_the_log(filled: Filled, statement:
         await run_sql(filled.url, statement)
     assert "append-only" in f"{refused.value} {getattr(refused.value, 'stderr', '')}"
     assert await filled.differences() == []
+
+
+async def test_a_negative_limit_in_an_old_log_is_read_judged_and_verified(durable_url: str, clock: ManualClock) -> None:
+    command = rollout_commands.enqueue_one(1, None, None, RolloutConfig(timeout_seconds=1), None)
+    (item,) = command.items
+    old = replace(command, items=[replace(item, config=item.config | {"timeout_seconds": -5.0})])
+    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
+        assert isinstance(store, SQLStore)
+        await store.core.call(old)
+    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
+        assert [each.config.timeout_seconds for each in await store.query_rollouts()] == [-5.0]
+        assert await store.dequeue_rollout() is not None
+        clock.advance(0.001)
+        assert [each.status for each in await store.query_rollouts()] == ["failed"]
+        assert (await store.log.verify()).ok
+        assert (await store.log.rebuild()).differences == []

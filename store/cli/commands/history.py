@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -153,6 +154,7 @@ class _Lines:
         self._narrator = Narrator()
         self._cursor: str | None = None
         self._is_terminal = is_terminal()
+        self._is_plain = bool(os.environ.get("NO_COLOR"))
 
     def pass_by(self, event: LoggedEvent) -> None:
         """Remember the data of an event, even if it is not printed: sentences about later events use the data."""
@@ -174,7 +176,8 @@ class _Lines:
         kind, _, name = event.stream.partition("/")
         subject = name if kind in {"rollout", "resources"} else event.stream
         stamp = f"{event.position:>7}  {local(event.at, date=False)}  "
-        line(f"\x1b[2m{stamp}\x1b[0m{printable(subject):<15}  \x1b[2m{event.type:<22}\x1b[0m  {sentence}")
+        dim, plain = ("", "") if self._is_plain else ("\x1b[2m", "\x1b[0m")
+        line(f"{dim}{stamp}{plain}{printable(subject):<15}  {dim}{event.type:<22}{plain}  {sentence}")
 
     def finish(self) -> None:
         """Print the command that continues after the last printed event."""

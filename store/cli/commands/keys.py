@@ -19,9 +19,11 @@ from store.cli.output.times import ago, local, utc
 from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound
 from store.runtime.clock import system_clock, to_seconds
-from store.sql.api_keys import Key, Keys, key_id_in
+from store.sql.api_keys import Key, KeyRules, Keys, key_id_in
 
 T = TypeVar("T")
+
+_GRACE_SECONDS: Final = 3600.0
 
 app = typer.Typer()
 keys = typer.Typer(
@@ -31,6 +33,9 @@ keys = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(keys)
+
+
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="The id that `keys ls` shows, or the beginning of the id.")]
 
 
 class Role(Enum):
@@ -63,12 +68,84 @@ def keys_create(
 ) -> None:
     """Create a key and print it once; the database stores only its hash."""
 
-    async def make(keys: Keys) -> tuple[Key, str, bool]:
-        is_first = not await keys.unrevoked()
+    async def make(keys: Keys) -> tuple[Key, str, int | None]:
         key, text = await keys.create(role.value, partition=partition, name=name, expires_seconds=expires)
-        return key, text, is_first
+        return key, text, (await keys.rules()).enforced_at
 
-    key, text, is_first = _run(db, make, create=True)
+    key, text, enforced_at = _run(db, make, create=True)
+    _print_new(key, text, json=json)
+    if enforced_at is None:
+        note("Servers do not require keys yet. When all clients have one, run: rollbook keys enforce --in 1h")
+
+
+@keys.command("rotate")
+def keys_rotate(
+    key_id: KeyId,
+    db: Db = DEFAULT_DB,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            parser=lifetime,
+            metavar="TIME",
+            show_default="1h",
+            help="For how long the old key stays valid, for example 1h or 7d.",
+        ),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Revoke the old key at once.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Replace a key: print a new key with the same rights, and let the old key expire after a grace period.
+
+    The new key has the role, the partition, the name and the lifetime of the old key.
+    """
+    if now and grace is not None:
+        raise typer.BadParameter("give --grace or --now, not both")
+    seconds = 0.0 if now else _GRACE_SECONDS if grace is None else grace
+
+    async def replace(keys: Keys) -> tuple[Key, Key, str]:
+        return await keys.rotate(_only(await keys.all(), key_id_in(key_id) or key_id), grace_seconds=seconds)
+
+    old, new, text = _run(db, replace, create=False)
+    _print_new(new, text, json=json)
+    if old.revoked_at is None and old.expires_at is not None:
+        note(f"The old key {old.key_id} stays valid until {local(to_seconds(old.expires_at))}.")
+    else:
+        note(f"The old key {old.key_id} is revoked; servers refuse it after at most five seconds.")
+
+
+@keys.command("enforce")
+def keys_enforce(
+    db: Db = DEFAULT_DB,
+    delay: Annotated[
+        float | None,
+        typer.Option(
+            "--in",
+            parser=lifetime,
+            metavar="TIME",
+            show_default="now",
+            help="When to begin, for example 1h; until then clients without a key get a warning.",
+        ),
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="Require keys no longer.")] = False,
+) -> None:
+    """Require a key for every request to a server of this database."""
+    if off and delay is not None:
+        raise typer.BadParameter("give --in or --off, not both")
+    if off:
+        _run(db, Keys.stop_enforcing, create=False)
+        line("keys are no longer required")
+        note("Servers follow after at most five seconds. Keys that clients send are still checked.")
+        return
+    enforced_at = _run(db, lambda keys: keys.enforce(in_seconds=delay or 0.0), create=False)
+    if delay is not None:
+        line(f"keys are required from {local(to_seconds(enforced_at))}")
+        note("Until then, clients without a key get a warning. To undo this: rollbook keys enforce --off")
+    else:
+        line("keys are required")
+        note("Servers follow after at most five seconds. To undo this: rollbook keys enforce --off")
+
+
+def _print_new(key: Key, text: str, *, json: bool) -> None:
     if json:
         json_document({"key": text, **_as_json(key)})
     else:
@@ -77,8 +154,6 @@ def keys_create(
     ends = "" if key.expires_at is None else f", until {local(to_seconds(key.expires_at))}"
     note(f"The key {key.key_id} has the role {key.role} in {where}{ends}.")
     note("The key is shown only once: the database stores only its hash.")
-    if is_first:
-        note("This is the first key: after at most five seconds every server of this database requires a key.")
 
 
 @keys.command("ls")
@@ -105,25 +180,23 @@ def keys_list(
 
 @keys.command("revoke")
 def keys_revoke(
-    key_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that `keys ls` shows, or the beginning of the id.")
-    ],
+    key_id: KeyId,
     db: Db = DEFAULT_DB,
     json: AsJson = False,
 ) -> None:
     """Revoke a key permanently; servers refuse it after at most five seconds."""
 
-    async def end(keys: Keys) -> tuple[Key, bool]:
+    async def end(keys: Keys) -> tuple[Key, KeyRules]:
         key = await keys.revoke(_only(await keys.all(), key_id_in(key_id) or key_id))
-        return key, not await keys.unrevoked()
+        return key, await keys.rules()
 
-    key, was_last = _run(db, end, create=False)
+    key, rules = _run(db, end, create=False)
     if json:
         json_document(_as_json(key))
     else:
         line(f"{key.key_id} revoked")
-    if was_last:
-        note("No key is left: servers on a loopback address, and servers with --insecure, now require no key.")
+    if not rules.keys and rules.enforced_at is not None:
+        note("No key is left, so servers refuse every request. Create a key, or run: rollbook keys enforce --off")
 
 
 async def _unrevoked(keys: Keys) -> list[Key]:

@@ -7,9 +7,10 @@ becomes an option without a change in this file.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import typer
 
@@ -27,6 +28,7 @@ from store.cli.options import (
     OfAttempt,
     Offset,
     OfRollout,
+    RolloutAlias,
     RolloutStatuses,
     Sort,
     WorkerStatuses,
@@ -37,7 +39,7 @@ from store.cli.output.times import in_words
 from store.cli.store_context import run_reading
 from store.interface.store import AsAt as Past
 from store.interface.store import Store
-from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, RolloutMode, Span
 from store.models.queries import (
     AttemptQuery,
     PageQuery,
@@ -45,16 +47,35 @@ from store.models.queries import (
     RolloutQuery,
     SpanQuery,
     WorkerQuery,
-    list_fields,
+    kind_of,
 )
+from store.models.rollouts import ObservedWorker
 
 Find = TypeVar("Find", bound=Callable[..., Awaitable[PaginatedResult[Any]]])
 
 _ROWS_ON_A_TERMINAL: Final = 50
+_MODES: Final[tuple[str, ...]] = get_args(RolloutMode)
+
+
+def _mode(text: str) -> str:
+    if text not in _MODES:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(_MODES)}")
+    return text
+
+
 _NAMED_OPTIONS: Final[dict[tuple[type[PageQuery], str], Any]] = {
     (RolloutQuery, "status_in"): RolloutStatuses,
     (RolloutQuery, "rollout_id_in"): Ids,
     (RolloutQuery, "rollout_id_contains"): IdContains,
+    (RolloutQuery, "mode_in"): Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--mode",
+            parser=_mode,
+            metavar="MODE",
+            help=f"Show only rollouts with this mode, one of {', '.join(_MODES)}; may be repeated.",
+        ),
+    ],
     (WorkerQuery, "status_in"): WorkerStatuses,
     (WorkerQuery, "worker_id_contains"): IdContains,
     (ResourcesQuery, "resources_id"): Annotated[
@@ -68,6 +89,12 @@ _HELP: Final = {
     "span_id": "Show only spans with this id.",
     "parent_id": "Show only children of this span.",
     "name": "Show only spans with this name.",
+    "group": "Show only rollouts of this group.",
+    "step": "Show only rollouts of this step.",
+    "label": "Show only rollouts with this label.",
+    "resources_version": "Show only rollouts that were given this version of their resources.",
+    "reward_min": "Show only rollouts whose final reward is at least this.",
+    "reward_max": "Show only rollouts whose final reward is at most this.",
 }
 
 app = typer.Typer()
@@ -104,11 +131,18 @@ def _condition(query: type[PageQuery], name: str) -> Any:
 
     The option can be repeated if the condition is a list.
     """
-    metavar = "ID" if name.endswith("_id") else "TEXT"
-    if name in list_fields(query):
-        flag = f"--{name.removesuffix('_in').replace('_', '-')}"
-        return Annotated[list[str] | None, typer.Option(flag, metavar=metavar, help="May be repeated.")]
-    return Annotated[str | None, typer.Option(metavar=metavar, help=_HELP.get(name))]
+    field = name.removesuffix("_in")
+    metavar = "ID" if field.endswith("_id") else "TEXT"
+    flag, repeated = f"--{field.replace('_', '-')}", f"{_HELP.get(field, '')} May be repeated.".strip()
+    match kind_of(query, name):
+        case "texts":
+            return Annotated[list[str] | None, typer.Option(flag, metavar=metavar, help=repeated)]
+        case "integers":
+            return Annotated[list[int] | None, typer.Option(flag, metavar="N", help=repeated)]
+        case "number":
+            return Annotated[float | None, typer.Option(metavar="NUMBER", help=_HELP.get(name))]
+        case "text":
+            return Annotated[str | None, typer.Option(metavar=metavar, help=_HELP.get(name))]
 
 
 def _page(given: dict[str, Any], newest_by: str) -> dict[str, Any]:
@@ -199,17 +233,26 @@ async def rollouts(store: Store, query: RolloutQuery) -> PaginatedResult[Rollout
 
 
 @_command(AttemptQuery, ATTEMPTS, newest_by="sequence_id")
-async def attempts(store: Store, query: AttemptQuery, *, rollout: OfRollout) -> PaginatedResult[Attempt]:
+async def attempts(
+    store: Store, query: AttemptQuery, *, rollout: OfRollout = None, rollout_alias: RolloutAlias = None
+) -> PaginatedResult[Attempt]:
     """The attempts of a rollout."""
-    return await store.find_attempts(await lookup.rollout(store, rollout), query)
+    del rollout_alias
+    return await store.find_attempts(await lookup.rollout(store, rollout or ""), query)
 
 
 @_command(SpanQuery, SPANS, newest_by="sequence_id")
 async def spans(
-    store: Store, query: SpanQuery, *, rollout: OfRollout, attempt: OfAttempt = None
+    store: Store,
+    query: SpanQuery,
+    *,
+    rollout: OfRollout = None,
+    rollout_alias: RolloutAlias = None,
+    attempt: OfAttempt = None,
 ) -> PaginatedResult[Span]:
     """The spans of a rollout, by sequence number."""
-    rollout_id = await lookup.rollout(store, rollout)
+    del rollout_alias
+    rollout_id = await lookup.rollout(store, rollout or "")
     attempt_id = attempt and await lookup.attempt(store, rollout_id, attempt, query.as_at)
     return await store.find_spans(query.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id}))
 
@@ -221,6 +264,9 @@ async def resources(store: Store, query: ResourcesQuery) -> PaginatedResult[Reso
 
 
 @_command(WorkerQuery, WORKERS, newest_by="last_dequeue_time")
-async def workers(store: Store, query: WorkerQuery) -> PaginatedResult[Worker]:
+async def workers(store: Store, query: WorkerQuery) -> PaginatedResult[ObservedWorker]:
     """The workers that claimed rollouts, in the order they were first seen."""
-    return await store.find_workers(query)
+    found = await store.find_workers(query)
+    now = time.time()
+    items = [ObservedWorker.of(each, now) for each in found.items]
+    return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)

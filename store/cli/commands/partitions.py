@@ -9,6 +9,7 @@ import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import json_document, line
+from store.cli.store_context import check_server
 from store.db.url import PARTITION, parse, with_partition
 from store.errors import Invalid
 
@@ -33,6 +34,16 @@ def partitions_create(
     url = with_partition(db, name)
     if parse(url).scheme == "memory":
         raise Invalid("--db", "a memory:// store has no partitions; name a file or a Postgres database")
+
+    if parse(url).scheme in {"http", "https"}:
+        from store.client import create_partition
+
+        async def request() -> str:
+            await check_server(db)
+            return await create_partition(db, name)
+
+        line(asyncio.run(request()))
+        return
 
     from store import open_store
 

@@ -16,6 +16,7 @@ import typer
 from store import open_store
 from store.cli.options import DEFAULT_DB, Db, StoreAlias
 from store.cli.output.printing import line
+from store.cli.store_context import check_server
 from store.client import address
 from store.db.url import parse
 from store.errors import Invalid
@@ -122,6 +123,7 @@ def _backend(given: str, settings: ProxyOptions) -> Backend:
 
 async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
     stopped = asyncio.Event()
+    await check_server(settings.store)
     async with await open_store(settings.store, create=False) as store:
         serving = LLMProxy(
             settings.port,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,9 @@ from store.errors import Invalid
 from store.interface.liveness import UNRESPONSIVE_SECONDS
 from store.server.auth.tls import Certificate
 from store.server.process.listener import bind, is_loopback, url_of
+from store.server.process.systemd import inherited_listener, notify_ready
 from store.server.process.workers import Seat, Workers
+from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
 
 logger = logging.getLogger("store.server")
 
@@ -52,6 +55,13 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option(metavar="BYTES", min=1024, help="The maximum size of a request body.")
     ] = 32 * 1024 * 1024,
+    max_streams: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The maximum number of open streams of each server process.")
+    ] = MAX_STREAMS,
+    max_streams_per_key: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="The maximum number of open streams of one key in each process."),
+    ] = MAX_STREAMS_PER_KEY,
     scan_debounce: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="The minimum time between two checks for overdue attempts.")
     ] = 10.0,
@@ -92,6 +102,10 @@ def serve(
         float,
         typer.Option(metavar="SECONDS", min=0.1, help="The maximum time without a sign of life of a posted run."),
     ] = UNRESPONSIVE_SECONDS,
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="Refuse every change; the database may be a replica that accepts only reads."),
+    ] = False,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     if (tls_cert is None) != (tls_key is None):
@@ -108,11 +122,19 @@ def serve(
         fallback=fallback,
         phase_graph=phase_graph,
         unresponsive_seconds=unresponsive_seconds,
+        max_streams=max_streams,
+        max_streams_per_key=max_streams_per_key,
+        read_only=read_only,
     )
+    if read_only and (pipeline is not None or fallback is not None):
+        raise typer.BadParameter("--read-only executes no runs; leave --pipeline and --fallback out")
     # This call raises an error if the pipeline or the phase graph cannot be imported, before the server listens.
     settings.run_defaults()
     log_as_json(settings.log_level)
     url = parse(settings.db)
+    listener = inherited_listener()
+    if listener is not None:
+        settings = replace(settings, host=listener.getsockname()[0])
     _check_host(settings)
     if settings.certificate is not None:
         settings.certificate.check()
@@ -122,14 +144,18 @@ def serve(
             f"several processes need a Postgres database, and {url.shown} is a file, on which several processes would"
             " only wait for each other; omit the option",
         )
-    listener = bind(settings.host, settings.port)
+    listener = listener or bind(settings.host, settings.port)
     endpoint = url_of(settings.host, listener.getsockname()[1])
     if settings.certificate is not None:
         endpoint = endpoint.replace("http://", "https://", 1)
     text = f"rollbook serves {url.shown} at {endpoint}"
     if settings.workers > 1:
         text = f"{text} with {settings.workers} workers"
-    announced = partial(announce, f"{text}\nthe dashboard is at {endpoint}/ui/")
+
+    def announced() -> None:
+        announce(f"{text}\nthe dashboard is at {endpoint}/ui/")
+        notify_ready()
+
     if settings.workers > 1:
         Workers(partial(_work, settings), settings.workers, listener, announced).run()
     else:

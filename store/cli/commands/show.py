@@ -35,7 +35,8 @@ from store.cli.store_context import run_reading
 from store.errors import Incompatible, Invalid, NotFound, Unsupported
 from store.interface.store import AsAt as Past
 from store.interface.store import Store
-from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span, Worker
+from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span
+from store.models.rollouts import ObservedWorker
 from store.models.threads import ThreadSummary
 from store.sql.store import SQLStore
 
@@ -64,7 +65,7 @@ class _Whole:
 class _Found:
     """The requested object, and remarks about the moment as of which it is shown."""
 
-    thing: _Whole | ResourcesUpdate | Worker
+    thing: _Whole | ResourcesUpdate | ObservedWorker
     remarks: list[str]
     is_past: bool
 
@@ -120,18 +121,19 @@ def _print(found: _Found, *, full: bool, json: bool) -> None:
             json_document({"resources" if isinstance(thing, ResourcesUpdate) else "worker": thing.model_dump()})
         case ResourcesUpdate() as update:
             _print_resources(update)
-        case Worker() as worker:
+        case ObservedWorker() as worker:
             print_table(WORKERS, [worker], is_past=found.is_past)
 
 
 async def _read(
     store: Store, kind: lookup.Kind, key: str, as_at: Past | None, at: int | None
-) -> _Whole | ResourcesUpdate | Worker:
+) -> _Whole | ResourcesUpdate | ObservedWorker:
     match kind:
         case "resources":
             found = await store.get_resources_by_id(key, as_at=as_at)
         case "worker":
-            found = await store.get_worker_by_id(key, as_at=as_at)
+            worker = await store.get_worker_by_id(key, as_at=as_at)
+            found = worker and ObservedWorker.of(worker, time.time())
         case _:
             rollout = await store.get_rollout_by_id(key, as_at=as_at, at=at)
             attempts = await store.query_attempts(key, as_at=as_at, at=at)

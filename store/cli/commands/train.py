@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -15,7 +15,9 @@ from store.cli import json_lines
 from store.cli.errors import FAILED
 from store.cli.import_string import imported, named, pipeline_named
 from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, StoreAlias
-from store.cli.output.printing import line, note
+from store.cli.output.printing import line, note, progress_line
+from store.cli.store_context import run_reading
+from store.db.url import parse
 from store.errors import Invalid
 from store.training.agent import LitAgent
 
@@ -37,7 +39,13 @@ def train(
     agent: Annotated[
         str | None, typer.Option(metavar="MODULE:AGENT", help="The agent; needed if the module has several agents.")
     ] = None,
-    db: Annotated[str | None, typer.Option(metavar="URL", help="Use this store, not the Trainer's store.")] = None,
+    db: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Use this store, not the Trainer's store. Without --db, ROLLBOOK_DB is used if the Trainer has none.",
+        ),
+    ] = None,
     train_file: Annotated[
         Path | None,
         typer.Option("--train", metavar="FILE", exists=True, help="Tasks for training, one JSON document per line."),
@@ -55,6 +63,8 @@ def train(
     trainer: Trainer = named("MODULE:TRAINER", target, Trainer)
     acting: LitAgent[Any] = _only_agent(target) if agent is None else named("--agent", agent, LitAgent)
     # The options of the command override the settings of the Trainer.
+    if db is None and not trainer.has_own_store:
+        db = os.environ.get("ROLLBOOK_DB") or None
     if db is not None:
         trainer.use_store(db)
     if runners is not None:
@@ -87,13 +97,29 @@ def runner(
     confirm_side_effects: ConfirmResumes = False,
     fallback: Fallback = None,
     count: Annotated[int, typer.Option("--runners", "-n", metavar="N", min=1, help="The number of processes.")] = 1,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The name of the workers, before their number; default: host and process."),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Serve /metrics for Prometheus on this port of 127.0.0.1; further processes use the following ports.",
+        ),
+    ] = None,
 ) -> None:
     """Execute the tasks of a store with an agent, or its runs with a pipeline, until Ctrl+C or SIGTERM.
+
+    A line is printed for each claim and each end of an attempt.
 
     The runner of a pipeline claims posted runs and requested re-runs, and resumes runs whose process died.
     """
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
+    from store.training.metrics_server import MeasuredBundle
     from store.training.pipeline_runner import PipelineBundle
 
     if (target is None) == (pipeline is None):
@@ -105,31 +131,31 @@ def runner(
             "orphans": orphans.value,
             "confirm_side_effects": confirm_side_effects,
             "fallback_dir": fallback,
+            "name": name,
+            "announce": progress_line,
         }
         side: RunnerSide = PipelineBundle(pipeline_named("--pipeline", pipeline), options)
     else:
         acting: LitAgent[Any] = named("MODULE:AGENT", target or "", LitAgent)
-        side = RunnerBundle(acting)
+        side = RunnerBundle(acting, name=name, announce=progress_line)
+    if metrics_port is not None:
+        side = MeasuredBundle(side, metrics_port)
     url = store or db
+    # A missing store, an unreachable store or a refused key is reported before any process starts.
+    run_reading(url, _nothing)
+    processes = "one process" if count == 1 else f"{count} processes"
+    progress_line(f"runner of {target or pipeline} on {_without_password(url)}, {processes}")
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
-    with _exit_codes(), contextlib.ExitStack() as stack:
-        if sys.stderr.isatty():
-            watched = _opened(url)
-            stack.callback(watched.sync.close)
-            stack.enter_context(_progress(watched))
+    with _exit_codes():
         strategy.run_runners(side, url)
 
 
-def _opened(url: str) -> Store:
-    """Open a store for use through its `sync` wrapper."""
-    if url.startswith("http"):
-        # The client is created outside an event loop, so it uses only the loop of its `sync` wrapper.
-        from store.client import HTTPStore
+async def _nothing(store: Store) -> None:
+    del store
 
-        return HTTPStore(url)
-    from store.opening import open_store
 
-    return asyncio.run(open_store(url, create=False))
+def _without_password(url: str) -> str:
+    return url if url.startswith("http") else parse(url).shown
 
 
 @contextlib.contextmanager

@@ -22,8 +22,14 @@ from store.models import Difference
 
 app = typer.Typer()
 
+_PRINTED = 10
+"""The maximum number of differences that are printed for each check."""
 # The checks that find damage of the log itself, which `rollbook rebuild` cannot repair.
-_OF_THE_LOG = frozenset({"chain", "bodies", "blobs", "seal", "guards", "sequences"})
+_OF_THE_LOG = frozenset(
+    {"chain", "totals", "events", "commits", "bodies", "blobs", "dropped", "store_info", "seal", "sequences"}
+)
+# The checks of tables that do not belong to the log and are not computed from it.
+_BESIDE_THE_LOG = frozenset({"keys", "idempotency", "batches"})
 
 
 @app.command(rich_help_panel="Prove")
@@ -95,15 +101,30 @@ def seal(
 
 
 def _print_differences(differences: Sequence[Difference]) -> None:
-    if differences:
-        print_table(DIFFERENCES, differences)
-        line()
+    """Print the first differences of each check, and the number of its remaining differences."""
+    if not differences:
+        return
+    of_check: dict[str, list[Difference]] = {}
+    for each in differences:
+        of_check.setdefault(each.check, []).append(each)
+    print_table(DIFFERENCES, [each for found in of_check.values() for each in found[:_PRINTED]])
+    for check, found in of_check.items():
+        if len(found) > _PRINTED:
+            line(f"… and {len(found) - _PRINTED:,} more of {check}; --json shows them")
+    line()
 
 
 def _advice(differences: Sequence[Difference], count: int) -> str:
     found = f"{count:,} difference{'' if count == 1 else 's'}"
     if count > len(differences):
-        found += f", the first {len(differences)} of them above"
+        found += f", the first {len(differences):,} of them described"
     if any(difference.check in _OF_THE_LOG for difference in differences):
         return f"{found}; the log itself is damaged: restore a backup of the database"
+    if any(difference.check == "guards" for difference in differences):
+        return (
+            f"{found}; triggers or indexes are missing, or not part of the store: create or drop them as in a new"
+            " store, then verify again"
+        )
+    if any(difference.check in _BESIDE_THE_LOG for difference in differences):
+        return f"{found}; the log is intact: delete the named rows of {', '.join(sorted(_BESIDE_THE_LOG))}"
     return f"{found}; the log is intact: `rollbook rebuild` repairs the tables"

@@ -6,11 +6,12 @@ and exact.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,6 +25,8 @@ STYLES: Final = {
     "failed": "red",
     "timeout": "red",
     "unresponsive": "red",
+    "lost": "red",
+    "stopped": "dim",
     "ERROR": "red",
     "running": "cyan",
     "busy": "cyan",
@@ -36,20 +39,25 @@ STYLES: Final = {
 }
 """The style of each status on a terminal."""
 
+# The environment variables that make rich treat a pipe as a terminal.
+_TERMINAL_VARIABLES: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 # Ids and names are user input. Their control characters could move the cursor or break a line.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def is_terminal() -> bool:
-    """Return whether standard output is a terminal."""
-    return console().is_terminal
+    """Return whether standard output is a terminal or must be treated as one."""
+    # Importing rich takes longer than many commands, so rich is imported only if its answer may be true.
+    return (sys.stdout.isatty() or not _TERMINAL_VARIABLES.isdisjoint(os.environ)) and console().is_terminal
 
 
 def console() -> Console:
     """Return a console that prints styled text on standard output and does not wrap long lines."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    # If NO_COLOR is set, rich by itself removes only the colours and keeps bold and dim text.
+    colors = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, color_system=colors)
 
 
 def note(text: str) -> None:
@@ -63,6 +71,15 @@ def line(text: str = "", style: str | None = None) -> None:
         console().print(text, style=style)
     else:
         sys.stdout.write(f"{text}\n")
+
+
+def progress_line(text: str) -> None:
+    """Print a progress message immediately, with its control characters escaped.
+
+    The work continues if the line cannot be printed, for example because the reader of the output has closed the pipe.
+    """
+    with suppress(OSError):
+        print(printable(text), flush=True)
 
 
 def heading(text: str) -> None:

@@ -15,7 +15,8 @@ from store import semconv
 from store.cli.output.events import reward_text
 from store.cli.output.printing import STYLES, compact, console, fitted, is_terminal, line, printable, width_of
 from store.cli.output.times import ago, duration, local, utc
-from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate, Rollout, Span, Worker
+from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate, Rollout, Span
+from store.models.rollouts import ObservedWorker
 
 T = TypeVar("T")
 Now = float | None
@@ -177,6 +178,7 @@ ROLLOUTS: Final[tuple[Column[Rollout], ...]] = (
         "took",
         right=True,
     ),
+    Column("reward", lambda rollout: "" if rollout.reward is None else f"{rollout.reward:.10g}", right=True),
     Column("resources", lambda rollout: rollout.resources_id or ""),
     Column("input", lambda rollout: compact(rollout.input), shrinks=True),
 )
@@ -226,9 +228,9 @@ RESOURCES: Final[tuple[Column[ResourcesUpdate], ...]] = (
     Column("holds", _kinds, shrinks=True),
 )
 
-WORKERS: Final[tuple[Column[Worker], ...]] = (
+WORKERS: Final[tuple[Column[ObservedWorker], ...]] = (
     Column("worker", lambda worker: worker.worker_id),
-    Column("status", lambda worker: worker.status, is_status=True),
+    Column("status", lambda worker: worker.state, is_status=True),
     Column("rollout", lambda worker: worker.current_rollout_id or ""),
     Column("attempt", lambda worker: worker.current_attempt_id or ""),
     time_column("heartbeat", lambda worker: worker.last_heartbeat_time),

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 LIFETIMES: Final = {"": "never", "1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
 """The lifetimes that the form for a new key offers, by number of days."""
+DELAYS: Final = {"": "from now on", "3600": "from one hour from now", "86400": "from one day from now"}
+"""The delays that the form for required keys offers, by number of seconds."""
 _ROLE_DESCRIPTIONS: Final[dict[Role, str]] = {
     "reader": "reads everything",
     "runner": "runs queued rollouts",
@@ -42,6 +44,7 @@ async def admin(request: PageRequest) -> PageContent:
     shown = [key for key in keys or () if every or key["state"] == "active"]
     values = {
         "takes_keys": keys is not None,
+        "enforced_at": None if keys is None else await _enforced_at(request),
         "keys": shown[-_SHOWN:],
         "ended": sum(key["state"] != "active" for key in keys or ()),
         "all": every,
@@ -56,43 +59,58 @@ async def admin(request: PageRequest) -> PageContent:
         "lifetimes": LIFETIMES,
         "bound_to": _bound_to(request),
         "own": _own_key(request),
-        "is_first": not any(key["state"] == "active" for key in keys or ()),
+        "now": system_clock(),
+        "delays": DELAYS,
     }
     return PageContent("admin.html", values, "Admin", hidden=hidden)
 
 
 @pages.post("/ui/admin/keys", role="admin")
 async def create_key(request: PageRequest) -> PageContent:
-    """Create a key, and show it once.
-
-    Raises:
-        Conflict: with the new key, the server would require a key, but no key would give access to this page.
-    """
+    """Create a key, and show it once."""
     role = _role(request)
     bound_to = _bound_to(request)
     partition = bound_to or request.one("partition") or None
     days = request.among("days", list(LIFETIMES), "")
     name = request.one("name").strip() or None
-    now = system_clock()
 
-    async def make(keys: Keys) -> tuple[Key, str, bool]:
-        known = await keys.unrevoked()
-        # As soon as the database has a key that is not revoked, whatever its role, the server requires a key.
-        heads = [key for key in known if key.role == "admin" and key.partition is None and not key.has_expired(now)]
-        if not (heads or request.visitor.has_key) and (role != "admin" or partition is not None or days):
-            raise Conflict(
-                "there is no admin key for all partitions yet, so with this key no visitor could open this page",
-                "first create a key with the role admin for all partitions, which never expires",
-            )
+    async def make(keys: Keys) -> tuple[Key, str]:
         expires = float(days) * _DAY if days else None
-        made = await keys.create(role, partition=partition, name=name, expires_seconds=expires)
-        return *made, not known
+        return await keys.create(role, partition=partition, name=name, expires_seconds=expires)
 
-    key, text, is_first = await _with_keys(request, make, create=True)
+    key, text = await _with_keys(request, make, create=True)
     logger.info("%s made the key %s with the role %s", request.visitor.actor, key.key_id, key.role)
-    values = {"key": _shown(key, system_clock(), request), "is_first": is_first}
+    values = {"key": _shown(key, system_clock(), request), "is_enforced": await _enforced_at(request) is not None}
     # The secret is not a value of the page, so that the JSON version of the page does not contain it.
     return PageContent("admin_key.html", values, "New key", 201, hidden={"secret": text})
+
+
+@pages.post("/ui/admin/enforce", role="admin")
+async def enforce_keys(request: PageRequest) -> Done:
+    """Require a key for every request, from now on or after a delay.
+
+    Raises:
+        Conflict: no key would give access to this page.
+        Forbidden: the visitor's key is valid for one partition only.
+    """
+    if _bound_to(request) is not None:
+        raise Forbidden("only a key for all partitions may change from when keys are required")
+    delay = request.among("delay", list(DELAYS), "")
+
+    async def enforce(keys: Keys) -> int:
+        now = system_clock()
+        known = await keys.unrevoked()
+        heads = [key for key in known if key.role == "admin" and key.partition is None and not key.has_expired(now)]
+        if not heads:
+            raise Conflict(
+                "there is no active admin key for all partitions, so no visitor could open this page",
+                "create a key with the role admin for all partitions first",
+            )
+        return await keys.enforce(in_seconds=float(delay or 0))
+
+    await _with_keys(request, enforce)
+    logger.info("%s made keys required %s", request.visitor.actor, DELAYS[delay])
+    return Done(request.url("admin"), f"Every request needs a key {DELAYS[delay]}. Servers follow within five seconds.")
 
 
 @pages.post("/ui/admin/keys/{key_id}/revoke", role="admin")
@@ -139,6 +157,14 @@ async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
         found = []
     bound_to, now = _bound_to(request), system_clock()
     return [_shown(key, now, request) for key in found if bound_to is None or key.partition == bound_to]
+
+
+async def _enforced_at(request: PageRequest) -> int | None:
+    """Return the time in microseconds from which keys are required; None if they are not."""
+    try:
+        return (await _with_keys(request, Keys.rules)).enforced_at
+    except NotFound:
+        return None
 
 
 async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]], *, create: bool = False) -> T:

@@ -16,6 +16,7 @@ from store.db.reports.worker_rows import AttemptRow, BusyPeriod, Window, WorkerT
 from store.errors import NotFound
 from store.models import Worker, WorkerStatus
 from store.models.queries import WorkerQuery
+from store.models.rollouts import ObservedWorker
 from store.runtime.clock import MICROSECONDS, system_clock
 
 pages = Pages()
@@ -43,6 +44,7 @@ class ActivityBar:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    now: int
     window: Window
     tallies: dict[str, WorkerTally]
     stretches: list[BusyPeriod]
@@ -108,9 +110,11 @@ async def one(request: PageRequest) -> PageContent:
 
 
 async def _did(dialect: Dialect, session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Found:
-    window = await worker_rows.window(dialect, session, (dialect.clock or system_clock)())
+    now = (dialect.clock or system_clock)()
+    window = await worker_rows.window(dialect, session, now)
     attempts, counts = ([], {}) if newest_of is None else await worker_rows.attempts_of(dialect, session, newest_of)
     return _Found(
+        now,
         window,
         await worker_rows.tallies(dialect, session, worker_ids, window),
         await worker_rows.stretches(dialect, session, worker_ids, window),
@@ -122,7 +126,8 @@ async def _did(dialect: Dialect, session: ReadSession, worker_ids: list[str], ne
 
 def _summary(worker: Worker, did: _Found) -> dict[str, Any]:
     tally = did.tallies.get(worker.worker_id, WorkerTally())
-    return {"worker": worker, "hour": tally, "failure_rate": tally.failure_rate}
+    observed = ObservedWorker.of(worker, did.now / MICROSECONDS)
+    return {"worker": observed, "hour": tally, "failure_rate": tally.failure_rate}
 
 
 def _drawing() -> dict[str, Any]:

@@ -45,7 +45,7 @@ async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *,
         lengths: whether the rows contain `raw_len`, the length of the uncompressed body.
     """
     lacking = {
-        index: bytes(row[_HASH]).hex()
+        index: memoryview(row[_HASH]).hex()
         for index, row in enumerate(rows)
         # A checkpoint whose state is stored elsewhere has no body.
         if row[_TYPE] in IN_BLOBS and row[_HASH] is not None

@@ -23,8 +23,27 @@ def raw_json(codec: int, stored: bytes) -> bytes:
         except zlib.error as error:
             raise Corrupt("a stored body", error, "bytes compressed with zlib") from None
     if codec == PLAIN:
-        return bytes(stored)
+        return memoryview(stored).tobytes()
     raise Incompatible(f"a body is stored with codec {codec}, unknown to this version", "upgrade Rollbook")
+
+
+def raw_and_rest(codec: int, stored: bytes) -> tuple[bytes, int]:
+    """Return the uncompressed JSON text of a stored body, and the number of extra bytes after the compressed stream.
+
+    Raises:
+        Incompatible: a newer version of this program wrote the body with a codec that this version does not know.
+        Corrupt: the bytes cannot be decoded with the codec.
+    """
+    if codec != ZLIB:
+        return raw_json(codec, stored), 0
+    stream = zlib.decompressobj()
+    try:
+        raw = stream.decompress(stored)
+    except zlib.error as error:
+        raise Corrupt("a stored body", error, "bytes compressed with zlib") from None
+    if not stream.eof:
+        raise Corrupt("a stored body", "a compressed stream that is cut off", "bytes compressed with zlib")
+    return raw, len(stream.unused_data)
 
 
 def payload(codec: int | None, stored: bytes | None) -> Json | None:

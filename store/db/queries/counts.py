@@ -6,12 +6,18 @@ A rollout is a task for an agent. It waits in a queue until a worker claims it, 
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, func, select
+import orjson
+from sqlalchemy import BigInteger, Integer, Select, bindparam, func, select
 
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries.pages import queue_depth
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
+from store.models import Worker
+from store.runtime.clock import MICROSECONDS, to_seconds
+
+_RECENT_MICROS = 24 * 3_600 * MICROSECONDS
+_MOST_WORKERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +34,23 @@ class Counts:
     """The time at which the first rollout in the queue entered the queue, in µs since the epoch."""
     head: int
     """The position of the last event of the log; 0 for an empty log."""
+    rewarded: int
+    """The number of rollouts with a reward."""
+    reward_sum: float
+    """The sum of the last rewards of these rollouts."""
+    workers: dict[str, int]
+    """The number of workers with a heartbeat within the last day, by state."""
 
 
-async def counts(dialect: Dialect, session: ReadSession) -> Counts:
-    """Return the counts.
+async def counts(dialect: Dialect, session: ReadSession, now: int) -> Counts:
+    """Read the counts with six statements.
 
     The counts by status need scans of two tables, so do not call this function for every request.
+
+    Args:
+        dialect: the database.
+        session: a session that reads.
+        now: the current time in µs since the epoch. Whether a worker is lost depends on it.
     """
     rollouts, attempts, queue, events = (
         core_tables.rollouts.c,
@@ -43,7 +60,10 @@ async def counts(dialect: Dialect, session: ReadSession) -> Counts:
     )
 
     def by_status() -> Select[Any]:
-        return _counted(rollouts.status).group_by(rollouts.status)
+        rewards: Any = select(
+            rollouts.status, func.count(), func.count(rollouts.last_reward), func.sum(rollouts.last_reward)
+        )
+        return rewards.group_by(rollouts.status)
 
     def attempts_by_status() -> Select[Any]:
         counted = _counted(attempts.status).where(attempts.released_position.is_(None))
@@ -58,13 +78,43 @@ async def counts(dialect: Dialect, session: ReadSession) -> Counts:
     )
     head = compiled(dialect, "head of the log", lambda: select(func.max(core_tables.commits.c.last_position)))
     first = await session.fetch(oldest, {})
+    by_rollout_status = await session.fetch(of_rollouts, {})
     return Counts(
-        rollouts={row[0]: row[1] for row in await session.fetch(of_rollouts, {})},
+        rollouts={row[0]: row[1] for row in by_rollout_status},
         attempts={row[0]: row[1] for row in await session.fetch(of_attempts, {})},
         waiting=await queue_depth(dialect, session),
         oldest_waiting_at=first[0][0] if first else None,
         head=(await session.fetch(head, {}))[0][0] or 0,
+        rewarded=sum(row[2] for row in by_rollout_status),
+        reward_sum=float(sum(row[3] or 0 for row in by_rollout_status)),
+        workers=await _worker_states(dialect, session, now),
     )
+
+
+async def _worker_states(dialect: Dialect, session: ReadSession, now: int) -> dict[str, int]:
+    worker, signal = core_tables.workers.c, core_tables.worker_signals.c
+
+    def build() -> Select[Any]:
+        shown: Any = select(worker.worker_id, worker.status, signal.heartbeat_stats, signal.last_heartbeat_at)
+        recent = shown.join(core_tables.worker_signals, signal.worker_id == worker.worker_id).where(
+            signal.last_heartbeat_at >= bindparam("since", type_=BigInteger)
+        )
+        return recent.order_by(signal.last_heartbeat_at.desc()).limit(bindparam("at_most", type_=Integer))
+
+    found = compiled(dialect, "recent workers", build)
+    states: dict[str, int] = {}
+    for worker_id, status, stats, beat_at in await session.fetch(
+        found, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}
+    ):
+        seen = Worker(
+            worker_id=worker_id,
+            status=status,
+            heartbeat_stats=orjson.loads(stats) if stats else None,
+            last_heartbeat_time=to_seconds(beat_at),
+        )
+        state = seen.state_at(to_seconds(now))
+        states[state] = states.get(state, 0) + 1
+    return states
 
 
 def _counted(column: Any) -> Select[Any]:

@@ -10,25 +10,27 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, Literal, cast
 
-from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, true
+from sqlalchemy import ColumnElement, Table, and_, bindparam, false, func, or_, select, true
+from sqlalchemy import cast as cast_sql
+from sqlalchemy.types import Text
 
 from store.db.dialect import Dialect
-from store.db.tables.core import attempts, resources, rollouts, spans, workers
+from store.db.tables.core import attempts, labels, resources, rollouts, spans, workers
 from store.errors import Invalid
 from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.validation import arguments
-from store.validation.json_limits import check_text
+from store.validation.conditions import condition as check_condition
 
 Columns = Mapping[str, ColumnElement[Any]]
 """SQL expressions by column name. The expression of a column may be the column itself or a computed value."""
 Values = Mapping[str, Any]
-Operation = Literal["is", "in", "contains"]
+Operation = Literal["is", "in", "contains", "min", "max"]
 
 _PAGE = frozenset({"filter_logic", "sort_by", "sort_order", "limit", "offset"})
 _UNLIMITED = 2**62
 _NO_LENGTH = 2**31
 # The value that replaces null in a sort.
-_EMPTY = {"text": "", "number": 0}
+_EMPTY = {"text": "", "labels": "", "number": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,11 @@ class FilterField:
 
     column: str
     """The name of the column that contains the field."""
-    kind: Literal["text", "number", "time"]
-    """The kind of the values.
+    kind: Literal["text", "number", "time", "value", "labels"]
+    """The kind of the values. A `value` is a number that may be missing. A rollout may have several labels.
 
-    By kind, null is sorted like an empty text, like zero, or like a time after all others.
+    A missing text is sorted like an empty text, a missing number like zero, and a missing time after all other times.
+    Rows without a `value` come last in both sort orders. Rollouts are sorted by the first of their sorted labels.
     """
 
 
@@ -67,7 +70,7 @@ class FilterCondition:
     field: str
     operation: Operation
     value: Any
-    """A text. For the operation `in`, a sequence of texts."""
+    """A text. For the operation `in`, a sequence of texts or integers; for `min` and `max`, a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,10 @@ class FilterQuery:
     limit: int
     """The maximum number of rows; -1 for all rows."""
     offset: int
+
+    def uses(self, field: str) -> bool:
+        """Return whether the query filters or sorts by a field."""
+        return self.sort_by == field or any(condition.field == field for condition in self.conditions)
 
     @property
     def is_paged(self) -> bool:
@@ -119,10 +126,25 @@ def _numbers(*names: str) -> dict[str, FilterField]:
     return {name: FilterField(name, "number") for name in names}
 
 
+def _values(*names: str) -> dict[str, FilterField]:
+    return {name: FilterField(name, "value") for name in names}
+
+
+REWARD: Final = "reward"
+LABEL: Final = "label"
+# The table `rollouts` has no columns for these two fields. `pages.rollout_columns` returns their SQL expressions.
+
 ROLLOUTS = Noun(
     "rollouts",
     rollouts,
-    {**_text("rollout_id"), **_stamps("start_time", "end_time"), **_text("mode", "resources_id", "status")},
+    {
+        **_text("rollout_id"),
+        **_stamps("start_time", "end_time"),
+        **_text("mode", "resources_id", "status"),
+        "group": FilterField("group_id", "text"),
+        **_values("step", "resources_version", REWARD),
+        LABEL: FilterField(LABEL, "labels"),
+    },
 )
 ATTEMPTS = Noun(
     "attempts",
@@ -194,7 +216,7 @@ def query(
     if sort_by is not None and arguments.text(sort_by, "sort_by") not in noun.fields:
         raise Invalid("sort_by", f"{noun.name} sort by {', '.join(noun.fields)}, not by {sort_by!r}")
     arguments.page(limit, offset)
-    given = tuple(_checked(condition) for condition in conditions if condition.value is not None)
+    given = tuple(_checked(noun, condition) for condition in conditions if condition.value is not None)
     logic = cast("Literal['and', 'or']", filter_logic)
     return FilterQuery(noun, given, logic, sort_by, sort_order == "desc", limit, offset)
 
@@ -209,25 +231,27 @@ def of(value: PageQuery) -> FilterQuery:
 
 
 def _condition(name: str, value: Any) -> FilterCondition:
-    """Return the condition for an argument of the API, which is named `field`, `field_contains` or `field_in`."""
+    """Return the condition for an argument of the API. Its name is `<field>` or `<field>_<operation>`."""
     field, _, operation = name.rpartition("_")
-    if operation in {"in", "contains"}:
+    if operation in {"in", "contains", "min", "max"}:
         return FilterCondition(field, cast("Operation", operation), value)
     return FilterCondition(name, "is", value)
 
 
-def _checked(condition: FilterCondition) -> FilterCondition:
-    """Check a condition and return it. Its texts must be valid UTF-8, because the drivers refuse other texts."""
-    field = condition.field if condition.operation == "is" else f"{condition.field}_{condition.operation}"
-    if condition.operation != "in":
-        if not isinstance(condition.value, str):
-            raise Invalid(field, f"{condition.value!r} is not text")
-        check_text(condition.value, field, _NO_LENGTH)
-        return condition
-    values = tuple(arguments.texts(condition.value, field))
-    for value in values:
-        check_text(value, field, _NO_LENGTH)
-    return FilterCondition(condition.field, "in", values)
+def _checked(noun: Noun, condition: FilterCondition) -> FilterCondition:
+    """Check a condition and return it."""
+    field, operation = condition.field, condition.operation
+    is_number = noun.fields[field].kind in {"number", "value"}
+    match operation:
+        case "is" | "contains":
+            kind = "text"
+        case "in":
+            kind = "integers" if is_number else "texts"
+        case "min" | "max":
+            kind = "number"
+    name = field if operation == "is" else f"{field}_{operation}"
+    value = check_condition(condition.value, name, kind)
+    return FilterCondition(field, operation, tuple(value) if operation == "in" else value)
 
 
 # -- as SQL ----------------------------------------------------------------------------------------------------------
@@ -247,25 +271,40 @@ def where(dialect: Dialect, filter_query: FilterQuery, columns: Columns) -> Colu
 
 def term(dialect: Dialect, filter_query: FilterQuery, index: int, columns: Columns) -> ColumnElement[bool]:
     """Return one condition of a query as SQL. `index` is the index of the condition in the query."""
-    condition = filter_query.conditions[index]
-    column = columns[filter_query.noun.fields[condition.field].column]
+    condition, name = filter_query.conditions[index], f"condition_{index}"
+    field = filter_query.noun.fields[condition.field]
+    if condition.operation == "in":
+        return _one_of(dialect, field, columns, name) if condition.value else false()
+    column = columns[field.column]
     match condition.operation:
         case "is":
-            return column == bindparam(f"condition_{index}", type_=column.type)
-        case "in":
-            return dialect.any_of(column, f"condition_{index}") if condition.value else false()
+            return column == bindparam(name, type_=column.type)
         case "contains":
             return dialect.contains(column, condition.value)
+        case "min":
+            return column >= bindparam(name, type_=column.type)
+        case "max":
+            return column <= bindparam(name, type_=column.type)
+
+
+def _one_of(dialect: Dialect, field: FilterField, columns: Columns, name: str) -> ColumnElement[bool]:
+    if field.kind == "labels":
+        found = select(labels.c.rollout_id).where(dialect.any_of(labels.c.label, name))
+        return columns["rollout_id"].in_(found)
+    column = columns[field.column]
+    return dialect.any_of(cast_sql(column, Text) if field.kind in {"number", "value"} else column, name)
 
 
 def params(dialect: Dialect, filter_query: FilterQuery) -> dict[str, Any]:
     """Return the values of the parameters in the condition that `where` returns."""
     values: dict[str, Any] = {}
     for index, condition in enumerate(filter_query.conditions):
-        if condition.operation == "is":
-            values[f"condition_{index}"] = condition.value
+        name = f"condition_{index}"
+        if condition.operation in {"is", "min", "max"}:
+            values[name] = condition.value
         elif condition.operation == "in" and condition.value:
-            values[f"condition_{index}"] = dialect.list_param(condition.value)
+            is_number = filter_query.noun.fields[condition.field].kind in {"number", "value"}
+            values[name] = dialect.list_param([str(each) for each in condition.value] if is_number else condition.value)
     return values
 
 
@@ -303,6 +342,8 @@ def _sorted_by(noun: Noun, name: str, columns: Columns, *, is_descending: bool) 
     field = noun.fields[name]
     column = columns[field.column]
     stored = noun.table.c.get(field.column)
+    if field.kind == "value":
+        return [column.is_(None), column.desc() if is_descending else column]
     if stored is not None and not stored.nullable:
         terms = [column]
     elif field.kind == "time":
@@ -326,14 +367,20 @@ def matches(filter_query: FilterQuery, row: Values) -> bool:
     return all(found) if filter_query.logic == "and" else any(found)
 
 
-def _holds(condition: FilterCondition, value: str | None) -> bool:
+def _holds(condition: FilterCondition, value: Any) -> bool:
     match condition.operation:
         case "is":
             return value == condition.value
         case "in":
+            if isinstance(value, list):
+                return not set(cast("list[str]", value)).isdisjoint(condition.value)
             return value in condition.value
         case "contains":
             return value is not None and condition.value in value
+        case "min":
+            return value is not None and value >= condition.value
+        case "max":
+            return value is not None and value <= condition.value
 
 
 def arranged(filter_query: FilterQuery, rows: Sequence[Values]) -> list[Values]:
@@ -345,16 +392,19 @@ def arranged(filter_query: FilterQuery, rows: Sequence[Values]) -> list[Values]:
     # Python's sort keeps the order of equal rows, also in reverse.
     for field in reversed((noun.ties or {}).get(filter_query.sort_by, ())):
         found.sort(key=_key(noun, field))
-    found.sort(key=_key(noun, filter_query.sort_by), reverse=filter_query.is_descending)
+    is_descending = filter_query.is_descending
+    found.sort(key=_key(noun, filter_query.sort_by, is_descending=is_descending), reverse=is_descending)
     return found
 
 
-def _key(noun: Noun, name: str) -> Callable[[Values], Any]:
+def _key(noun: Noun, name: str, *, is_descending: bool = False) -> Callable[[Values], Any]:
     field = noun.fields[name]
-    empty: Any = inf if field.kind == "time" else _EMPTY[field.kind]
+    empty: Any = _EMPTY.get(field.kind, -inf if field.kind == "value" and is_descending else inf)
 
     def key(row: Values) -> Any:
         value = row[field.column]
+        if isinstance(value, list):
+            value = min(cast("list[str]", value), default=None)
         return empty if value is None else value
 
     return key

@@ -9,15 +9,17 @@ Statements are compiled once for each shape of a query, which is all that determ
 of a caller converts the rows one by one, so that no list of rows is in memory beside the list of results.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case, func, select
+from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case, func, literal_column, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.queries import filters
 from store.db.queries.filters import Columns, FilterQuery
 from store.db.queries.paging import Item, Listing, Make, Page, Take, compiled, make_page, take_page
+from store.db.queries.rewards import final_reward
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
 from store.validation.json_limits import check_text
@@ -56,7 +58,8 @@ def _with_latest(rollout: Columns, source: FromClause) -> Select[Any]:
     joined = source.outerjoin(attempts_table, joins_latest(rollout))
     joined = joined.outerjoin(core_tables.attempt_signals, signal_of(dict(attempts_table.c)))
     signal = core_tables.attempt_signals.c
-    return select(*rollout.values(), *attempts_table.c, signal.beat_time, signal.stamped_at).select_from(joined)
+    shown = (rollout[name] for name in _ROLLOUT_COLUMNS)
+    return select(*shown, *attempts_table.c, signal.beat_time, signal.stamped_at).select_from(joined)
 
 
 def _with_bodies(statement: Select[Any], *positions: ColumnElement[Any]) -> Select[Any]:
@@ -76,7 +79,7 @@ def _whole_rollouts(rollout: Columns, source: FromClause) -> Select[Any]:
     )
 
 
-BRIEF_ROLLOUT = ("rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config")
+BRIEF_ROLLOUT = ("rollout_id", "start_at", "end_at", "mode", "resources_id", "status", "config", "last_reward")
 BRIEF_ATTEMPT = ("attempt_id", "sequence_id", "start_at", "end_at", "status", "worker_id")
 
 
@@ -133,6 +136,22 @@ _WORKERS = core_tables.workers.outerjoin(
 )
 
 
+def rollout_columns(dialect: Dialect, filter_query: FilterQuery) -> Columns:
+    """Return the columns by which a query of rollouts filters and sorts.
+
+    The final reward and the first label are not columns of the table, but expressions. A query contains them only if it
+    uses them.
+    """
+    columns = dict(_ROLLOUT_COLUMNS)
+    if filter_query.uses(filters.REWARD):
+        columns[filters.REWARD] = final_reward(dialect).label(filters.REWARD)
+    if filter_query.sort_by == filters.LABEL:
+        label = core_tables.labels.c
+        first = select(func.min(label.label)).where(label.rollout_id == rollouts_table.c.rollout_id)
+        columns[filters.LABEL] = first.correlate(rollouts_table).scalar_subquery().label(filters.LABEL)
+    return columns
+
+
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
@@ -147,9 +166,10 @@ def rollouts(
     """
     listing = Listing(
         filter_query,
-        _ROLLOUT_COLUMNS,
+        rollout_columns(dialect, filter_query),
         rollouts_table,
         _whole_rollouts,
+        carried=tuple(_ROLLOUT_COLUMNS),
         is_narrow_first=True,
         all_of_them=_rollouts_recorded,
     )
@@ -167,7 +187,7 @@ async def take_rollouts(
     """
     listing = Listing(
         filter_query,
-        _ROLLOUT_COLUMNS,
+        rollout_columns(dialect, filter_query),
         rollouts_table,
         _brief_rollouts,
         shape="brief",
@@ -217,15 +237,15 @@ def _whole_attempts(_: Columns, source: FromClause) -> Select[Any]:
 async def spans(
     dialect: Dialect,
     session: ReadSession,
-    rollout_id: str,
-    attempt_id: str | None,
+    rollout_id: str | Sequence[str],
+    attempt_id: str | Sequence[str] | None,
     filter_query: FilterQuery,
     make: Make[Item],
     *,
     until: int | None = None,
     batch: int | None = None,
 ) -> Page[Item]:
-    """Return a page of a rollout's spans, converted by `make`; the other arguments are those of `take_spans`."""
+    """Return a page of spans, converted by `make`; the other arguments are those of `take_spans`."""
     items: list[Item] = []
     total = await take_spans(
         dialect,
@@ -243,23 +263,24 @@ async def spans(
 async def take_spans(
     dialect: Dialect,
     session: ReadSession,
-    rollout_id: str,
-    attempt_id: str | None,
+    rollout_id: str | Sequence[str],
+    attempt_id: str | Sequence[str] | None,
     filter_query: FilterQuery,
     take: Take,
     *,
     until: int | None = None,
     batch: int | None = None,
 ) -> int:
-    """Pass a page of a rollout's spans to `take`. Return the number of all matching spans.
+    """Pass a page of the spans of one or more rollouts to `take`. Return the number of all matching spans.
 
     A row has the columns of the table, and codec and bytes of the body.
 
     Args:
         dialect: the database.
         session: a connection to it.
-        rollout_id: the id of the rollout.
-        attempt_id: only spans of this attempt; `latest` means the current latest attempt; None for all attempts.
+        rollout_id: the id of the rollout, or a list of ids.
+        attempt_id: only spans of this attempt; `latest` means the current latest attempt; None for all attempts. With a
+            list of rollouts, it may also be a list that has one attempt id for each rollout.
         filter_query: the query. A query with the logic `or` and no condition matches nothing, as in
             Agent-lightning 0.3.
         take: a function that is called with lists of rows.
@@ -269,9 +290,16 @@ async def take_spans(
     """
     if filter_query.logic == "or" and not filter_query.conditions:
         return 0
-    given: list[tuple[str, Any]] = [("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID))]
+    given: list[tuple[str, Any]] = []
     is_latest = attempt_id == "latest" and until is None
-    if attempt_id is not None and not is_latest:
+    if isinstance(rollout_id, str):
+        given.append(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)))
+    else:
+        ids = [check_text(each, "rollout_id", LONGEST_ID) for each in rollout_id]
+        given.append(("rollouts", dialect.list_param(ids)))
+        if attempt_id is not None and not isinstance(attempt_id, str):
+            given.append(("attempts", dialect.list_param([*map(_of_attempt, ids, attempt_id)])))
+    if isinstance(attempt_id, str) and not is_latest:
         given.append(("attempt", check_text(attempt_id, "attempt_id", LONGEST_ID)))
     if until is not None:
         given.append(("until", until))
@@ -281,25 +309,43 @@ async def take_spans(
         _SPAN_COLUMNS,
         core_tables.spans,
         _whole_spans,
-        within=lambda: _spans_within(names, is_latest=is_latest),
+        within=lambda: _spans_within(dialect, names, is_latest=is_latest),
         within_params=tuple(given),
         shape=("spans", is_latest, names),
         is_narrow_first=True,
+        # The spans of each rollout are numbered separately.
+        first="rollout_id" if "rollouts" in names and filter_query.sort_by == "sequence_id" else None,
     )
     return await take_page(dialect, session, listing, take, batch=batch)
 
 
-def _spans_within(names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
+def _of_attempt(rollout_id: str, attempt_id: str) -> str:
+    """Return a text that identifies an attempt among those of all rollouts."""
+    return f"{rollout_id}\n{attempt_id}"
+
+
+def _spans_within(dialect: Dialect, names: Iterable[str], *, is_latest: bool) -> ColumnElement[bool]:
     """Return the condition that spans must meet, given the names of the parameters that the statement has."""
     span = core_tables.spans.c
-    demands: dict[str, ColumnElement[bool]] = {
-        "rollout": span.rollout_id == bindparam("rollout"),
-        "attempt": span.attempt_id == bindparam("attempt"),
-        "until": span.position <= bindparam("until", type_=BigInteger),
+    attempt = span.rollout_id + literal_column("'\n'", Text) + span.attempt_id
+    demands: dict[str, Callable[[], ColumnElement[bool]]] = {
+        "rollout": lambda: span.rollout_id == bindparam("rollout"),
+        "rollouts": lambda: dialect.any_of(span.rollout_id, "rollouts"),
+        "attempt": lambda: span.attempt_id == bindparam("attempt"),
+        "attempts": lambda: dialect.any_of(attempt, "attempts"),
+        "until": lambda: span.position <= bindparam("until", type_=BigInteger),
     }
-    terms = [demands[name] for name in names]
-    if is_latest:
+    terms = [demands[name]() for name in names]
+    if is_latest and "rollout" in names:
         terms.append(span.attempt_id == _latest_id(bindparam("rollout", type_=Text)))
+    elif is_latest:
+        shown: list[ColumnElement[Any]] = [attempts_table.c.rollout_id, attempts_table.c.attempt_id]
+        latest = (
+            select(*shown)
+            .select_from(rollouts_table.join(attempts_table, joins_latest(_ROLLOUT_COLUMNS)))
+            .where(dialect.any_of(rollouts_table.c.rollout_id, "rollouts"))
+        )
+        terms.append(tuple_(span.rollout_id, span.attempt_id).in_(latest))
     return and_(*terms)
 
 
@@ -472,12 +518,35 @@ async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Cal
     return rows[0][0]
 
 
-async def next_check(dialect: Dialect, session: ReadSession) -> int | None:
-    """Return the time in µs of the next check of a rollout by the watchdog; None if no check is due at any time.
+async def next_checks(dialect: Dialect, session: ReadSession, since: int) -> tuple[int | None, int | None]:
+    """Return the time of the watchdog's earliest check, and the time of its earliest check at or after `since`, in µs.
 
-    The watchdog ends attempts that have exceeded a time limit.
+    The watchdog ends attempts that have exceeded a time limit. A time is None if there is no such check.
     """
-    return await _number(dialect, session, "next_check", lambda: select(func.min(core_tables.watch.c.check_at)))
+
+    def build() -> Select[Any]:
+        at = core_tables.watch.c.check_at
+        later = select(func.min(at)).where(at >= bindparam("since", type_=BigInteger))
+        columns: list[ColumnElement[Any]] = [select(func.min(at)).scalar_subquery(), later.scalar_subquery()]
+        return select(*columns)
+
+    rows = await session.fetch(compiled(dialect, "next_checks", build), {"since": since})
+    return rows[0][0], rows[0][1]
+
+
+async def last_times(dialect: Dialect, session: ReadSession) -> tuple[int, int]:
+    """Return the last timestamp of the log in µs, and the time of the last commit without an event that is known."""
+
+    def build() -> Select[Any]:
+        commit = core_tables.commits.c
+        last = select(commit.recorded_at).order_by(commit.commit_id.desc()).limit(1)
+        columns: list[ColumnElement[Any]] = [
+            each.scalar_subquery() for each in (last, select(func.max(core_tables.batches.c.at)))
+        ]
+        return select(*columns)
+
+    rows = await session.fetch(compiled(dialect, "last_times", build), {})
+    return rows[0][0] or 0, rows[0][1] or 0
 
 
 async def queue_depth(dialect: Dialect, session: ReadSession) -> int:

@@ -3,7 +3,7 @@
 A statement is compiled once for each shape of a query. The shape of a query is all that determines the SQL text.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,8 +16,8 @@ from store.db.queries.filters import Columns, FilterQuery
 
 Item = TypeVar("Item")
 Make = Callable[[Row], Item]
-Take = Callable[[Sequence[Row]], object]
-"""A function that receives lists of rows."""
+Take = Callable[[Sequence[Row]], Awaitable[None] | None]
+"""A function that receives lists of rows. If it returns an awaitable, the next rows are read after that is done."""
 
 _SHAPES_KEPT = 512
 
@@ -71,6 +71,8 @@ class Listing:
     """The names of the columns that `whole` needs if `is_narrow_first` is True; None for all columns."""
     is_narrow_first: bool = False
     """Whether the rows of the page are selected before payload is joined, so that no payload is sorted."""
+    first: str | None = None
+    """The column by which rows are sorted first, before the query's own sort order; None if there is no such column."""
     all_of_them: Callable[[], Select[Any]] | None = None
     """A function that returns the statement for the number of all rows, if this number is stored. None if it is not."""
 
@@ -83,13 +85,13 @@ class Listing:
         """Return the statement that reads the rows of the page."""
         filter_query, columns, matching = self.filter_query, self.columns, self.matching(dialect)
         if not (filter_query.is_paged and self.is_narrow_first) or self.is_beginning:
-            statement = self.whole(columns, self.source).where(matching).order_by(*filters.order(filter_query, columns))
+            statement = self.whole(columns, self.source).where(matching).order_by(*self._order(columns))
             return _limited(statement, filter_query)
         carried = columns if self.carried is None else {name: columns[name] for name in self._carried(self.carried)}
         page = select(*carried.values()).select_from(self.source).where(matching)
-        cut = _limited(page.order_by(*filters.order(filter_query, columns)), filter_query).subquery("page")
+        cut = _limited(page.order_by(*self._order(columns)), filter_query).subquery("page")
         again: Columns = dict(cut.c)
-        return self.whole(again, cut).order_by(*filters.order(filter_query, again))
+        return self.whole(again, cut).order_by(*self._order(again))
 
     @property
     def is_beginning(self) -> bool:
@@ -100,6 +102,10 @@ class Listing:
             and not filter_query.offset
             and bool(filter_query.noun.table.c[filter_query.noun.created].index)
         )
+
+    def _order(self, columns: Columns) -> list[ColumnElement[Any]]:
+        order = filters.order(self.filter_query, columns)
+        return order if self.first is None else [columns[self.first], *order]
 
     def _carried(self, names: Sequence[str]) -> Sequence[str]:
         noun, sort_by = self.filter_query.noun, self.filter_query.sort_by
@@ -145,18 +151,24 @@ async def take_page(
         if batch is not None and not 0 < filter_query.limit <= batch:
             async for rows in session.stream(sql, params, batch=batch):
                 found += len(rows)
-                take(rows)
+                await _taken(take, rows)
             counting = count_if_cut(found)
             counted = None if counting is None else await session.fetch(counting, params)
         else:
             rows, counted = await session.fetch_then(sql, params, count_if_cut)
             found = len(rows)
-            take(rows)
+            await _taken(take, rows)
     if counted is None:
         return filter_query.offset + found
     # Rows may disappear between the two statements. The total must not be less than the number of rows that were read.
     total = counted[0][0] if counted else 0
     return max(total, filter_query.offset + found if found else 0)
+
+
+async def _taken(take: Take, rows: Sequence[Row]) -> None:
+    taking = take(rows)
+    if taking is not None:
+        await taking
 
 
 async def make_page(

@@ -140,7 +140,10 @@ async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[
 
 
 async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
-    """Return the positions of bodies without an event, in order, at most the first `limit`."""
+    """Return the positions of at most `limit` bodies that no event claims, in order.
+
+    An event that has a body hash claims the body at its position.
+    """
 
     def build() -> Select[*tuple[Any, ...]]:
         event, body = core_tables.events.c, core_tables.bodies.c
@@ -166,6 +169,22 @@ async def drops_between(dialect: Dialect, session: ReadSession, first: int, last
         )
 
     return await session.fetch(compiled(dialect, "drops_between", build), {"first": first, "last": last})
+
+
+async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequence[Row]]:
+    """Yield all rows of `dropped` by position, each with the type and the data of the event to which it refers.
+
+    The type and the data are null if there is no such event.
+    """
+
+    def build() -> Select[*tuple[Any, ...]]:
+        event, gone = core_tables.events.c, core_tables.dropped.c
+        named: list[ColumnElement[Any]] = [gone.position, gone.event_position, event.type, event.data]
+        joined = select(*named).outerjoin(core_tables.events, event.position == gone.event_position)
+        return joined.order_by(gone.position)
+
+    async for rows in session.stream(compiled(dialect, "drops", build), {}):
+        yield rows
 
 
 async def logged(

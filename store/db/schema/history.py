@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-HEAD = "0007"
+HEAD = "0008"
 """The revision that this program reads and writes. A newer revision has a greater number."""
 LOG_FORMAT = 1
 """The version of the log's format. Migrations never change this format."""
@@ -65,6 +65,7 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
     for table, rows in (("alembic_version", revisions), ("store_info", infos)):
         if len(rows) != 1:
             raise Corrupt(f"{table} of {shown}", f"{len(rows)} rows", "one row")
+    _check_types(revisions[0], infos[0], shown)
     store_id, created_at, log_format = infos[0]
     info = DatabaseInfo(store_id, created_at, revisions[0], log_format)
     if info.revision > HEAD or info.log_format > LOG_FORMAT:
@@ -74,6 +75,14 @@ def read_info(revisions: list[str], infos: list[tuple[str, int, int]], shown: st
             "upgrade Rollbook: pip install --upgrade rollbook",
         )
     return info
+
+
+def _check_types(revision: object, info: tuple[object, ...], shown: str) -> None:
+    """Raise `Corrupt` if the type of a value is not the type of its column. SQLite accepts values of any type."""
+    columns = ("alembic_version.version_num", "store_info.store_id", "store_info.created_at", "store_info.log_format")
+    for column, value, type_ in zip(columns, (revision, *info), (str, str, int, int), strict=True):
+        if not isinstance(value, type_):
+            raise Corrupt(f"{column} of {shown}", repr(value), "text" if type_ is str else "an integer")
 
 
 def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:

@@ -12,7 +12,7 @@ from store.db.schema import history, postgres, sqlite
 from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse, with_partition
 from store.errors import Invalid
 
-__all__ = ["Migrated", "migrate", "names"]
+__all__ = ["Migrated", "files", "migrate", "names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +96,23 @@ async def names(url: str | StoreURL) -> list[str]:
             return sorted(schema.removeprefix(postgres.PREFIX) for schema in await postgres.partitions(connection))
     if parsed.path is None:
         raise Invalid("--db", "a memory:// store has no partitions; give the URL of a file or of a Postgres database")
-    return await asyncio.to_thread(_names_of_files, parse(with_partition(parsed.text, DEFAULT_PARTITION)))
+    return await asyncio.to_thread(_names_of_files, parsed)
 
 
-def _names_of_files(main: StoreURL) -> list[str]:
+def _names_of_files(url: StoreURL) -> list[str]:
+    return sorted(name for name, path in files(url).items() if sqlite.holds_store(path))
+
+
+def files(url: StoreURL) -> dict[str, Path]:
+    """Return the existing files that may contain the partitions of a SQLite URL, by partition name."""
+    main = parse(with_partition(url.text, DEFAULT_PARTITION))
     assert main.path is not None  # the URL of a file
     candidates = {DEFAULT_PARTITION: main.path}
     for path in main.path.parent.glob(f"{main.path.stem}.*.db"):
         name = path.name.removeprefix(f"{main.path.stem}.").removesuffix(".db")
         if PARTITION.fullmatch(name):
             candidates[name] = path
-    return sorted(name for name, path in candidates.items() if path.is_file() and sqlite.holds_store(path))
+    return {name: path for name, path in candidates.items() if path.is_file()}
 
 
 async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> list[Migrated]:

@@ -7,8 +7,9 @@ import hashlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from store.db.schema import ddl, history
@@ -28,7 +29,13 @@ PREFIX = "rollbook_"
 OLDEST = 14
 """The oldest supported major version of Postgres."""
 
+MALFORMED = (AttributeError, LookupError, ValueError, BufferError, ArithmeticError, AssertionError)
+"""The errors that asyncpg's own code may raise if a server sends a message that violates the protocol."""
+
 _CONNECT_SECONDS = 10
+_CLOSE_SECONDS = 5
+# Postgres ends each statement of `connected` before this time. This limit is for a server that does not answer.
+_ANSWER_SECONDS = 65
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks. The same call may
 # succeed later.
 _TRANSIENT = ("08", "53", "57P", "40001", "40P01", "55P03", "57014", "25P03")
@@ -49,8 +56,8 @@ class AsyncpgConnection(Protocol):
         """Return all rows of a statement."""
         ...
 
-    async def close(self) -> None:
-        """End the session."""
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 (the name is asyncpg's)
+        """End the session. Raise `TimeoutError` if the server does not answer within `timeout` seconds."""
         ...
 
 
@@ -221,11 +228,14 @@ async def connected(dsn: str) -> AsyncGenerator[AsyncpgConnection]:
     Errors of Postgres in the block are raised as errors of the store.
     """
     async with store_errors(dsn):
-        connection = await _connect(dsn)
+        connection = await _connect(dsn, command_timeout=_ANSWER_SECONDS)
         try:
             yield connection
         finally:
-            await connection.close()
+            # If the server does not answer when the session ends, that error must not hide the result or the error of
+            # the block.
+            with suppress(Exception):
+                await connection.close(timeout=_CLOSE_SECONDS)
 
 
 @asynccontextmanager
@@ -236,22 +246,52 @@ async def store_errors(dsn: str) -> AsyncGenerator[None]:
         yield
     except StoreError:
         raise
-    except asyncpg.exceptions.ClientConfigurationError as error:
-        raise Invalid("url", f"{error}; write postgresql://user@host/database") from error
-    except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
-        reason = str(error) or type(error).__name__
-        raise Unavailable(f"Postgres at {StoreURL('postgresql', dsn).shown} cannot be reached ({reason})") from error
     except Exception as error:
-        # An error of SQLAlchemy has the error of its adapter in `orig`. The adapter copies asyncpg's `sqlstate`.
-        state: str | None = getattr(getattr(error, "orig", error), "sqlstate", None)
+        # An error of SQLAlchemy has the error of its adapter in `orig`. The adapter's error has asyncpg's as its cause.
+        adapted: BaseException = getattr(error, "orig", None) or error
+        cause = (adapted.__cause__ or adapted) if adapted is not error else error
+        shown = StoreURL("postgresql", dsn).shown
+        if isinstance(cause, asyncpg.exceptions.ClientConfigurationError):
+            raise Invalid("url", f"{cause}; write postgresql://user@host/database") from error
+        if isinstance(cause, (OSError, TimeoutError, asyncpg.InterfaceError)):
+            reason = str(cause) or type(cause).__name__
+            raise Unavailable(f"Postgres at {shown} cannot be reached ({reason})") from error
+        if isinstance(cause, asyncpg.InternalClientError) or is_malformed(cause):
+            raise Unavailable(malformed(cause, f"the server at {shown}")) from error
+        state: str | None = getattr(cause, "sqlstate", None)
         if state is None:
             raise
-        raise _translated(state, str(getattr(error, "orig", error)), dsn) from error
+        raise _translated(state, str(adapted), dsn) from error
 
 
-async def _connect(dsn: str, **settings: str) -> AsyncpgConnection:
+def is_malformed(error: BaseException) -> bool:
+    """Return whether asyncpg's own code failed, which happens if a message of the server violates the protocol.
+
+    asyncpg raises `InternalClientError` for most of these messages. For the others, its code fails with a built-in
+    exception. A bug in this program may raise the same exception types, but outside asyncpg's code.
+    """
+    if not isinstance(error, MALFORMED) or error.__traceback__ is None:
+        return False
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    return "asyncpg" in Path(last.tb_frame.f_code.co_filename).parts
+
+
+def malformed(error: BaseException, server: str) -> str:
+    """Return the text of the error `Unavailable` for a message of the server that asyncpg cannot read."""
+    what = f"{type(error).__name__}: {error}"
+    return (
+        f"{server} sent a message that is not of the Postgres protocol ({what});"
+        " check that host and port are those of Postgres, and what is between it and this program"
+    )
+
+
+async def _connect(dsn: str, *, command_timeout: float | None = None, **settings: str) -> AsyncpgConnection:
     asyncpg: Any = import_module("asyncpg")
-    connection = await asyncpg.connect(dsn, timeout=_CONNECT_SECONDS, server_settings=settings)
+    connection = await asyncpg.connect(
+        dsn, timeout=_CONNECT_SECONDS, command_timeout=command_timeout, server_settings=settings
+    )
     try:
         _refuse_unsupported(connection.get_server_version().major, connection.get_settings().server_encoding)
     except Incompatible:

@@ -39,8 +39,8 @@ _NETWORK_FUSE = frozenset(
     {"ceph", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "grpcfuse", "juicefs", "mfs", "osxfs", "rclone"}
     | {"s3fs", "sshfs", "vmhgfs-fuse"}
 )
-# The maximum wait for another process that creates or upgrades the same file, and the maximum wait for a lock of
-# SQLite.
+# `_LOCK_SECONDS` limits the wait for another process that creates or upgrades the same file, `_BUSY_SECONDS` the wait
+# for a lock of SQLite.
 _LOCK_SECONDS = 60.0
 _BUSY_SECONDS = 30.0
 

@@ -1,10 +1,11 @@
-"""Triggers that make the log append-only, and the check that these triggers and the unique keys exist.
+"""Triggers that make the log append-only, and the check of triggers, unique keys and indexes.
 
 The triggers refuse accidental changes and changes by other programs. The owner of the database can drop a trigger, so
-`verify` compares the names and texts of the triggers with the expected ones.
+`verify` compares the names and texts of the triggers with the expected ones. A trigger of another program may change
+what a statement does, so `verify` reports every unexpected trigger on a table of the store.
 
 A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` ordered the
-deletion and the table `dropped` contains the body's position. Triggers and unique keys are called guards.
+deletion and the table `dropped` contains the body's position. Triggers, unique keys and indexes are called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,15 +108,16 @@ _IN_SQLITE = """
 SELECT 'trigger', tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger'
 UNION ALL
 SELECT 'unique', t.name,
-    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_table_info(t.name) i WHERE i.pk > 0 ORDER BY i.pk)),
+    (SELECT group_concat(name, ',')
+        FROM (SELECT i.name FROM pragma_table_info(t.name, 'main') i WHERE i.pk > 0 ORDER BY i.pk)),
     ''
 FROM sqlite_master t WHERE t.type = 'table'
 UNION ALL
-SELECT 'unique', t.name,
-    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_index_info(l.name) i ORDER BY i.seqno)),
+SELECT CASE l."unique" WHEN 1 THEN 'unique' ELSE 'index' END, t.name,
+    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_index_info(l.name, 'main') i ORDER BY i.seqno)),
     ''
-FROM sqlite_master t, pragma_index_list(t.name) l
-WHERE t.type = 'table' AND l."unique" = 1 AND l.partial = 0 AND l.origin <> 'pk'
+FROM sqlite_master t, pragma_index_list(t.name, 'main') l
+WHERE t.type = 'table' AND l.partial = 0 AND l.origin <> 'pk'
 """
 _IN_POSTGRES = """
 SELECT 'trigger'::text, c.relname::text, t.tgname::text,
@@ -127,14 +129,20 @@ FROM pg_trigger t
     JOIN pg_proc p ON p.oid = t.tgfoid
 WHERE n.nspname = $1::text AND NOT t.tgisinternal
 UNION ALL
-SELECT 'unique', c.relname::text,
+SELECT 'rule', c.relname::text, r.rulename::text, pg_get_ruledef(r.oid)
+FROM pg_rewrite r
+    JOIN pg_class c ON c.oid = r.ev_class
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1::text AND r.rulename <> '_RETURN'
+UNION ALL
+SELECT CASE WHEN i.indisunique THEN 'unique' ELSE 'index' END, c.relname::text,
     (SELECT string_agg(a.attname, ',' ORDER BY k.nth) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (number, nth)
         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number),
     ''
 FROM pg_index i
     JOIN pg_class c ON c.oid = i.indrelid
     JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1::text AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+WHERE n.nspname = $1::text AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
 """
 
 
@@ -157,7 +165,7 @@ def trigger_names(database: str) -> tuple[str, ...]:
 
 @cache
 def expected(database: str) -> tuple[Guard, ...]:
-    """Return the triggers and unique keys that an intact database has, for `sqlite` or `postgresql`."""
+    """Return the triggers, unique keys and indexes that an intact database has, for `sqlite` or `postgresql`."""
     if database == "sqlite":
         triggers = [Guard("trigger", name.partition("_")[0], name, text) for name, text in _sqlite_triggers().items()]
     else:
@@ -166,7 +174,13 @@ def expected(database: str) -> tuple[Guard, ...]:
     keys = [
         Guard("unique", table.name, ",".join(key), "") for table in metadata.tables.values() for key in _keys(table)
     ]
-    return (*triggers, *keys)
+    indexes = [
+        Guard("index", table.name, ",".join(column.name for column in index.columns), "")
+        for table in metadata.tables.values()
+        for index in sorted(table.indexes, key=lambda index: str(index.name))
+        if not index.unique
+    ]
+    return (*triggers, *keys, *indexes)
 
 
 def guards(database: str, schema: str | None = None) -> Guards:
@@ -186,12 +200,28 @@ def missing(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[str]:
     return [sentence for sentence in differences if sentence]
 
 
+def foreign(guards: Guards, rows: Iterable[Sequence[Any]]) -> list[Guard]:
+    """Return the unexpected triggers and rules on tables of the store. They may change what any statement does.
+
+    `rows` are the rows that `guards.in_place` reads.
+    """
+    known = {guard[:3] for guard in guards.expected}
+    found = [Guard(*row) for row in rows]
+    return [
+        guard
+        for guard in found
+        if guard.kind in {"trigger", "rule"} and guard.table in metadata.tables and guard[:3] not in known
+    ]
+
+
 def _difference(guard: Guard, found: Mapping[tuple[str, str, str], str]) -> str | None:
     definition = found.get(guard[:3])
     if definition == guard.definition:
         return None
     if guard.kind == "unique":
         return f"table {guard.table}: ({guard.name.replace(',', ', ')}) is not unique any more"
+    if guard.kind == "index":
+        return f"table {guard.table}: the index on ({guard.name.replace(',', ', ')}) is missing"
     state = "is missing" if definition is None else "was changed or disabled"
     return f"table {guard.table}: trigger {guard.name} {state}"
 

@@ -47,6 +47,7 @@ __all__ = [
     "fork_masks",
     "forks",
     "idempotency",
+    "key_policy",
     "keys",
     "labels",
     "metadata",
@@ -409,6 +410,15 @@ keys = keyed(
     Column("revoked_at", BigInteger),
     # The time of the last use. It is accurate to the minute, and it is written with a short delay.
     Column("used_at", BigInteger),
+    family="access",
+)
+
+# The time from which servers require a key. There is at most one row, and only the default partition uses this table.
+# Without a row, servers require no keys, and check a key only if a client sends one.
+key_policy = keyed(
+    "key_policy",
+    Column("one", BigInteger, primary_key=True, autoincrement=False),
+    Column("enforced_at", BigInteger, nullable=False),
     family="access",
 )
 

@@ -22,11 +22,9 @@ from store.examples.doc_search.loss import Loss, lose_a_runner
 from store.examples.doc_search.runs import begin
 from store.examples.doc_search.tuner import CANDIDATES, ROUNDS, Tuner
 from store.models import AttemptedRollout
-from store.semconv import ANNOTATION_SPAN
 from store.training.algorithm import Algorithm, Dataset
 from store.training.continuous import ENDED
 from store.training.plan import Plan
-from store.training.reward_spans import find_final_reward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 16
 """The number of concurrent rollouts of a runner. While one rollout waits for the store, the others continue."""
-
-_READS_AT_ONCE = 16
 
 
 class JobFailed(RuntimeError):
@@ -240,17 +236,14 @@ class Tuning(Algorithm):
 
         An attempt is one execution of a rollout.
         """
-        limit = asyncio.Semaphore(_READS_AT_ONCE)
-
-        async def read(rollout_id: str) -> float:
-            async with limit:
-                reward = find_final_reward(await store.query_spans(rollout_id, "latest", name=ANNOTATION_SPAN))
+        ended = await store.query_rollouts(rollout_id_in=rollout_ids)
+        rewards = {rollout.rollout_id: rollout.reward for rollout in ended}
+        found: list[float] = []
+        for rollout_id in rollout_ids:
+            reward = rewards.get(rollout_id)
             if reward is None:
                 raise JobFailed(f"rollout {rollout_id} succeeded, but its attempt recorded no reward")
-            return reward
-
-        found = await asyncio.gather(*(read(rollout_id) for rollout_id in rollout_ids))
-        ended = await store.query_rollouts(rollout_id_in=rollout_ids)
+            found.append(reward)
         self.outcome.rollouts += len(found)
         self.outcome.retried += [
             rollout.rollout_id

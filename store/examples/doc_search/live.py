@@ -19,10 +19,8 @@ from store.examples.doc_search.bm25f import Ranking
 from store.examples.doc_search.corpus import FIELDS
 from store.examples.doc_search.tuner import nearby
 from store.models import PromptTemplate
-from store.semconv import ANNOTATION_SPAN
 from store.training.continuous import Finished, follow
 from store.training.heartbeat import Heartbeat
-from store.training.reward_spans import find_final_reward
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -109,7 +107,7 @@ class RankingLearner:
 
     async def _learn(self, ended: Sequence[Rollout], cursor: str | None) -> None:
         """Evaluate the ranking that was in use, and publish the ranking to use next."""
-        rewards = [reward for rollout in ended if (reward := await self._reward(rollout)) is not None]
+        rewards = [rollout.reward for rollout in ended if rollout.reward is not None]
         mean = statistics.fmean(rewards) if rewards else 0.0
         before, used = self.learned, self._used
         now = replace(
@@ -134,9 +132,6 @@ class RankingLearner:
         state = PromptTemplate(template=json.dumps(asdict(learned)), engine="f-string")
         await self._store.update_resources(LIVE, {**as_resource(used), LEARNED: state})
         self.learned, self._used = learned, used
-
-    async def _reward(self, rollout: Rollout) -> float | None:
-        return find_final_reward(await self._store.query_spans(rollout.rollout_id, "latest", name=ANNOTATION_SPAN))
 
 
 class Asking:

@@ -6,7 +6,9 @@ the database, and commands to try next. A runner is a process that executes roll
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,12 +183,14 @@ async def print_size(paper: Paper, store: Store, db_url: str, name: str) -> None
 
 
 def _bytes_on_disk(db_url: str) -> int:
-    """Return the size of a SQLite database with its write-ahead log in bytes; 0 for any other database."""
+    """Return the size in bytes of a SQLite database after a checkpoint of its write-ahead log; 0 for others."""
     url = urlsplit(db_url)
     if url.scheme != "sqlite":
         return 0
-    files = (Path(url.path[1:] + suffix) for suffix in ("", "-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())
+    with contextlib.closing(sqlite3.connect(f"{Path(url.path[1:]).absolute().as_uri()}?mode=ro", uri=True)) as session:
+        ((pages,),) = session.execute("PRAGMA page_count")
+        ((page_bytes,),) = session.execute("PRAGMA page_size")
+    return pages * page_bytes
 
 
 def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:

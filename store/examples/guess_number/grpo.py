@@ -6,7 +6,6 @@ runner executes. The games with the same secret in the same step of the training
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +15,9 @@ from store.examples.guess_number.course import Course, Exam, StepResult
 from store.examples.guess_number.inference import Inference, LocalInference, VllmInference
 from store.examples.guess_number.policy import Learner, TokenModel
 from store.models import PromptTemplate, RolloutConfig
+from store.models.queries import MAX_ROLLOUTS
 from store.semconv import GROUP_KEY
-from store.training import Algorithm, Plan, Triplet, find_final_reward, trajectories
+from store.training import Algorithm, Plan, Triplet, trajectories
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -29,8 +29,6 @@ LIMITS: Final = RolloutConfig(
     timeout_seconds=120.0, unresponsive_seconds=30.0, max_attempts=3, retry_condition=["failed", "unresponsive"]
 )
 """The limits of a game. A game is tried at most three times if the model was unavailable or the runner died."""
-
-_READS_AT_ONCE: Final = 16
 
 
 class NothingToLearnFrom(RuntimeError):
@@ -183,8 +181,7 @@ class Grpo(Algorithm):
         """Let a version play the games of an exam, if the training has exams. The policy does not learn from them."""
         if self.course.examined:
             rollouts = await self._play(tasks, version, "val")
-            ended = [rollout.rollout_id for rollout in rollouts if rollout.status == "succeeded"]
-            found = [find_final_reward(each) or 0.0 for each in await _spans(self.get_store(), ended)]
+            found = [rollout.reward or 0.0 for rollout in rollouts if rollout.status == "succeeded"]
             if not found:
                 raise NothingToLearnFrom(f"none of the {len(rollouts)} games of the exam came to an end")
             self.exams.append(Exam(version, len(found), statistics.fmean(found)))
@@ -209,7 +206,7 @@ class Grpo(Algorithm):
         spans = await _spans(self.get_store(), [rollout.rollout_id for rollout in ended])
         # The games are processed in the same order each time, because the order affects the rounding of sums.
         triplets: list[Triplet] = [triplet for each in spans for triplet in self.get_adapter().adapt(each)]
-        rewards = {each[0].rollout_id: reward for each in spans if (reward := find_final_reward(each)) is not None}
+        rewards = {rollout.rollout_id: rollout.reward for rollout in ended if rollout.reward is not None}
         if not triplets or not rewards:
             raise NothingToLearnFrom(f"none of the {len(rollouts)} games of step {number} came to an end")
         groups = {rollout.rollout_id: str((rollout.metadata or {})[GROUP_KEY]) for rollout in ended}
@@ -245,8 +242,8 @@ async def _spans(store: Store, rollout_ids: Sequence[str]) -> list[Sequence[Span
 
     An attempt is one execution of a rollout.
     """
-    found: list[Sequence[Span]] = []
-    for start in range(0, len(rollout_ids), _READS_AT_ONCE):
-        some = rollout_ids[start : start + _READS_AT_ONCE]
-        found += await asyncio.gather(*(store.query_spans(each, "latest") for each in some))
-    return found
+    found: dict[str, list[Span]] = {rollout_id: [] for rollout_id in rollout_ids}
+    for start in range(0, len(rollout_ids), MAX_ROLLOUTS):
+        for span in await store.query_spans(rollout_ids[start : start + MAX_ROLLOUTS], "latest"):
+            found[span.rollout_id].append(span)
+    return list(found.values())

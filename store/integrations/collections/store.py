@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -69,6 +70,8 @@ R = TypeVar("R")
 # These commands end no wait of another call, so they wake waiting calls only if they set a time for the watchdog.
 _QUIET: Final = (BeatWorker, Claim, NumberSpans, PublishResources, RecordSpans)
 _CLOSING_SECONDS: Final = 30.0
+# Fields of a rollout query that the rollouts in the collections do not have.
+_NOT_HELD: Final = ("group", "step", "label", "resources_version", "reward")
 # In µs, later than any time of a clock.
 _NEVER: Final = 2**62
 
@@ -288,10 +291,16 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         return await self._read(lambda collections: latest_attempt(collections, rollout_id), sweeps=True)
 
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
-        must = {"rollout_id": {"exact": arguments.text(query.rollout_id, "rollout_id")}}
+        several = query.several
+        must = {} if several is not None else {"rollout_id": {"exact": arguments.text(query.rollout_id, "rollout_id")}}
         if query.attempt_id is not None:
             arguments.text(query.attempt_id, "attempt_id")
         filter_query = self._checked(query, query.at)
+        if several is not None:
+            return await self._read(
+                lambda collections: _spans_of_several(collections, filter_query, several, query.attempt_id),
+                sweeps=True,
+            )
 
         async def read(collections: LightningCollections) -> PaginatedResult[Span]:
             attempt_id = query.attempt_id
@@ -350,7 +359,11 @@ class CollectionBasedLightningStore(Store, Generic[C]):
 
     def _checked(self, query: Any, at: int | None = None) -> FilterQuery:
         self._check_present(query.as_at, at)
-        return filters.of(query)
+        checked = filters.of(query)
+        for field in _NOT_HELD:
+            if query.uses_additions and checked.uses(field):
+                raise Unsupported(f"a query of rollouts by {field}", type(self).__name__)
+        return checked
 
     def _check_present(self, as_at: AsAt | None, at: int | None = None) -> None:
         if as_at is not None or at is not None:
@@ -596,6 +609,29 @@ async def _numbered_page(
     found = [*await collection.query(_options(query, must))]
     found.sort(key=lambda span: (_last(span.start_time), _last(span.end_time)))
     found.sort(key=lambda span: span.sequence_id, reverse=query.is_descending)
+    end = None if query.limit == -1 else query.offset + query.limit
+    return PaginatedResult(items=found[query.offset : end], limit=query.limit, offset=query.offset, total=len(found))
+
+
+async def _spans_of_several(
+    collections: LightningCollections, query: FilterQuery, rollout_ids: list[str], attempt_id: str | None
+) -> PaginatedResult[Span]:
+    """Return a page of the spans of several rollouts. Spans by sequence number are in the order of the rollout ids."""
+    whole = filters.query(filters.SPANS, filter_logic=query.logic, sort_by=query.sort_by)
+    whole = replace(whole, conditions=query.conditions, is_descending=query.is_descending)
+    found: list[Span] = []
+    if rollout_ids and (query.logic == "and" or query.conditions):
+        must = {"rollout_id": {"within": rollout_ids}}
+        by_number = query.sort_by == "sequence_id"
+        found = [*await (_numbered_page if by_number else _page)(collections.spans, whole, must)]
+        if attempt_id == "latest":
+            attempts = [await latest_attempt(collections, each) for each in rollout_ids]
+            latest = {(each.rollout_id, each.attempt_id) for each in attempts if each is not None}
+            found = [span for span in found if (span.rollout_id, span.attempt_id) in latest]
+        elif attempt_id is not None:
+            found = [span for span in found if span.attempt_id == attempt_id]
+        if by_number:
+            found.sort(key=lambda span: span.rollout_id)
     end = None if query.limit == -1 else query.offset + query.limit
     return PaginatedResult(items=found[query.offset : end], limit=query.limit, offset=query.offset, total=len(found))
 

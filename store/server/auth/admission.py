@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.types import Scope
 
-from store.errors import StoreError
+from store.errors import StoreError, Unauthorized
 from store.server.auth.keyring import KeyRing
 from store.sql.api_keys import Key
 
@@ -26,15 +26,12 @@ CHECK_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The key of a request: `scope["rollbook.admission"]`, absent if no key is required."""
+    """The key of a request, stored in `scope["rollbook.admission"]`.
+
+    The entry is missing if no key was sent and none is required.
+    """
 
     key: Key
-    ring: KeyRing
-
-    @property
-    def makes_partitions(self) -> bool:
-        """Whether a missing partition is created for the request."""
-        return self.key.role == "admin"
 
 
 def protocol_chosen(scope: Scope) -> str | None:
@@ -45,17 +42,20 @@ def protocol_chosen(scope: Scope) -> str | None:
 async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return the result of a long call, which is cancelled when its key becomes invalid.
 
+    A call without a key is cancelled when keys become required.
+
     Raises:
-        Unauthorized: the key was revoked or has expired.
+        Unauthorized: the key was revoked or has expired, or no key was sent and keys have become required.
         Unavailable: the keys cannot be read.
     """
     admission: Admission | None = scope.get("rollbook.admission")
-    if admission is None:
+    ring: KeyRing | None = scope["app"].state.ring
+    if ring is None:
         return await begin()
     task = asyncio.ensure_future(begin())
     try:
         while not (await asyncio.wait((task,), timeout=CHECK_SECONDS))[0]:
-            await _confirm(admission, task)
+            await _confirm(ring, admission, task)
         return task.result()
     finally:
         if not task.done():
@@ -64,9 +64,14 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
             await asyncio.wait((task,))
 
 
-async def _confirm(admission: Admission, task: asyncio.Task[Any]) -> None:
+async def _confirm(ring: KeyRing, admission: Admission | None, task: asyncio.Task[Any]) -> None:
     try:
-        await admission.ring.confirm(admission.key)
+        if admission is not None:
+            await ring.confirm(admission.key)
+        else:
+            await ring.refresh()
+            if ring.is_required:
+                raise Unauthorized("no key was sent, and this server requires one now")
     except StoreError:
         # A result that is available is returned, since a claim must not be lost.
         if not task.done():

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from store.errors import NotFound, StoreError, Unauthorized, Unavailable
 from store.runtime.clock import MICROSECONDS, Clock, system_clock
-from store.sql.api_keys import Key, Keys, digest, key_id_in
+from store.sql.api_keys import Key, KeyRules, Keys, digest, key_id_in
 
 logger = logging.getLogger("store.server")
 
@@ -21,18 +21,21 @@ STALE_SECONDS: Final = 4.0
 """A copy older than this is not used: the request waits until the keys are read again."""
 
 _NOTED_SECONDS: Final = 60.0
+_NO_RULES: Final = KeyRules({}, None)
 _MINUTE: Final = 60 * MICROSECONDS
 
 
 class KeyRing:
     """The keys of one database.
 
-    Once there is a key that was not revoked, every request needs one. Keys that other processes create or revoke become
-    valid or invalid within five seconds. If the database does not answer, every request is refused.
+    `Keys.enforce` sets the time from which every request needs a key. Before that time, a request may have no key, but
+    a key that is sent must be valid. If the database has no keys and no such time is set, sent keys are ignored. A
+    change by another process takes effect within five seconds. If the database does not answer, every request is
+    refused.
 
     Args:
         url: the URL of any partition of the database.
-        always: whether to require a key even if the database has no keys.
+        always: whether to require a key regardless of the rules in the database.
         clock: the clock by which keys expire, in microseconds since the epoch.
         monotonic: the clock that measures the age of the copy, in seconds.
     """
@@ -50,7 +53,7 @@ class KeyRing:
         self._clock = clock
         self._monotonic = monotonic
         self._source: Keys | None = None
-        self._known: dict[str, Key] = {}
+        self._rules = _NO_RULES
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._trouble: StoreError | None = None
@@ -74,7 +77,7 @@ class KeyRing:
 
     def __len__(self) -> int:
         """Return the number of keys that were not revoked at the last read."""
-        return len(self._known)
+        return len(self._rules.keys)
 
     @property
     def url(self) -> str:
@@ -92,22 +95,40 @@ class KeyRing:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key is required, according to a fresh copy."""
-        return not (self._known or self._always) and self.is_fresh
+        """Whether a fresh copy shows that the server uses no keys. Requests then need no check."""
+        return not self.is_used and self.is_fresh
 
     @property
     def is_fresh(self) -> bool:
         """Whether the copy is fresh, so that a request needs no read."""
         return self._monotonic() - self._read_at < FRESH_SECONDS
 
-    async def are_demanded(self) -> bool:
-        """Return whether a request needs a key.
+    @property
+    def is_used(self) -> bool:
+        """Whether requests must be checked for keys.
+
+        This is true if keys are always required, or if the last read found keys or a time from which they are required.
+        """
+        return self._always or bool(self._rules.keys) or self._rules.enforced_at is not None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether every request needs a key, according to the last read."""
+        enforced_at = self._rules.enforced_at
+        return self._always or (enforced_at is not None and enforced_at <= self._clock())
+
+    @property
+    def required_from(self) -> int | None:
+        """The future time, in microseconds, from which every request needs a key; None if no such time is set."""
+        return None if self.is_required else self._rules.enforced_at
+
+    async def refresh(self) -> None:
+        """Read the keys again if the copy is too old.
 
         Raises:
             Unavailable: the copy is too old, and the keys cannot be read.
         """
         await self._refresh()
-        return self._always or bool(self._known)
 
     def find(self, text: str) -> Key:
         """Return the key that a client sent.
@@ -118,7 +139,7 @@ class KeyRing:
         key_id = key_id_in(text)
         if key_id is None:
             raise Unauthorized("the sent text is not a key")
-        key = self._known.get(key_id)
+        key = self._rules.keys.get(key_id)
         # The comparison takes the same time whether the id exists or not.
         if not hmac.compare_digest(digest(text), bytes(32) if key is None else key.hash) or key is None:
             raise Unauthorized(f"the key {key_id} is not known here, or was revoked")
@@ -136,7 +157,7 @@ class KeyRing:
             Unavailable: the copy is too old, and the keys cannot be read.
         """
         await self._refresh()
-        known = self._known.get(key.key_id)
+        known = self._rules.keys.get(key.key_id)
         if known is None or known.hash != key.hash:
             raise Unauthorized(f"the key {key.key_id} was revoked")
         if known.has_expired(self._clock()):
@@ -180,9 +201,9 @@ class KeyRing:
             try:
                 self._source = await Keys.open(self._url, create=False)
             except NotFound:
-                self._known, self._read_at = {}, began
+                self._rules, self._read_at = _NO_RULES, began
                 return
-        self._known = {key.key_id: key for key in await self._source.unrevoked()}
+        self._rules = await self._source.rules()
         self._read_at = began
 
     # -- use ---------------------------------------------------------------------------------------------------------
@@ -207,5 +228,5 @@ class KeyRing:
 
     def _is_news(self, key_id: str, at: int) -> bool:
         # A key that was revoked meanwhile is included, because its last use matters most.
-        key = self._known.get(key_id)
+        key = self._rules.keys.get(key_id)
         return key is None or key.used_at is None or at - key.used_at >= _MINUTE

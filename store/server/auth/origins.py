@@ -97,11 +97,13 @@ class OriginLayer:
             if len(self._names) < _NAMES:
                 self._names.add(given.encode("latin-1"))
             return
-        if self._ring is not None and await self._ring.are_demanded():
-            return
+        if self._ring is not None:
+            await self._ring.refresh()
+            if self._ring.is_required:
+                return
         raise Forbidden(
-            f"{host[:200]!r} is not a name of this machine, and while there are no keys, requests must use such a name",
-            "use 127.0.0.1 or localhost in the URL, allow its origin with --cors-origin, or run `rollbook keys create`",
+            f"{host[:200]!r} is not a name of this machine, and requests must use such a name if no keys are required",
+            "use 127.0.0.1 or localhost in the URL, allow its origin with --cors-origin, or run rollbook keys enforce",
         )
 
 

@@ -148,9 +148,13 @@ class FastPath:
         if not ring.is_fresh:
             return False
         try:
-            scope["rollbook.admission"] = admission(scope, ring, operation, self._root_name)
+            admitted = admission(scope, ring, operation, self._root_name)
         except StoreError:
             return False
+        if admitted is None:
+            # Before keys become required, only the application adds the warning to responses to requests without a key.
+            return ring.required_from is None
+        scope["rollbook.admission"] = admitted
         return True
 
     def _ordinary(self, given: list[Header]) -> dict[bytes, bytes] | None:

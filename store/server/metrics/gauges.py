@@ -1,80 +1,170 @@
-"""Metrics that are measured when Prometheus reads them: open partitions, their writers, and this process."""
+"""Metrics that are measured when Prometheus reads them: the partitions, their writers and the streams."""
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
+import asyncio
 import time
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final, get_args
 
 from store.db.queries.counts import Counts
 from store.errors import StoreError
 from store.interface.store import Store
-from store.models import AttemptStatus, RolloutStatus
+from store.models import AttemptStatus, RolloutStatus, WorkerStatus
 from store.server.metrics.requests import Family
+from store.server.partitions import Partitions
 from store.server.pending import OpenStream
 from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
+_UNUSED_FRESH_SECONDS: Final = 60.0
+"""How long the values of a partition that is not open stay fresh. Measuring such a partition requires opening it."""
+_OPENED_AT_ONCE: Final = 8
+"""The maximum number of partitions that one scrape opens."""
+_SCRAPE_SECONDS: Final = 5.0
+"""The time after which a scrape measures no further partition. It is also the time limit for each partition."""
 # Counting scans tables. Its result is cached so long that counting takes at most this share of the time.
 _COUNTING_SHARE: Final = 0.02
 
 
+@dataclass(frozen=True, slots=True)
+class _Database:
+    """The metrics of one partition's database."""
+
+    counts: Counts | None
+    """None if the store is not an `SQLStore`."""
+    size_bytes: int
+
+
 class Measured:
-    """Metrics of the databases of open partitions, cached for a moment. All worker processes report the same values."""
+    """Metrics of the databases of all partitions, cached for a short time.
+
+    All worker processes report the same values.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[Store, tuple[float, Counts]] = {}
+        self._known: dict[str, tuple[float, _Database | None]] = {}
+        """For each partition, the time until which its latest result is fresh, and that result.
+
+        The result is None if the database did not answer.
+        """
+        self._names: tuple[float, list[str]] = (0.0, [])
         self.heads: dict[str, int] = {}
         """The last position of each partition's log at the time of the latest count."""
 
-    async def families(self, stores: Iterable[tuple[str, Store]]) -> list[Family]:
-        """Return the metrics of partitions. A partition that does not answer has only `rollbook_partition_up` 0."""
-        up = Family("rollbook_partition_up", "Whether the partition's database answers.")
-        depth = Family("rollbook_queue_depth", "Rollouts that wait for a claim.")
-        oldest = Family(
+    async def families(self, partitions: Partitions) -> list[Family]:
+        """Return the metrics of all partitions, open or closed.
+
+        A partition that does not answer has only `rollbook_partition_up` 0. One call opens a limited number of
+        partitions and takes a limited time. A partition that is not measured in this call keeps its previous values.
+        """
+        families = _DatabaseFamilies()
+        names = await self._names_of(partitions)
+        families.partitions.set(len(names))
+        self._known = {name: known for name, known in self._known.items() if name in names}
+        self.heads = {name: head for name, head in self.heads.items() if name in names}
+        opening, deadline = _OPENED_AT_ONCE, time.monotonic() + _SCRAPE_SECONDS
+        for name in names:
+            known = self._known.get(name)
+            if known is None or known[0] < time.monotonic() < deadline:
+                is_open = partitions.opened(name) is not None
+                if is_open or opening:
+                    opening -= not is_open
+                    await self._measure(partitions, name, is_open=is_open)
+            if name in self._known:
+                families.set(name, self._known[name][1])
+        return families.all
+
+    async def _names_of(self, partitions: Partitions) -> list[str]:
+        fresh_until, names = self._names
+        if time.monotonic() < fresh_until:
+            return names
+        try:
+            async with asyncio.timeout(_SCRAPE_SECONDS):
+                names = await partitions.names()
+        except (StoreError, TimeoutError):
+            names = names or [name for name, _ in partitions.open_stores()]
+        self._names = time.monotonic() + _FRESH_SECONDS, names
+        return names
+
+    async def _measure(self, partitions: Partitions, name: str, *, is_open: bool) -> None:
+        began = time.monotonic()
+        found: _Database | None = None
+        try:
+            async with asyncio.timeout(_SCRAPE_SECONDS):
+                if (store := partitions.opened(name)) is not None:
+                    found = await _measured(store)
+                else:
+                    async with partitions.use(name) as store:
+                        found = await _measured(store)
+        except (StoreError, TimeoutError):
+            pass
+        took = time.monotonic() - began
+        least = _FRESH_SECONDS if is_open else _UNUSED_FRESH_SECONDS
+        self._known[name] = began + max(least, took / _COUNTING_SHARE), found
+        if found is not None and found.counts is not None:
+            self.heads[name] = found.counts.head
+
+
+async def _measured(store: Store) -> _Database:
+    if not isinstance(store, SQLStore):
+        await store.statistics()
+        return _Database(None, 0)
+    return _Database(await store.core.counts(), await store.core.size_bytes())
+
+
+_WORKER_STATES: Final[tuple[str, ...]] = (*get_args(WorkerStatus), "stopped", "lost")
+
+
+class _DatabaseFamilies:
+    """The metrics of the databases."""
+
+    def __init__(self) -> None:
+        self.partitions = Family("rollbook_partitions", "Partitions of the database, open or not.")
+        self._up = Family("rollbook_partition_up", "Whether the partition's database answers.")
+        self._depth = Family("rollbook_queue_depth", "Rollouts that wait for a claim.")
+        self._oldest = Family(
             "rollbook_oldest_waiting_seconds", "How long the oldest waiting rollout has waited; 0 if none waits."
         )
-        rollouts = Family("rollbook_rollouts", "Rollouts by status.")
-        attempts = Family("rollbook_attempts", "Attempts by status.")
-        head = Family(
+        self._rollouts = Family("rollbook_rollouts", "Rollouts by status.")
+        self._attempts = Family("rollbook_attempts", "Attempts by status.")
+        self._workers = Family("rollbook_workers", "Workers with a heartbeat within the last day, by state.")
+        self._rewarded = Family("rollbook_rewarded_rollouts", "Rollouts with a reward.")
+        self._reward = Family("rollbook_mean_reward", "Mean of the last rewards of all rollouts with a reward.")
+        self._size = Family("rollbook_database_bytes", "Size of the partition in the database.")
+        self._head = Family(
             "rollbook_log_position", "The last position of the log; its rate of increase is events per second."
         )
-        known, self._known = self._known, {}
-        for partition, store in stores:
-            try:
-                if not isinstance(store, SQLStore):
-                    await store.statistics()
-                    up.set(1, partition=partition)
-                    continue
-                found = await self._counts(store, known)
-            except StoreError:
-                up.set(0, partition=partition)
-                continue
-            up.set(1, partition=partition)
-            depth.set(found.waiting, partition=partition)
-            since = found.oldest_waiting_at
-            oldest.set(0.0 if since is None else max(0.0, time.time() - since / 1e6), partition=partition)
-            for status in get_args(RolloutStatus):
-                rollouts.set(found.rollouts.get(status, 0), partition=partition, status=status)
-            for status in get_args(AttemptStatus):
-                attempts.set(found.attempts.get(status, 0), partition=partition, status=status)
-            head.set(found.head, partition=partition)
-            self.heads[partition] = found.head
-        return [up, depth, oldest, rollouts, attempts, head]
 
-    async def _counts(self, store: SQLStore, known: dict[Store, tuple[float, Counts]]) -> Counts:
-        began = time.monotonic()
-        kept = known.get(store)
-        if kept is None or kept[0] < began:
-            counted = await store.core.counts()
-            took = time.monotonic() - began
-            kept = (began + max(_FRESH_SECONDS, took / _COUNTING_SHARE), counted)
-        self._known[store] = kept
-        return kept[1]
+    @property
+    def all(self) -> list[Family]:
+        """All metrics, each with the values that were set."""
+        return [
+            *(self.partitions, self._up, self._depth, self._oldest, self._rollouts, self._attempts),
+            *(self._workers, self._rewarded, self._reward, self._size, self._head),
+        ]
+
+    def set(self, partition: str, found: _Database | None) -> None:
+        """Set the values of a partition. `found` is None if its database does not answer."""
+        self._up.set(int(found is not None), partition=partition)
+        if found is None or found.counts is None:
+            return
+        counts = found.counts
+        self._depth.set(counts.waiting, partition=partition)
+        since = counts.oldest_waiting_at
+        self._oldest.set(0.0 if since is None else max(0.0, time.time() - since / 1e6), partition=partition)
+        for status in get_args(RolloutStatus):
+            self._rollouts.set(counts.rollouts.get(status, 0), partition=partition, status=status)
+        for status in get_args(AttemptStatus):
+            self._attempts.set(counts.attempts.get(status, 0), partition=partition, status=status)
+        for state in _WORKER_STATES:
+            self._workers.set(counts.workers.get(state, 0), partition=partition, state=state)
+        self._rewarded.set(counts.rewarded, partition=partition)
+        if counts.rewarded:
+            self._reward.set(counts.reward_sum / counts.rewarded, partition=partition)
+        self._size.set(found.size_bytes, partition=partition)
+        self._head.set(counts.head, partition=partition)
 
 
 def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
@@ -127,36 +217,3 @@ def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
         positions.set(max([0, *behind]), partition=partition)
         seconds.set(max([0.0, *(now - event.at for event in waiting)]), partition=partition)
     return [open_now, positions, seconds]
-
-
-def process() -> list[Family]:
-    """Return the resources that this process uses, under the metric names of the official Prometheus clients."""
-    times = os.times()
-    families = [
-        Family("process_cpu_seconds_total", "Processor time, user and system.", "counter").set(
-            times.user + times.system
-        ),
-        Family("process_start_time_seconds", "Start time of the process in seconds since the epoch.").set(_STARTED),
-        Family("process_max_fds", "Maximum number of open files and sockets.").set(
-            resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        ),
-        Family("process_resident_memory_bytes", "Memory in use.").set(_resident_bytes()),
-    ]
-    descriptors = Path("/dev/fd")
-    if descriptors.is_dir():
-        # The listing itself opens a descriptor.
-        open_now = sum(1 for _ in descriptors.iterdir()) - 1
-        families.append(Family("process_open_fds", "Files and sockets that are open.").set(open_now))
-    return families
-
-
-_STARTED: Final = time.time()
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        # Systems without /proc report only the peak: macOS in bytes, others in kilobytes.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024

@@ -61,10 +61,19 @@ class Metrics:
         self._requests: dict[tuple[str, str, int], int] = {}
         self._seconds: dict[str, Histogram] = {}
 
-    def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a response. A status of 0 means that the client disconnected."""
+    def request(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """Count a response.
+
+        Args:
+            method: the method of the request.
+            route: the path template of the route.
+            status: the status of the response; 0 if the client disconnected.
+            seconds: the duration; None for a waiting call or a stream, whose duration depends on its client.
+        """
         key = (method, route, status)
         self._requests[key] = self._requests.get(key, 0) + 1
+        if seconds is None:
+            return
         taken = self._seconds.get(route)
         if taken is None:
             taken = self._seconds[route] = Histogram(REQUEST_SECONDS)
@@ -75,7 +84,9 @@ class Metrics:
         requests = Family("rollbook_requests_total", "Requests by status; 0 if the client disconnected.", "counter")
         for (method, route, status), count in sorted(self._requests.items()):
             requests.set(count, method=method, route=route, status=str(status))
-        seconds = Family("rollbook_request_seconds", "How long requests took.", "histogram")
+        seconds = Family(
+            "rollbook_request_seconds", "How long requests took, without waiting calls and streams.", "histogram"
+        )
         for route, taken in sorted(self._seconds.items()):
             seconds.observed(taken, route=route)
         return [requests, seconds]

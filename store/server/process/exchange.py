@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -18,6 +20,11 @@ _FRAMING: Final = frozenset({b"connection", b"transfer-encoding"})
 # Headers that differ in each response.
 _SINGULAR: Final = frozenset({b"content-length", b"x-request-id"})
 MOST_LINES: Final = 256
+
+DRAINED_BYTES: Final = 128 * 1024 * 1024
+"""The maximum number of bytes of an unread request body that are discarded before the connection is closed."""
+DRAIN_SECONDS: Final = 10.0
+"""The time limit for reading and discarding the unread body."""
 
 
 class _Lines(dict[Header, bytes]):
@@ -43,6 +50,10 @@ class Exchange(RequestResponseCycle):
     """Request cycle of uvicorn that sends head and body in one write, which halves the work of kernel and client.
 
     Responses in several parts or of unknown length are sent by the base class.
+
+    If the connection must be closed while the client still sends a body that the application has not read, the rest of
+    the body is read and discarded first. Otherwise the kernel would reset the connection, and most clients would report
+    the reset instead of the response.
     """
 
     _head: bytes | None = None
@@ -66,11 +77,29 @@ class Exchange(RequestResponseCycle):
             self._head = self._held(message["status"], message.get("headers", ()))
             if self._head is not None:
                 return
+        if message["type"] == "http.response.body" and self._closes_early and not message.get("more_body"):
+            await super().send({"type": "http.response.body", "body": message.get("body", b""), "more_body": True})
+            await self._drain()
+            message = {"type": "http.response.body"}
         await super().send(message)
+
+    @property
+    def _closes_early(self) -> bool:
+        """Whether the connection will be closed before the body of the request has arrived completely."""
+        return self.more_body and not self.keep_alive and not self.disconnected
+
+    async def _drain(self) -> None:
+        remaining = DRAINED_BYTES
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._closes_early and remaining > 0:
+                    remaining -= len((await self.receive()).get("body", b""))
 
     def _held(self, status: int, headers: Sequence[Header]) -> bytes | None:
         """Return the head if it can be sent together with the body, else None."""
         if self.disconnected or self.access_log or status in _BODILESS or self.scope["method"] == "HEAD":
+            return None
+        if self._closes_early:
             return None
         named = dict(headers)
         length = named.get(b"content-length")

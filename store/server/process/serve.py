@@ -13,7 +13,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from store.server.auth.tls import Certificate
+from store.server.partitions import Partitions
 from store.server.process.connection import Connection
+from store.server.process.socket_connection import SocketConnection
 from store.server.streaming.streams import FAREWELL_SECONDS
 
 # This and the time to close a database stay below ten seconds, after which container engines kill a process.
@@ -47,7 +49,9 @@ class Server(uvicorn.Server):
                 # "auto" chooses uvloop if it is installed.
                 loop="auto",
                 http=Connection,
-                ws="websockets-sansio",
+                ws=SocketConnection,
+                # Compressing a large event for each of its readers would take seconds.
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -62,18 +66,24 @@ class Server(uvicorn.Server):
             )
         )
         self._parked = app.state.parked
+        self._partitions: Partitions = app.state.partitions
+        self._watching: asyncio.Task[None] | None = None
         self._on_started = on_started
         self._takes_signals = takes_signals
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to answer requests."""
         await super().startup(sockets)
+        self._watching = asyncio.create_task(self._partitions.watch())
         self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new connections, end waiting calls, and complete all other calls."""
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         self._parked.close()
         # This precedes the closing of connections, because a WebSocket would otherwise lose its last frame.
         await self._parked.emptied(0.0 if self.force_exit else FAREWELL_SECONDS)

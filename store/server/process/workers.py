@@ -36,7 +36,8 @@ STOP_SECONDS: Final = 30.0
 # ready.
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 30.0
-# While no worker is ready, this many consecutive failures of a worker end the server.
+# After all workers have been ready once, this many consecutive failures of one worker end the server if no worker is
+# ready. Before that, the first failure ends the server.
 _TRIES: Final = 5
 
 _READY, _STOP, _STOP_NOW = "ready", "stop", "stop now"

@@ -275,6 +275,8 @@ class DashboardLayer:
             await send({"type": "http.response.body", "body": b""})
             return
 
+        call.scope["rollbook.waited"] = True
+
         async def follow() -> None:
             async for text in live.news(request.store, after):
                 await send({"type": "http.response.body", "body": text, "more_body": True})
@@ -292,17 +294,22 @@ class DashboardLayer:
     async def _login_page(self, call: Call, wrong: str = "") -> _Answer:
         query = _params(call.scope["query_string"])
         back = _local(query.get("next", [""])[-1])
-        asks = self._ring is not None and await self._ring.are_demanded()
-        values = {"wrong": wrong, "next": back, "asks": asks}
+        values = {"wrong": wrong, "next": back, "asks": await self._uses_keys()}
         # The status is not 401, because 401 requests an Authorization header, which a form cannot send.
         page = PageContent("login.html", values, "Log in", 422 if wrong else 200)
         return self._drawn(call, page, self._page_request(call, LOGIN, query))
+
+    async def _uses_keys(self) -> bool:
+        if self._ring is None:
+            return False
+        await self._ring.refresh()
+        return self._ring.is_used
 
     async def _login(self, call: Call) -> _Answer:
         form = await _form(call)
         text = form.get("key", [""])[-1].strip()
         back = _local(form.get("next", [""])[-1])
-        if self._ring is None or not await self._ring.are_demanded():
+        if self._ring is None or not await self._uses_keys():
             return _redirect(back)
         try:
             key = self._ring.find(text)

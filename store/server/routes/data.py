@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Protocol, runtime_checkable
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Body, Query
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
 from store.models.queries import PastQuery, ResourcesQuery, SpanQuery, WorkerQuery
+from store.models.rollouts import ObservedWorker
 from store.runtime import context
 from store.server import cached_pages
 from store.server.call import Call, refuse_null
@@ -155,28 +157,35 @@ async def update_resources(call: Call, resources_id: Id, resources: Annotated[Na
 # -- workers ---------------------------------------------------------------------------------------------------------
 
 
-@workers.get(paths.WORKERS, response_model=PaginatedResult[Worker])
+def _observed(found: PaginatedResult[Worker]) -> PaginatedResult[ObservedWorker]:
+    now = time.time()
+    items = [ObservedWorker.of(each, now) for each in found.items]
+    return PaginatedResult(items=items, limit=found.limit, offset=found.offset, total=found.total)
+
+
+@workers.get(paths.WORKERS, response_model=PaginatedResult[ObservedWorker])
 @needs("reader")
 async def query_workers(call: Call, query: Annotated[WorkerQuery, Query()]) -> bytes:
     """Find workers."""
-    return dumps(await call.store.find_workers(query))
+    return dumps(_observed(await call.store.find_workers(query)))
 
 
-@workers.post(paths.WORKERS_SEARCH, response_model=PaginatedResult[Worker])
+@workers.post(paths.WORKERS_SEARCH, response_model=PaginatedResult[ObservedWorker])
 @needs("reader")
 async def search_workers(call: Call, query: WorkerQuery) -> bytes:
     """Find workers."""
-    return dumps(await call.store.find_workers(query))
+    return dumps(_observed(await call.store.find_workers(query)))
 
 
-@workers.get(paths.WORKER, response_model=Worker | None)
+@workers.get(paths.WORKER, response_model=ObservedWorker | None)
 @needs("reader")
 async def get_worker(call: Call, worker_id: Id, query: Annotated[PastQuery, Query()]) -> bytes:
     """Return a worker, or null."""
-    return dumps(await call.store.get_worker_by_id(worker_id, as_at=query.as_at))
+    worker = await call.store.get_worker_by_id(worker_id, as_at=query.as_at)
+    return dumps(None if worker is None else ObservedWorker.of(worker, time.time()))
 
 
-@workers.post(paths.WORKER, response_model=Worker)
+@workers.post(paths.WORKER, response_model=ObservedWorker)
 @needs("runner")
 async def update_worker(
     call: Call, worker_id: Id, body: Annotated[UpdateWorkerBody, Body(default_factory=UpdateWorkerBody)]
@@ -184,4 +193,4 @@ async def update_worker(
     """Record a heartbeat of a worker, with statistics if they are given."""
     refuse_null(body, "heartbeat_stats")
     given = {name: getattr(body, name) for name in body.model_fields_set}
-    return dumps(await call.store.update_worker(worker_id, **given))
+    return dumps(ObservedWorker.of(await call.store.update_worker(worker_id, **given), time.time()))

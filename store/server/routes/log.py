@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import aclosing
 from functools import cache
 from importlib import metadata
@@ -13,6 +14,7 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel
 
+from store.errors import Unavailable
 from store.models import (
     HistoryEvent,
     LightningStoreCapabilities,
@@ -24,11 +26,16 @@ from store.models import (
 )
 from store.models.queries import PastQuery
 from store.server.api_schema import STREAMED
+from store.server.auth.keyring import KeyRing
 from store.server.call import Call
+from store.server.database_check import database_fault
 from store.server.routing import Id, StoreRoute, needs
+from store.sql.store import SQLStore
 from store.wire import paths
 from store.wire.bodies import HistoryQuery, LogQuery, VerifyBody
 from store.wire.encoding import LogPage, StoreInfo, dumps
+
+logger = logging.getLogger("store.server")
 
 about = APIRouter(route_class=StoreRoute, tags=["Store"])
 log = APIRouter(route_class=StoreRoute, tags=["Log"])
@@ -43,9 +50,16 @@ class Health(BaseModel):
 @about.get(paths.HEALTH, response_model=Health)
 @needs("open")
 async def health(call: Call) -> bytes:
-    """Report that the server answers."""
-    del call
-    return b'{"status":"ok"}'
+    """Report that the server and its database answer."""
+    fault = await database_fault(call.store)
+    if fault is None:
+        return b'{"status":"ok"}'
+    ring: KeyRing | None = call.scope["app"].state.ring
+    if ring is not None and len(ring) > 0:
+        # The route is open to all, and a database's error contains its address, so the reason is only logged.
+        logger.warning("the database does not answer: %s", fault)
+        fault = "see the server's log"
+    raise Unavailable(f"the database does not answer: {fault}")
 
 
 @about.get(paths.STATISTICS, response_model=LightningStoreStatistics)
@@ -73,8 +87,19 @@ async def store_info(call: Call) -> bytes:
             "partition": call.scope["rollbook.partition"],
             "version": _version(),
             "kind": type(call.store).__name__,
+            "read_only": isinstance(call.store, SQLStore) and call.store.core.read_only,
         }
     )
+
+
+@about.put(paths.STORE, response_model=StoreInfo)
+@needs("admin")
+async def create_partition(call: Call) -> bytes:
+    """Create the partition in the path unless it exists, and return what GET returns.
+
+    No other request creates a partition.
+    """
+    return await store_info(call)
 
 
 @cache

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, FastAPI
@@ -12,10 +11,11 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from store.errors import StoreError
 from store.server.api_schema import refusals
 from store.server.auth.keyring import KeyRing
-from store.server.metrics.gauges import Measured, process, streams, writers
+from store.server.database_check import database_fault
+from store.server.metrics.gauges import Measured, streams, writers
+from store.server.metrics.process import process
 from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.pending import Parked
@@ -23,8 +23,6 @@ from store.server.process.peers import Measures, Peers
 from store.server.routing import RequestRoute, needs
 
 logger = logging.getLogger("store.server")
-
-_PATIENCE_SECONDS: Final = 2.0
 
 operations = APIRouter(route_class=RequestRoute, tags=["Operations"])
 
@@ -77,7 +75,7 @@ async def readyz(request: Request) -> Response:
     _counted(request, "/readyz")
     missing = await _missing(request)
     ring: KeyRing | None = request.app.state.ring
-    if missing and ring is not None and len(ring) > 0:
+    if missing and ring is not None and ring.is_used:
         # The route is open to all, and a database's error contains its address, so the reason is only logged.
         logger.warning("not ready: %s", missing)
         missing = dict.fromkeys(missing, "see the server's log")
@@ -91,14 +89,8 @@ async def _missing(request: Request) -> dict[str, str]:
     partitions: Partitions = request.app.state.partitions
     if parked.is_closing:
         return {"server": "is stopping"}
-    try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            await partitions.root.statistics()
-    except TimeoutError:
-        return {"database": f"has not answered for {_PATIENCE_SECONDS:g} s"}
-    except StoreError as error:
-        return {"database": str(error)}
-    return {}
+    fault = await database_fault(partitions.root)
+    return {} if fault is None else {"database": fault}
 
 
 @operations.get(
@@ -122,8 +114,8 @@ async def measures(app: FastAPI) -> Measures:
     partitions: Partitions = app.state.partitions
     counted: Metrics = app.state.metrics
     measured: Measured = app.state.measured
+    shared = await measured.families(partitions)
     stores = partitions.open_stores()
-    shared = await measured.families(stores)
     own = [
         *counted.families(),
         Family("rollbook_parked_calls", "Calls that wait for a rollout, for the end of rollouts, or for events.").set(
@@ -132,6 +124,9 @@ async def measures(app: FastAPI) -> Measures:
         Family("rollbook_open_partitions", "Partitions that are open besides the root.").set(len(partitions)),
         *writers(stores),
         *streams(app.state.parked.streams, measured.heads),
+        Family("rollbook_refused_streams_total", "Streams that were refused because of a limit.", "counter").set(
+            app.state.stream_slots.refused
+        ),
         *process(),
     ]
     return own, shared

@@ -43,6 +43,7 @@ async def _park(call: Call, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     The call is cancelled if its client disconnects or its key becomes invalid.
     """
     parked: Parked = call.scope["app"].state.parked
+    call.scope["rollbook.waited"] = True
     return await parked.run(call.receive, while_admitted(call.scope, begin))
 
 

@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from store.errors import Closed, Incompatible, Invalid, StoreError, Unavailable
+from store.errors import Closed, Incompatible, Invalid, StoreError
 from store.interface.store import Store
 from store.journal.tail import parse
 from store.models import LoggedEvent
@@ -30,8 +30,10 @@ from store.wire.errors import error_body
 
 logger = logging.getLogger("store.server.streams")
 
-# The most events that wait to be written, besides the page that the store has read.
+# The limits on the number and the size in bytes of queued events. The queue does not include the page that the store
+# has read.
 _QUEUED: Final = 64
+_QUEUED_BYTES: Final = 256 * 1024
 _TOGETHER_BYTES: Final = 64 * 1024
 
 
@@ -63,13 +65,6 @@ Follow = Callable[[], AsyncGenerator[Fact]]
 """A function that begins to follow the log from a reader's cursor."""
 
 
-class SlowReader(Unavailable):
-    """The reader read nothing for too long. It may resume from its cursor."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing was read for {seconds:g} s, so the stream was closed")
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The query of a reader."""
@@ -80,22 +75,44 @@ class Wanted:
     rollout_id: str | None
 
 
+class _Queue(asyncio.Queue["Fact | Exception | None"]):
+    """A queue of the events for one reader, limited by their number and their total size."""
+
+    def __init__(self) -> None:
+        super().__init__(_QUEUED)
+        self._bytes = 0
+
+    def full(self) -> bool:
+        return super().full() or self._bytes >= _QUEUED_BYTES
+
+    def _put(self, item: Fact | Exception | None) -> None:
+        self._bytes += _size(item)
+        super()._put(item)
+
+    def _get(self) -> Fact | Exception | None:
+        item = super()._get()
+        self._bytes -= _size(item)
+        return item
+
+
+def _size(item: Fact | Exception | None) -> int:
+    return len(item.frame.text) if isinstance(item, Fact) else 0
+
+
 class Feeding(ABC):
     """A stream to one reader.
 
     Args:
         partition: the partition of the log.
         heartbeat_seconds: the longest time without a frame.
-        write_seconds: the time after which a reader that reads nothing is disconnected.
         together: whether several available events may be written at once.
     """
 
-    def __init__(self, partition: str, *, heartbeat_seconds: float, write_seconds: float, together: bool) -> None:
+    def __init__(self, partition: str, *, heartbeat_seconds: float, together: bool) -> None:
         self.partition = partition
         self.untaken: Fact | None = None
         """The oldest event that the reader has not read yet; None while the reader is at the end of the log."""
         self._heartbeat_seconds = heartbeat_seconds
-        self._write_seconds = write_seconds
         self._most_bytes = _TOGETHER_BYTES if together else 0
 
     @abstractmethod
@@ -122,11 +139,10 @@ class Feeding(ABC):
         """Write frames until the stream ends. The stream ends with an error, unless no more events can follow.
 
         Raises:
-            SlowReader: a write took too long.
-            StoreError: the store ended the stream.
+            StoreError: the store or `write` ended the stream.
         """
-        await self._write(write, self._opening())
-        queue: asyncio.Queue[Fact | Exception | None] = asyncio.Queue(_QUEUED)
+        await _written(write, self._opening())
+        queue = _Queue()
         reading = asyncio.ensure_future(self._read(queue))
         try:
             while await self._write_next(write, queue):
@@ -136,7 +152,7 @@ class Feeding(ABC):
             # Wait until the task has released the store.
             await asyncio.wait((reading,))
 
-    async def _read(self, queue: asyncio.Queue[Fact | Exception | None]) -> None:
+    async def _read(self, queue: _Queue) -> None:
         try:
             async with aclosing(self._follow()) as facts:
                 async for fact in facts:
@@ -145,13 +161,13 @@ class Feeding(ABC):
         except Exception as error:  # noqa: BLE001 - raised where the reader is sent its last frame
             await queue.put(error)
 
-    async def _write_next(self, write: Write, queue: asyncio.Queue[Fact | Exception | None]) -> bool:
+    async def _write_next(self, write: Write, queue: _Queue) -> bool:
         """Write the available frames, and return whether more frames may follow."""
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
                 found = await queue.get()
         except TimeoutError:
-            await self._write(write, self._beat())
+            await _written(write, self._beat())
             return True
         frames: list[Frame] = []
         size = 0
@@ -165,21 +181,17 @@ class Feeding(ABC):
                 break
             found = queue.get_nowait()
         if last is not None:
-            await self._write(write, frames)
+            await _written(write, frames)
             self._take(last)
             self.untaken = None
         if isinstance(found, Exception):
             raise found
         return found is not None
 
-    async def _write(self, write: Write, frames: list[Frame]) -> None:
-        if not frames:
-            return
-        try:
-            async with asyncio.timeout(self._write_seconds):
-                await write(frames)
-        except TimeoutError:
-            raise SlowReader(self._write_seconds) from None
+
+async def _written(write: Write, frames: list[Frame]) -> None:
+    if frames:
+        await write(frames)
 
 
 class Feed(Feeding):

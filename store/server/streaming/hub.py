@@ -1,8 +1,8 @@
 """One reader of a log for all its streams. At the end of the log, two hundred streams cost the database as much as one.
 
-A stream first reads the earlier events from the log itself. When it has reached the events that the hub has read, it
-reads the following events from the hub's memory, which contains some hundreds of events. A stream that falls behind
-reads from the log itself again.
+A stream first reads earlier events from pages of the log. Streams at the same cursor share a page. When a stream has
+reached the events that the hub has read, it reads the following events from the hub's memory, which contains a few
+hundred events. A stream that falls behind reads pages of the log again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from store.interface.store import Store
 from store.journal.tail import parse
 from store.models import LoggedEvent
 from store.server.streaming.feed import Fact, Wanted, fact_of
+from store.server.streaming.log_pages import LogPages
 from store.sql.store import SQLStore
 
 # A hub keeps at least this many events in memory (fewer if they are large), and at most twice as many.
@@ -34,6 +35,7 @@ class Hub:
 
     def __init__(self, store: SQLStore) -> None:
         self.users = 0
+        self.past = LogPages(store)
         self._store = store
         self._facts: list[Fact] = []
         self._bytes = 0
@@ -124,6 +126,7 @@ class Hub:
         """Stop reading the log."""
         if self._waking is not None:
             self._waking.cancel()
+        self.past.close()
         self._task.cancel()
         await asyncio.wait((self._task,))
 
@@ -157,10 +160,10 @@ class Hubs:
                 # All events up to this position were committed before the log is read below. A reader may be ahead of
                 # the hub.
                 seen = max(hub.position, 0 if wanted.after is None else parse(wanted.after).position)
-                async with aclosing(_events(store, wanted, follow=False)) as events:
-                    async for event in events:
-                        wanted, seen = replace(wanted, after=event.cursor), max(seen, event.position)
-                        yield fact_of(event)
+                async with aclosing(hub.past.after(wanted, seen)) as facts:
+                    async for fact in facts:
+                        wanted, seen = replace(wanted, after=fact.cursor), max(seen, fact.position)
+                        yield fact
                 async with aclosing(hub.after(seen)) as facts:
                     async for fact in facts:
                         if (stream is None or fact.stream == stream) and (types is None or fact.type in types):

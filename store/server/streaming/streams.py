@@ -20,17 +20,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.planning.follow import FutureCursor
-from store.server.auth.admission import protocol_chosen, while_admitted
+from store.server.auth.admission import Admission, protocol_chosen, while_admitted
 from store.server.call import Call, ClientLeft
 from store.server.errors import MalformedRequest, refusal
 from store.server.pending import Parked
 from store.server.routing import answer
 from store.server.streaming import paths as stream_paths
-from store.server.streaming.feed import Feed, Feeding, Frame, Wanted, Write, begin, frame
+from store.server.streaming.feed import Feed, Feeding, Frame, Wanted, begin, frame
 from store.server.streaming.hub import Hubs
+from store.server.streaming.output import FRAGMENTS, EventsOutput, Output, SocketOutput, Turns, as_event
 from store.server.streaming.paths import VIEWER_SOCKET, Followed
 from store.server.streaming.run_feed import RunStreamQuery, resumed, run_feed
 from store.server.streaming.run_pages import SharedRuns
+from store.server.streaming.slots import StreamSlots
 from store.server.streaming.viewer_feed import ViewerQuery, viewer_feed
 from store.wire import paths
 from store.wire.bodies import LogQuery
@@ -57,6 +59,7 @@ class StreamLayer:
     Args:
         app: the next layer.
         parked: the waiting calls, which include the streams.
+        slots: the limits on the number of open streams; None for `StreamSlots()`.
         heartbeat_seconds: the longest time without a frame.
         write_seconds: the time after which a reader that reads nothing is disconnected.
         origins: origins whose pages may open a WebSocket, besides the server's own; `*` for all.
@@ -68,6 +71,7 @@ class StreamLayer:
         parked: Parked,
         *,
         origins: Sequence[str] = (),
+        slots: StreamSlots | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         write_seconds: float = WRITE_SECONDS,
     ) -> None:
@@ -76,7 +80,10 @@ class StreamLayer:
         self._hubs = Hubs()
         self._runs = SharedRuns(self._hubs)
         self._origins = frozenset(origins)
-        self._seconds = {"heartbeat_seconds": heartbeat_seconds, "write_seconds": write_seconds}
+        self._slots = slots or StreamSlots()
+        self._turns = Turns()
+        self._heartbeat_seconds = heartbeat_seconds
+        self._write_seconds = write_seconds
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Follow the log or a run, or pass on the request."""
@@ -94,6 +101,7 @@ class StreamLayer:
 
     async def _events(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         scope["rollbook.route"] = followed.template
+        scope["rollbook.waited"] = True
         async with AsyncExitStack() as stack:
             try:
                 feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=True))
@@ -103,27 +111,32 @@ class StreamLayer:
             await self._write_events(scope, receive, send, feed)
 
     async def _write_events(self, scope: Scope, receive: Receive, send: Send, feed: Feeding) -> None:
-        async def write(frames: list[Frame]) -> None:
-            await send({"type": "http.response.body", "body": b"".join(map(_as_event, frames)), "more_body": True})
-
+        output = EventsOutput(send, self._write_seconds, self._turns)
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
         with self._parked.streaming(feed):
             try:
-                await self._parked.run(receive, while_admitted(scope, lambda: feed.run(write)))
+                await self._parked.run(receive, while_admitted(scope, lambda: feed.run(output.write)))
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             except ClientLeft:
                 return
             except Exception as error:  # noqa: BLE001 - as above
-                last = feed.farewell(error)
+                last = b"" if output.is_within_frame else as_event(feed.farewell(error))
                 # A reader that still reads nothing can resume from the cursor of the last frame that it has read.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FAREWELL_SECONDS):
-                        await send({"type": "http.response.body", "body": _as_event(last), "more_body": False})
+                        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     @asynccontextmanager
     async def _feed(self, call: Call, followed: Followed, *, together: bool) -> AsyncGenerator[Feeding]:
-        how: dict[str, Any] = {**self._seconds, "together": together}
+        admission: Admission | None = call.scope.get("rollbook.admission")
+        with self._slots.take(None if admission is None else admission.key.key_id):
+            async with self._opened(call, followed, together=together) as feed:
+                yield feed
+
+    @asynccontextmanager
+    async def _opened(self, call: Call, followed: Followed, *, together: bool) -> AsyncGenerator[Feeding]:
+        how: dict[str, Any] = {"heartbeat_seconds": self._heartbeat_seconds, "together": together}
         if followed.template in {paths.RUN_STREAM, paths.RUN_SOCKET}:
             async with run_feed(
                 self._runs, call, followed.id or "", resumed(call, call.query(RunStreamQuery)), **how
@@ -147,28 +160,26 @@ class StreamLayer:
             return
         await send({"type": "websocket.accept", "subprotocol": protocol_chosen(scope)})
 
-        async def write(frames: list[Frame]) -> None:
-            for each in frames:  # always one: see `together`
-                await send({"type": "websocket.send", "text": each.text.decode()})
-
         async with AsyncExitStack() as stack:
             try:
                 feed = await stack.enter_async_context(self._feed(Call(scope, receive, {}), followed, together=False))
             except Exception as error:  # noqa: BLE001 - as above
-                await self._take_leave(send, None, error)
+                await self._take_leave(send, _refusal_frame(error), error)
                 return
-            await self._write_frames(scope, receive, send, feed, write)
+            await self._write_frames(scope, receive, send, feed)
 
-    async def _write_frames(self, scope: Scope, receive: Receive, send: Send, feed: Feeding, write: Write) -> None:
+    async def _write_frames(self, scope: Scope, receive: Receive, send: Send, feed: Feeding) -> None:
+        has_fragments = FRAGMENTS in scope.get("extensions", {})
+        output = SocketOutput(send, self._write_seconds, self._turns, has_fragments=has_fragments)
         with self._parked.streaming(feed):
             try:
-                await self._parked.run(_until_closed(receive), while_admitted(scope, lambda: feed.run(write)))
+                await self._parked.run(_until_closed(receive), while_admitted(scope, lambda: feed.run(output.write)))
                 await send({"type": "websocket.close", "code": _DONE})
             except (ClientLeft, OSError) as left:
                 if isinstance(left, StoreError):
-                    await self._take_leave(send, feed, left)
+                    await self._take_leave(send, feed.farewell(left), left, output)
             except Exception as error:  # noqa: BLE001 - as above
-                await self._take_leave(send, feed, error)
+                await self._take_leave(send, feed.farewell(error), error, output)
 
     def _may_connect(self, scope: Scope) -> bool:
         """Return whether a page may open a WebSocket. Browsers do not restrict WebSockets to the same origin."""
@@ -178,13 +189,13 @@ class StreamLayer:
             return True
         return origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1")
 
-    async def _take_leave(self, send: Send, feed: Feeding | None, error: Exception) -> None:
-        last = _refusal_frame(error) if feed is None else feed.farewell(error)
+    async def _take_leave(self, send: Send, last: Frame, error: Exception, output: Output | None = None) -> None:
         # A reader that still reads nothing, or has disconnected, can resume from the cursor of the last frame that it
         # has read.
         with contextlib.suppress(OSError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await send({"type": "websocket.send", "text": last.text.decode()})
+                if output is None or not output.is_within_frame:
+                    await send({"type": "websocket.send", "text": last.text.decode()})
                 await send({"type": "websocket.close", "code": self._code(error), "reason": last.kind})
 
     def _code(self, error: Exception) -> int:
@@ -219,12 +230,6 @@ async def _wanted(call: Call, rollout_id: str | None) -> Wanted:
 async def _check_rollout(store: Store, rollout_id: str) -> None:
     if await store.get_rollout_by_id(rollout_id) is None:
         raise NotFound.rollout(rollout_id)
-
-
-def _as_event(each: Frame) -> bytes:
-    """Return a frame as a server-sent event. Its id is the cursor, which a browser sends when it reconnects."""
-    named = b"event: " + each.kind.encode() + b"\ndata: " + each.text + b"\n\n"
-    return named if each.cursor is None else b"id: " + each.cursor.encode() + b"\n" + named
 
 
 def _wants_events(scope: Scope) -> bool:

@@ -3,7 +3,6 @@
 The arguments are checked, encoded, compressed and hashed here, before the writer, which executes commands, gets them.
 """
 
-import math
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -306,10 +305,7 @@ def beat(worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> BeatWorker:
 
 def _config(given: Any, path: str) -> Json:
     config: RolloutConfig = RolloutConfig() if given is None else _checked(_CONFIG, given, f"{path}config")
-    for name in ("timeout_seconds", "unresponsive_seconds"):
-        value = getattr(config, name)
-        if value is not None and not math.isfinite(value):
-            raise Invalid(f"{path}config.{name}", f"{value} is not a duration; leave it out for no limit")
+    arguments.rollout_config(config, f"{path}config")
     # The keys have the order in which they are stored, so that equal configs have equal texts.
     return {
         "max_attempts": config.max_attempts,

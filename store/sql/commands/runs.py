@@ -143,6 +143,8 @@ def checkpoint(
         return _append(rollout_id, attempt_id, CheckpointRejected.type, [NewRunFact(rejected, None)], key)
     if taken.state is None and external is None:
         raise Invalid("state", "is None; give the state, or its location in `external`")
+    location = _object(external)
+    dumps(location, "external")
     fact = CheckpointSaved(
         attempt_id=attempt_id,
         checkpoint_id=ids.checkpoint_id(),
@@ -151,7 +153,7 @@ def checkpoint(
         after_phase=after_phase,
         parent_id=parent_id,
         graph=taken.graph,
-        external=_object(external),
+        external=location,
         key=key,
     )
     _check_data(fact, "external")

@@ -136,6 +136,10 @@ def rollout_columns(row: Row) -> Json:
         "resources_id": resources_id,
         "status": status,
         "config": config,
+        "metadata": None,
+        # Rewards are in another table; `set_rewards` sets them.
+        "reward": None,
+        "rewards": {},
     }
 
 
@@ -202,8 +206,29 @@ def attempt_model(row: Row, last_heartbeat_time: float | None, metadata_body: Js
             "worker_id": worker_id,
             "last_heartbeat_time": last_heartbeat_time,
             "metadata": None if metadata_body is None else metadata_body.get("metadata"),
+            "reward": None,
+            "rewards": {},
         }
     )
+
+
+def set_rewards(model: Rollout | Attempt, final: float, by_name: dict[str, float]) -> None:
+    """Set the rewards of a new model, before a caller gets the model."""
+    fields = vars(model)
+    fields["reward"], fields["rewards"] = final, by_name
+
+
+_reward_and_attempt = _columns(
+    (*ROLLOUT_COLUMNS, *(f"attempt.{name}" for name in ATTEMPT_COLUMNS)), "last_reward", "attempt.attempt_id"
+)
+attempt_id_of_page: Callable[[Row], str] = itemgetter(ATTEMPT_COLUMNS.index("attempt_id"))
+"""Return the id of the attempt in a row of `pages.attempts`."""
+
+
+def rewarded_attempt(row: Row) -> str | None:
+    """Return the id of the latest attempt in a row of `pages.rollouts`; None if the rollout has no reward at all."""
+    last_reward, attempt_id = _reward_and_attempt(row)
+    return None if last_reward is None else attempt_id
 
 
 def rollout_of_view(view: RolloutView) -> Rollout | AttemptedRollout:

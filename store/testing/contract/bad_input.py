@@ -112,15 +112,25 @@ class BadInputContract:
         await refuses("resources", lambda value: store.update_resources("rs-1", resources(value)), UNKEEPABLE)
         assert (await store.query_resources()).total == 0
 
-    async def test_limits_that_are_no_numbers_are_refused(self, store: Store) -> None:
-        for name in ("timeout_seconds", "unresponsive_seconds"):
-            for value in (float("nan"), float("inf")):
-                fields: dict[str, Any] = {name: value}
+    async def test_limits_that_are_no_durations_are_refused(self, store: Store) -> None:
+        rollout = await store.enqueue_rollout(1)
+        values = (float("nan"), float("inf"), -5, -0.001, 10**400)
+        given = [(name, value) for name in ("timeout_seconds", "unresponsive_seconds") for value in values]
+        for name, value in [*given, ("max_attempts", 0), ("max_attempts", 2**63), ("max_attempts", 10**400)]:
+
+            def config(name: str = name, value: Any = value) -> RolloutConfig:
+                return RolloutConfig(**{name: value})
+
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                lambda config=config: store.enqueue_rollout(1, config=config()),
+                lambda config=config: store.enqueue_many_rollouts([EnqueueRolloutRequest(input=1, config=config())]),
+                lambda config=config: store.start_rollout(1, config=config()),
+                lambda config=config: store.update_rollout(rollout.rollout_id, config=config()),
+            ]
+            for call in calls:
                 with pytest.raises(ValueError, match=name):
-                    await store.enqueue_rollout(1, config=RolloutConfig(**fields))
-        with pytest.raises(ValueError, match="max_attempts"):
-            await store.enqueue_rollout(1, config=RolloutConfig(max_attempts=0))
-        assert (await store.query_rollouts()).total == 0
+                    await call()
+        assert list(await store.query_rollouts()) == [rollout]
 
     async def test_span_attributes_that_no_database_keeps_are_refused(self, store: Store) -> None:
         rollout = await started(store)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.testing.contract.given import reread, started
@@ -161,3 +162,44 @@ class SpanQueriesContract:
         before = await reread(store, rollout)
         await store.query_spans(rollout.rollout_id)
         assert await reread(store, rollout) == before
+
+    async def test_spans_of_several_rollouts_are_ordered_by_rollout_and_number(self, store: Store) -> None:
+        rollouts = [await self.traced(store) for _ in range(3)]
+        alone = [list(await store.query_spans(each.rollout_id)) for each in rollouts]
+        ids = [each.rollout_id for each in rollouts]
+        assert ids == sorted(ids)
+        assert all(alone)
+        page = await store.query_spans([ids[2], "ro-none", ids[0], ids[2]])
+        assert list(page) == [*alone[0], *alone[2]]
+        assert page.total == len(page)
+        assert list(await store.query_spans([ids[1]])) == alone[1]
+        assert list(await store.query_spans([])) == []
+        falling = await store.query_spans(ids[:2], sort_order="desc", limit=len(alone[0]) + 1)
+        numbers = [(span.rollout_id, span.sequence_id) for span in falling]
+        assert numbers == sorted(numbers, key=lambda each: (each[0], -each[1]))
+        assert falling.total == len(alone[0]) + len(alone[1])
+        names = await store.query_spans(ids, sort_by="name")
+        assert [span.name for span in names] == sorted(span.name for spans in alone for span in spans)
+
+    async def test_the_latest_attempts_of_several_rollouts(self, store: Store) -> None:
+        rollouts = [await self.traced(store) for _ in range(3)]
+        ids = [each.rollout_id for each in rollouts]
+        second = await store.start_attempt(ids[1])
+        empty = await store.start_attempt(ids[2])
+        await store.add_span(make_span(second.attempt, 50, span_id="of the second"))
+        expected = [*await store.query_spans(ids[0], "latest"), *await store.query_spans(ids[1], "latest")]
+        assert list(await store.query_spans(ids, "latest")) == expected
+        assert expected[-1].span_id == "of the second"
+        assert list(await store.query_spans(ids, empty.attempt.attempt_id)) == []
+        found = await store.query_spans(ids, "latest", name_contains="", filter_logic="or", offset=1, limit=2)
+        assert list(found) == expected[1:3]
+        assert found.total == len(expected)
+
+    async def test_a_query_of_spans_has_a_limited_number_of_rollouts(self, store: Store) -> None:
+        assert (await store.query_spans([f"ro-{number}" for number in range(1000)])).total == 0
+        with pytest.raises(Invalid, match=r"1,001 rollouts.*split the list") as refused:
+            await store.query_spans([f"ro-{number}" for number in range(1001)])
+        assert refused.value.field == "rollout_id"
+        for bad in ([7], [None], ["ro-1", b"x"]):
+            with pytest.raises(Invalid, match="rollout_id"):
+                await store.query_spans(bad)  # pyright: ignore[reportArgumentType]

@@ -104,13 +104,10 @@ class WatchdogContract:
         clock.advance(1)
         assert await statuses(store, rollout) == ("failed", "timeout")
 
-    async def test_a_limit_of_zero_or_less_ends_the_attempt_at_the_next_look(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        for limit in [0, -1]:
-            rollout = await started(store, timeout_seconds=limit)
-            clock.advance(0.001)
-            assert await statuses(store, rollout) == ("failed", "timeout")
+    async def test_a_limit_of_zero_ends_the_attempt_at_the_next_look(self, store: Store, clock: ManualClock) -> None:
+        rollout = await started(store, timeout_seconds=0)
+        clock.advance(0.001)
+        assert await statuses(store, rollout) == ("failed", "timeout")
 
     async def test_silence_since_the_start_makes_an_attempt_unresponsive(
         self, store: Store, clock: ManualClock

@@ -111,7 +111,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     # -- the algorithm's side ----------------------------------------------------------------------------------------
 
     async def _run_algorithm(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
-        ours = frozenset(f"Worker-{number}" for number in range(0 if self.role == "algorithm" else self.n_runners))
         closed: list[str] = []
         try:
             async with self._served(store) as place:
@@ -121,7 +120,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                     await supervisor.run()
                     grace = self._graceful_timeout
                 finally:
-                    closed += await close_open(store, ours)
+                    closed += await close_open(store, supervisor.workers)
                     if self.managed_store:
                         # Runners on other machines lose the store when the server stops, so attempts may finish first.
                         await settle(store, grace)
@@ -195,7 +194,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             KeyboardInterrupt, SystemExit: Ctrl+C or SIGTERM ended the runners; open attempts are closed.
             Invalid: the side cannot be sent to another process.
             Unavailable: the server does not answer.
-            RunnersGone: all runners ended with errors.
+            StoreError: the store refused the last runner.
+            RunnersGone: all runners ended with other errors.
         """
         there = place or f"http://{self.server_host}:{self.server_port}"
         return run_blocking(lambda: self._run_runners(runner, there))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -39,6 +40,11 @@ class Part(ABC):
         self.name = name
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         """Completed with an `End` when the part has ended; never with an exception."""
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process of the part; None before the start of another process."""
+        return os.getpid()
 
     @abstractmethod
     def start(self) -> None:

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Final, Literal
 
-from store.errors import Incompatible
+from store.errors import Incompatible, StoreError
 from store.interface.store import Store
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.parts import End, Part
@@ -102,6 +102,8 @@ class ProcessPart(Part):
             self._end(End())
         elif code == INTERRUPTED:
             self._end(End(was_interrupted=True))
+        elif isinstance(message, StoreError):
+            self._end(End(message))
         elif code is not None and code < 0:
             how = f"{self.name} (process {process.pid}) was killed by {signal.Signals(-code).name}"
             self._end(End(ProcessFailed(how), signal=-code))
@@ -152,6 +154,13 @@ def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
         asyncio.run(_run(seat, connection))
     except asyncio.CancelledError:
         sys.exit(INTERRUPTED)
+    except StoreError as error:
+        if error.retryable:
+            traceback.print_exc()
+        # The parent reports the error. The traceback of a refusal would contain none of the user's code.
+        with contextlib.suppress(OSError):
+            connection.send(error)
+        sys.exit(FAILED)
     except BaseException as error:  # noqa: BLE001 - sent to the parent
         traceback.print_exc()
         with contextlib.suppress(OSError):

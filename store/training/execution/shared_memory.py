@@ -84,6 +84,5 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         try:
             await supervisor.run()
         finally:
-            workers = frozenset(f"Worker-{number}" for number in range(self.n_runners))
-            supervisor.report.closed += await close_open(store, workers)
+            supervisor.report.closed += await close_open(store, supervisor.workers)
         return supervisor.report

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, cast
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError
+from store.runtime.process import worker_name
 from store.training.execution.algorithm_store import AT_WORK
 from store.training.execution.parts import End, Part
 from store.training.execution.strategy import ExecutionReport, RunnersGone
@@ -50,6 +52,8 @@ class Supervisor:
         replacements: int = 0,
     ) -> None:
         self.report = ExecutionReport()
+        self.workers: set[str] = set()
+        """The names of the workers that were started, including those that were replaced."""
         self._algorithm = algorithm
         self._runners = list(runners)
         self._store = store
@@ -66,12 +70,13 @@ class Supervisor:
 
         Raises:
             RunnersGone: no runner is left, but the algorithm needs one.
+            StoreError: there is no algorithm, and the store refused the last runner.
             CancelledError: the call was cancelled; all parts have ended.
             Exception: the algorithm raised it.
         """
         try:
-            for part in self._runners:
-                part.start()
+            for number, part in enumerate(self._runners):
+                self._start(number, part)
             if self._algorithm is not None:
                 self._algorithm.start()
             await self._watch()
@@ -81,6 +86,10 @@ class Supervisor:
         finally:
             await self._end_all()
         return self.report
+
+    def _start(self, number: int, runner: Part) -> None:
+        runner.start()
+        self.workers.add(worker_name(number, runner.pid))
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 
@@ -103,6 +112,8 @@ class Supervisor:
                     self._runner_ended(number, part)
             waiting |= {part.ended for part in self._runners if not part.ended.done()}
             if not waiting and self._last_error is not None and not self._one_ended_normally:
+                if self._algorithm is None and _is_refusal(self._last_error):
+                    raise self._last_error
                 raise self._gone()
         if algorithm is not None and (error := algorithm.ended.result().error) is not None:
             raise _ungrouped(error)
@@ -115,6 +126,9 @@ class Supervisor:
             return
         self._last_error = end.error
         self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
+        if self._algorithm is None and _is_refusal(end.error):
+            logger.info("%s was refused: %s", part.name, end.error)
+            return
         if end.signal is None or self._replacements <= 0 or self._replace is None:
             logger.error("%s is lost: %s", part.name, end.error, exc_info=end.error)
             return
@@ -122,7 +136,7 @@ class Supervisor:
         self.report.replaced += 1
         logger.warning("%s is lost and replaced: %s", part.name, end.error)
         self._runners[number] = replacement = self._replace(number)
-        replacement.start()
+        self._start(number, replacement)
         self._last_error = None
 
     def _gone(self) -> RunnersGone:
@@ -170,6 +184,10 @@ class Supervisor:
                 self.report.crashed.append(f"{part.name}: {type(end.error).__name__}: {end.error}")
 
 
+def _is_refusal(error: BaseException | None) -> bool:
+    return isinstance(error, StoreError) and not error.retryable
+
+
 def _ungrouped(error: BaseException) -> BaseException:
     """Return the first `RunnersGone` of a group that contains nothing else; return other errors unchanged."""
     while isinstance(error, BaseExceptionGroup):
@@ -199,7 +217,7 @@ async def settle(store: Store, seconds: float) -> None:
         logger.warning("active attempts cannot be read: %s", error)
 
 
-async def close_open(store: Store, workers: frozenset[str] | None = None) -> list[str]:
+async def close_open(store: Store, workers: AbstractSet[str] | None = None) -> list[str]:
     """Close active attempts as failed, and return the ids of their rollouts.
 
     Args:
@@ -223,7 +241,7 @@ async def close_open(store: Store, workers: frozenset[str] | None = None) -> lis
     return closed
 
 
-async def _at_work(store: Store, workers: frozenset[str] | None) -> list[AttemptedRollout]:
+async def _at_work(store: Store, workers: AbstractSet[str] | None) -> list[AttemptedRollout]:
     return [
         rollout
         for rollout in await store.query_rollouts(status_in=AT_WORK)

@@ -11,6 +11,7 @@ from typing import Any
 
 from store.interface.store import Store
 from store.models import AttemptedRollout, PromptTemplate, Rollout, RolloutConfig
+from store.runtime.process import worker_name
 from store.training.continuous import finished
 from store.training.runner import ExecutionEvent
 
@@ -91,7 +92,7 @@ class Serve:
     async def __call__(self, store: Store, worker_id: int, event: ExecutionEvent) -> None:
         done = 0
         while not event.is_set() and (self.max_rollouts is None or done < self.max_rollouts):
-            claimed = await store.dequeue_rollout(f"Worker-{worker_id}", wait_seconds=0.1)
+            claimed = await store.dequeue_rollout(worker_name(worker_id), wait_seconds=0.1)
             if claimed is not None:
                 await do(store, claimed, event)
                 done += 1

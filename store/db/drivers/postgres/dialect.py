@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from itertools import count
 from typing import Any
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no type hints)
@@ -24,12 +25,13 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
     func,
     select,
     tuple_,
 )
 from sqlalchemy import any_ as sql_any
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.types import TypeEngine
@@ -46,9 +48,11 @@ from store.db.dialect import (
     Tail,
     Wakeups,
     WriteSession,
+    report_lost_queue_epoch,
 )
-from store.db.drivers.postgres.pool import Connections, Listener
+from store.db.drivers.postgres.pool import Connections, Listener, PooledConnection
 from store.db.schema import prepare_postgres, triggers
+from store.db.schema.postgres import MALFORMED, PREFIX, is_malformed, malformed
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.db.url import StoreURL
@@ -70,6 +74,10 @@ _ANSWER_SECONDS = _STATEMENT_SECONDS + 5
 # The writer closes its connection after this many seconds without a write.
 _IDLE_SECONDS = 300.0
 _CLOSE_SECONDS = 5.0
+# The settings of each transaction if the URL leads to a connection pooler.
+_POOLED_SETTINGS = " SET LOCAL jit = off;"
+_cursors = count()
+_SCHEMAS_AT_ONCE = 100
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
@@ -86,10 +94,24 @@ class Postgres(Dialect):
         assert url.dsn is not None  # the parser guarantees it
         self.dsn = url.dsn
         self.direct = url.options.get("direct", url.dsn)
+        self.is_pooled = self.direct != self.dsn
+        """Whether the URL leads to a connection pooler, which may run each transaction in a different session."""
         self.schema = self.channel = schema = f"rollbook_{url.partition}"
         digest = hashlib.sha256(schema.encode()).digest()
         self.lock_key = int.from_bytes(digest[:8], "big", signed=True)
-        self.connections = Connections(self.dsn, self.direct, statement_seconds=_STATEMENT_SECONDS, prepare=_settle)
+        self.connect_options: dict[str, Any] = {}
+        """Arguments that asyncpg gets for each connection to the URL."""
+        if self.is_pooled:
+            # Without a cache, asyncpg uses unnamed prepared statements. A named one would stay in a session that the
+            # pooler may give to another client.
+            self.connect_options = {"statement_cache_size": 0, "connection_class": PooledConnection}
+        self.connections = Connections(
+            self.dsn,
+            self.direct,
+            statement_seconds=_STATEMENT_SECONDS,
+            prepare=self.settle,
+            options=self.connect_options,
+        )
         self._is_open = False
 
     def share(self, other: Dialect) -> bool:
@@ -115,6 +137,9 @@ class Postgres(Dialect):
 
     def contains(self, column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
         return func.strpos(column, value) > 0
+
+    def json_number(self, column: ColumnElement[Any], key: str) -> ColumnElement[Any]:
+        return cast(cast(column, JSON)[key].astext, Double)
 
     def hex(self, column: ColumnElement[Any]) -> ColumnElement[str]:
         return func.encode(column, "hex")
@@ -144,9 +169,12 @@ class Postgres(Dialect):
         try:
             with _translated():
                 async with self.connections.readers.acquire() as connection:
-                    session = PostgresReader(connection)
-                    if snapshot:
-                        async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    session = PostgresReader(connection, is_pooled=self.is_pooled)
+                    if snapshot or self.is_pooled:
+                        isolation = "repeatable_read" if snapshot else "read_committed"
+                        async with connection.transaction(isolation=isolation, readonly=True):
+                            if self.is_pooled:
+                                await connection.execute(_POOLED_SETTINGS)
                             yield session
                     else:
                         yield session
@@ -155,8 +183,35 @@ class Postgres(Dialect):
                 raise
             raise Closed("a read") from error
 
+    async def settle(self, connection: Any) -> None:
+        """Apply the settings of a new connection to the URL.
+
+        A connection pooler may give its sessions to other clients. With a pooler, each transaction therefore applies
+        the settings itself.
+        """
+        if not self.is_pooled:
+            # No other setting is needed: texts are compared as bytes, and no query uses the time zone or the search
+            # path.
+            await connection.execute("SET client_encoding = 'UTF8'; SET jit = off")
+
     def wakeups(self) -> Wakeups:
         return Listener(self.connections, self.channel)
+
+    async def watched_partitions(self) -> list[str]:
+        readable = (
+            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relname = 'watch' AND c.relkind = 'r' AND starts_with(n.nspname, $1)"
+            " AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"
+        )
+        async with self.read() as session:
+            schemas = [row[0] for row in await session.fetch(Sql(readable, ("prefix",), {}), {"prefix": PREFIX})]
+            watched: list[str] = []
+            for start in range(0, len(schemas), _SCHEMAS_AT_ONCE):
+                asked = schemas[start : start + _SCHEMAS_AT_ONCE]
+                quoted = [(schema.replace("'", "''"), schema.replace('"', '""')) for schema in asked]
+                selects = (f"SELECT '{text}' WHERE EXISTS (SELECT 1 FROM \"{name}\".watch)" for text, name in quoted)
+                watched += [row[0] for row in await session.fetch(Sql(" UNION ALL ".join(selects), (), {}), {})]
+        return [schema.removeprefix(PREFIX) for schema in watched]
 
     async def size_bytes(self) -> int:
         text = (
@@ -187,6 +242,7 @@ class PostgresWriter(WriteSession):
             f" SET LOCAL lock_timeout = '{_LOCK_SECONDS}s';"
             f" SET LOCAL statement_timeout = '{_STATEMENT_SECONDS}s';"
             " SET LOCAL idle_in_transaction_session_timeout = '60s';"
+            f"{_POOLED_SETTINGS if dialect.is_pooled else ''}"
             f" SELECT pg_advisory_xact_lock({dialect.lock_key})"
         )
         self._tail = (  # the names of schema and columns do not come from callers
@@ -196,7 +252,7 @@ class PostgresWriter(WriteSession):
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".commit_seq),'
             " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
             " pg_current_xact_id()::text::bigint,"
-            f' (SELECT epoch FROM "{schema}".queue_epoch)'
+            f' (SELECT epoch FROM "{schema}".queue_epoch WHERE id = 1)'
         )
         self._loads: dict[tuple[int, ...], Sql] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
@@ -211,12 +267,26 @@ class PostgresWriter(WriteSession):
         self._is_busy = True
         with _translated():
             if self._connection is None or self._connection.is_closed():
-                self._connection = await _driver.connect(self._dialect.dsn, timeout=10, command_timeout=_ANSWER_SECONDS)
-                await _settle(self._connection)
+                self._connection = await _driver.connect(
+                    self._dialect.dsn, timeout=10, command_timeout=_ANSWER_SECONDS, **self._dialect.connect_options
+                )
+                await self._dialect.settle(self._connection)
             await self._connection.execute(self._begin)
             row = await self._connection.fetchrow(f"SELECT {self._tail}")
             assert row is not None  # a SELECT without FROM always returns a row
-        return self._read_tail(row)
+        tail = self._read_tail(row)
+        if row[-1] is None:
+            await self._restore_queue_epoch(tail)
+        return tail
+
+    async def _restore_queue_epoch(self, tail: Tail) -> None:
+        # The row was deleted. A new epoch makes every process read the queue again from its beginning.
+        report_lost_queue_epoch()
+        tail.queue_epoch = tail.now
+        with _translated():
+            await self._connection.execute(
+                f'INSERT INTO "{self._dialect.schema}".queue_epoch (id, epoch) VALUES (1, {tail.now})'
+            )
 
     def _read_tail(self, row: Row) -> Tail:
         last, next_position, next_commit, now, transaction, epoch = row
@@ -253,7 +323,9 @@ class PostgresWriter(WriteSession):
             return await self._live.fetch(sql.text, *sql.args(_split(params)))
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
-        async for rows in PostgresReader(self._live).stream(sql, params, batch=batch):
+        async for rows in PostgresReader(self._live, is_pooled=self._dialect.is_pooled).stream(
+            sql, params, batch=batch
+        ):
             yield rows
 
     async def write(self, changes: Changes) -> None:
@@ -367,8 +439,9 @@ async def _close(connection: Any) -> None:
 class PostgresReader(ReadSession):
     """A session that reads, on a connection of the pool or of the writer."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, *, is_pooled: bool) -> None:
         self._connection = connection
+        self._is_pooled = is_pooled
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         return await self._connection.fetch(sql.text, *sql.args(_split(params)))
@@ -381,6 +454,14 @@ class PostgresReader(ReadSession):
         if not self._connection.is_in_transaction():
             yield await self.fetch(sql, params)
             return
+        if self._is_pooled:
+            # The cursors of asyncpg need named prepared statements.
+            name = f"rollbook_{next(_cursors)}"
+            await self._connection.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {sql.text}", *sql.args(_split(params)))
+            while rows := await self._connection.fetch(f"FETCH {batch} FROM {name}"):
+                yield rows
+            await self._connection.execute(f"CLOSE {name}")
+            return
         cursor = await self._connection.cursor(sql.text, *sql.args(_split(params)))
         while rows := await cursor.fetch(batch):
             yield rows
@@ -390,33 +471,41 @@ class PostgresReader(ReadSession):
 def _translated() -> Generator[None]:
     try:
         yield
-    except (*_BROKEN, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (*_BROKEN, asyncpg.PostgresError, asyncpg.InterfaceError, *MALFORMED) as error:
         if isinstance(error, StoreError) or _is_ours(error):
             raise
         raise translate(error) from error
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return whether a driver's error is a mistake of this program, and not an error of the database."""
-    return isinstance(error, asyncpg.InterfaceError) and "connection" not in str(error)
+    """Return whether a bug in this program, and not the database, caused an error."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return "connection" not in str(error)
+    return isinstance(error, MALFORMED) and not is_malformed(error)
 
 
 def translate(error: Exception) -> StoreError:
     """Return the error of the store that corresponds to an error of asyncpg."""
     code = getattr(error, "sqlstate", None) or ""
     text = str(error) or type(error).__name__
+    if isinstance(error, (asyncpg.InternalClientError, *MALFORMED)) and not isinstance(error, asyncpg.InterfaceError):
+        return Unavailable(malformed(error, "the server of the database"))
+    if code == "53100" and getattr(error, "severity", None) not in {"FATAL", "PANIC"}:
+        # After a PANIC, the server restarts, and it is not known whether a COMMIT took effect.
+        return Unavailable.disk_full(f"{text} (on the server of the database)")
     if isinstance(error, (*_BROKEN, asyncpg.InterfaceError)) or code.startswith(_TRANSIENT):
         return Unavailable(f"Postgres cannot answer: {text}")
     if code in {"42501", "25006"}:
         return ReadOnly(f"write ({text})")
     if code in {"3D000", "28000", "28P01"}:
         return Incompatible(f"Postgres refuses the connection: {text}", "correct the URL")
+    if code in {"26000", "42P05"}:
+        return Incompatible(
+            f"Postgres refused a prepared statement: {text.splitlines()[0]}",
+            "if the URL leads to a connection pooler such as pgbouncer, give the address of the database server as"
+            " ?direct=URL",
+        )
     return Incompatible(f"Postgres refused a statement: {text}", "run `rollbook verify`")
-
-
-async def _settle(connection: Any) -> None:
-    # No other setting is needed: texts are compared as bytes, and no query uses the time zone or the search path.
-    await connection.execute("SET client_encoding = 'UTF8'; SET jit = off")
 
 
 def _split(params: Params) -> Params:

@@ -9,18 +9,37 @@ the connection is in use from BEGIN to COMMIT and its prepared statements belong
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no stubs)
 
 from store.db.dialect import Wakeups
+from store.db.schema.postgres import MALFORMED
 
 # asyncpg has no type hints, so its objects have the type Any.
 _driver: Any = asyncpg
 _READERS = 8
+_CONNECT_SECONDS = 10
 _LINE_SECONDS = 5
-_GONE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+# The errors after which a connection is unusable: it broke, or the server sent a message that asyncpg cannot read.
+_GONE = (
+    *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError),
+    *MALFORMED,
+)
+
+
+class PooledConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
+    """A connection to a connection pooler in transaction mode, such as pgbouncer.
+
+    Each transaction may run in a different session of the database, so no session state lasts longer than a
+    transaction.
+    """
+
+    def get_reset_query(self) -> str:
+        """Return an empty string: there is no session state to reset when the connection returns to asyncpg's pool."""
+        return ""
 
 
 class Connections:
@@ -33,11 +52,20 @@ class Connections:
         direct: the address for LISTEN and NOTIFY. It must differ from `dsn` if `dsn` leads to a connection pooler.
         statement_seconds: the maximum time of a statement that reads.
         prepare: a function that is called with each new connection for reads.
+        options: further arguments that asyncpg gets for each connection for reads.
     """
 
-    def __init__(self, dsn: str, direct: str, *, statement_seconds: float, prepare: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        direct: str,
+        *,
+        statement_seconds: float,
+        prepare: Callable[[Any], Any],
+        options: Mapping[str, Any],
+    ) -> None:
         self.address = (dsn, direct)
-        self._how = {"command_timeout": statement_seconds, "init": prepare}
+        self._how = {"timeout": _CONNECT_SECONDS, "command_timeout": statement_seconds, "init": prepare, **options}
         self._pool: Any = None
         self._users = 0
         self._opening = asyncio.Lock()
@@ -83,8 +111,7 @@ class Connections:
 
         Return this connection.
         """
-        async with self._line_lock:
-            line = await self._connected()
+        async with self._connected() as line:
             await line.add_listener(channel, heard)
             # A broken connection counts as a notification, because later notifications are lost.
             line.add_termination_listener(heard)
@@ -100,14 +127,22 @@ class Connections:
 
     async def notify(self, channel: str, text: str) -> None:
         """Send a notification to all listeners of a channel."""
-        async with self._line_lock:
-            line = await self._connected()
+        async with self._connected() as line:
             await line.execute("SELECT pg_notify($1, $2)", channel, text)
 
-    async def _connected(self) -> Any:
-        if self._line is None or self._line.is_closed():
-            self._line = await _driver.connect(self.address[1], timeout=_LINE_SECONDS, command_timeout=_LINE_SECONDS)
-        return self._line
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[Any]:
+        async with self._line_lock:
+            if self._line is None or self._line.is_closed():
+                self._line = await _driver.connect(
+                    self.address[1], timeout=_LINE_SECONDS, command_timeout=_LINE_SECONDS
+                )
+            try:
+                yield self._line
+            except _GONE:
+                # The state of the connection is unknown, so the next call opens a new one.
+                self._line.terminate()
+                raise
 
 
 class Listener(Wakeups):

@@ -9,19 +9,21 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Text, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, Guards, ReadSession, Sql, Wakeups, WriteSession
+from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Wakeups, WriteSession
+from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.errors import translate
-from store.db.drivers.sqlite.reader import DataVersion, Readers, State
+from store.db.drivers.sqlite.open_file import OpenFile
+from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
-from store.db.schema import prepare_sqlite, triggers
+from store.db.schema import prepare_sqlite, read_only_uri, triggers
 from store.db.url import StoreURL
 from store.runtime.clock import Clock
 
@@ -46,7 +48,8 @@ class SQLite(Dialect):
             self.path.unlink()
         else:
             self.path = url.path.absolute()
-        self._readers = Readers(self.path)
+        self._file = OpenFile(self.path)
+        self._readers = Readers(self.path, self._file)
         self._state = State(self.path)
 
     # The methods of `Dialect`.
@@ -73,6 +76,7 @@ class SQLite(Dialect):
         info = await asyncio.to_thread(
             prepare_sqlite, self.path, create=create or self._is_private, read_only=self.read_only
         )
+        self._file.remember()
         return info.store_id
 
     def guards(self) -> Guards:
@@ -86,12 +90,27 @@ class SQLite(Dialect):
             {},
         )
 
+    async def has_type_faults(self, session: ReadSession, tables: Sequence[Table], *, texts: bool) -> bool:
+        assert isinstance(session, SQLiteReader)
+        return await session.do(lambda connection: type_faults.has_type_faults(connection, tables, texts=texts))
+
+    async def hide_type_faults(self, session: ReadSession) -> TypeFaults:
+        assert isinstance(session, SQLiteReader)
+        return await session.do(type_faults.hide_type_faults)
+
+    async def delete_type_faults(self, session: WriteSession, tables: Sequence[Table]) -> dict[str, int]:
+        assert isinstance(session, SQLiteWriter)
+        return session.do(lambda connection: type_faults.delete_type_faults(connection, tables))
+
     async def writer(self) -> WriteSession:
         synchronous = "OFF" if self._is_private else self.url.options.get("durability", "full").upper()
         try:
-            return SQLiteWriter(self, self.path, synchronous, self.clock)
+            self._file.check()
+            writer = SQLiteWriter(self, self.path, synchronous, self.clock, self._file)
         except sqlite3.Error as error:
             raise translate(error) from error
+        self._file.check()
+        return writer
 
     def read(self, *, snapshot: bool = False) -> AbstractAsyncContextManager[ReadSession]:
         return self._readers.lease(snapshot=snapshot)
@@ -100,11 +119,17 @@ class SQLite(Dialect):
         return DataVersion(self.path)
 
     def state(self) -> tuple[Hashable, Hashable] | None:
-        version = self._state.version()
+        # If there is no version, the caller reads the tables. That read raises the error for a missing file.
+        version = self._state.version() if self._file.is_in_place else None
         return None if version is None else (self._state.number, version)
 
+    async def watched_partitions(self) -> list[str]:
+        if self._is_private:
+            return []
+        return await asyncio.to_thread(_watched, self.url)
+
     async def size_bytes(self) -> int:
-        sides = (self.path.with_name(self.path.name + suffix) for suffix in ("", "-wal"))
+        sides = (self.path, Path(self._file.log))
         return sum(side.stat().st_size for side in sides if side.exists())
 
     async def close(self) -> None:
@@ -113,6 +138,18 @@ class SQLite(Dialect):
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _watched(url: StoreURL) -> list[str]:
+    # `partitions` imports the Postgres driver, which most programs that use SQLite do not need.
+    from store.db.schema import partitions
+
+    found: list[str] = []
+    for name, path in partitions.files(url).items():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(read_only_uri(path), uri=True, timeout=1)) as connection:
+            if connection.execute("SELECT EXISTS (SELECT 1 FROM watch)").fetchone()[0]:
+                found.append(name)
+    return found
 
 
 def _param(name: str) -> ColumnElement[Any]:

@@ -12,11 +12,15 @@ LOCK_SECONDS = 30.0
 def translate(error: sqlite3.Error) -> StoreError:
     """Return the error of the store that corresponds to an error of SQLite."""
     name = getattr(error, "sqlite_errorname", "") or ""
+    if name == "SQLITE_IOERR_WRITE":
+        # A quota or a file-size limit was reached, or the disk is broken. SQLite writes the commit mark last, so the
+        # transaction was not committed.
+        return Unavailable.disk_full(f"{error}, or a quota or a limit of file sizes was reached")
     match name.split("_")[1] if "_" in name else "":
         case "BUSY" | "LOCKED":
             return Unavailable(f"another process has locked the database: {error}")
         case "FULL":
-            return Unavailable(f"the disk is full: {error}; free some space, nothing acknowledged is lost")
+            return Unavailable.disk_full(str(error))
         case "READONLY" | "PERM" | "AUTH":
             return ReadOnly(f"write ({error})")
         case "IOERR" | "CANTOPEN" | "NOMEM" | "PROTOCOL":

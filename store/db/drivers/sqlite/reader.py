@@ -17,6 +17,8 @@ import aiosqlite
 
 from store.db.dialect import Params, ReadSession, Row, Sql, Wakeups
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
+from store.db.drivers.sqlite.open_file import OpenFile
+from store.db.drivers.sqlite.type_faults import define_functions
 from store.db.schema import read_only_uri
 from store.errors import Closed, StoreError
 
@@ -62,6 +64,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
     )
     connection.execute("PRAGMA query_only = ON")
+    define_functions(connection)
     return connection
 
 
@@ -227,8 +230,9 @@ class Readers:
     an event loop.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: OpenFile | None = None) -> None:
         self._path = path
+        self._file = file or OpenFile(path)
         self._lock = Lock()
         self._idle: list[SQLiteReader] = []
         self._waiting: deque[Future[SQLiteReader | None]] = deque()
@@ -243,6 +247,8 @@ class Readers:
 
         With `snapshot`, all statements of the block see the same state.
         """
+        if not self._closed:
+            self._file.check()
         connection = await self.take()
         can_wait = True
         try:
@@ -254,8 +260,14 @@ class Readers:
             can_wait = False
             connection.is_abandoned |= snapshot
             raise
-        except sqlite3.Error as error:
-            raise self.refusal(error) from error
+        except StoreError:
+            raise
+        except Exception as error:
+            # A statement that failed, or that the caller did not finish, may keep the snapshot open.
+            connection.is_abandoned |= snapshot
+            if isinstance(error, sqlite3.Error):
+                raise self.refusal(error) from error
+            raise
         finally:
             if connection.is_abandoned:
                 left = self._replace(connection)

@@ -15,9 +15,21 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Select, Table
 
-from store.db.dialect import Changes, Dialect, Params, Row, Sql, TablePart, Tail, WriteSession
+from store.db.dialect import (
+    Changes,
+    Dialect,
+    Params,
+    Row,
+    Sql,
+    TablePart,
+    Tail,
+    WriteSession,
+    report_lost_queue_epoch,
+)
 from store.db.drivers.sqlite.checkpoint import Checkpointer
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, is_busy, translate
+from store.db.drivers.sqlite.open_file import OpenFile
+from store.db.drivers.sqlite.type_faults import define_functions
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.errors import Incompatible
@@ -32,6 +44,7 @@ if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
     sqlite3.register_adapter(bytes, bytes.__bytes__)
 
 T = TypeVar("T", Table, TablePart)
+Done = TypeVar("Done")
 _ROWS_AT_ONCE = (64, 16, 4, 1)
 # Before the first commit, `sqlite_sequence` has no rows for these tables, and this statement changes nothing.
 # AUTOINCREMENT creates the rows when the first rows of the log are inserted.
@@ -41,10 +54,11 @@ _ADVANCE = (
 )
 _TAIL = (
     "SELECT c.commit_id, c.recorded_at, c.chain_hash, c.events, c.rollouts, c.attempts, c.spans, c.resources,"
-    " c.workers, c.body_bytes, c.last_position, q.epoch,"
+    " c.workers, c.body_bytes, c.last_position,"
+    " CASE typeof(q.epoch) WHEN 'integer' THEN q.epoch END,"
     " (SELECT seq FROM sqlite_sequence WHERE name = 'commits'), (SELECT seq FROM sqlite_sequence WHERE name = 'events')"
-    " FROM queue_epoch q LEFT JOIN commits c"
-    " ON c.commit_id = (SELECT max(commit_id) FROM commits)"
+    " FROM (SELECT 1) LEFT JOIN queue_epoch q ON q.id = 1"
+    " LEFT JOIN commits c ON c.commit_id = (SELECT max(commit_id) FROM commits)"
 )
 
 
@@ -61,17 +75,24 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
         "busy_timeout = 0",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
+    define_functions(connection)
     return connection
 
 
 class SQLiteWriter(WriteSession):
     """The session that writes. Its statements run in the calling thread, which must be the thread of the store."""
 
-    def __init__(self, dialect: Dialect, path: Path, synchronous: str, clock: Clock | None) -> None:
+    def __init__(
+        self, dialect: Dialect, path: Path, synchronous: str, clock: Clock | None, file: OpenFile | None = None
+    ) -> None:
         self._dialect = dialect
         self._connection = connect(path, synchronous)
         self._clock = clock
-        self._log = f"{path}-wal"
+        self._file = file or OpenFile(path)
+        # The first read opens the write-ahead log, which `remember_log` needs.
+        self._connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        self._file.remember_log()
+        self._log_bytes = 0
         self._checkpointer = Checkpointer(self._connection, lambda: connect(path, synchronous))
         self._inserts = _Statements(_insert)
         self._upserts = _Statements(_upsert)
@@ -110,6 +131,11 @@ class SQLiteWriter(WriteSession):
             return self._known
         row = self._connection.execute(_TAIL).fetchone()
         commit_id, recorded_at, chain, *totals, last_position, epoch, commit_sequence, position_sequence = row
+        if epoch is None:
+            # The row was deleted or changed. A new epoch makes every process read the queue again from its beginning.
+            report_lost_queue_epoch()
+            epoch = now
+            self._connection.execute("REPLACE INTO queue_epoch (id, epoch) VALUES (1, ?)", (epoch,))
         self._coming = Tail(
             commit_id=commit_id or 0,
             recorded_at=recorded_at or 0,
@@ -138,6 +164,13 @@ class SQLiteWriter(WriteSession):
 
     def _fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         return self._connection.execute(sql.text, sql.args(params)).fetchall()
+
+    def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
+        """Call a function with the connection, within the current transaction, and return its result."""
+        try:
+            return work(self._connection)
+        except sqlite3.Error as error:
+            raise translate(error) from error
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         cursor = self._connection.execute(sql.text, sql.args(params))
@@ -205,21 +238,26 @@ class SQLiteWriter(WriteSession):
 
     async def commit(self) -> None:
         self._known = None
+        file = self._file
         try:
             self._connection.execute("COMMIT")
+            # `Path.stat` takes five times as long, and each commit needs this.
+            found, log = os.stat(file.path), os.stat(file.log)  # noqa: PTH116
         except sqlite3.Error as error:
             raise translate(error) from error
+        except FileNotFoundError:
+            raise file.refusal() from None
+        if (found.st_dev, found.st_ino) != file.opened or (log.st_dev, log.st_ino) != file.opened_log:
+            raise file.refusal()
+        self._log_bytes = log.st_size
         self._known = self._coming
         if self._known is not None:
             self._known.is_ours = True
 
     async def rest(self) -> None:
         try:
-            log_bytes = os.stat(self._log).st_size  # noqa: PTH116 (five times as fast, and used after every batch)
-            if log_bytes > self._checkpointer.limit:
-                self._checkpointer.advance(log_bytes)
-        except FileNotFoundError:
-            return  # nothing was written yet
+            if self._log_bytes > self._checkpointer.limit:
+                self._checkpointer.advance(self._log_bytes)
         except sqlite3.Error as error:
             raise translate(error) from error
 

@@ -1,0 +1,68 @@
+"""Check that the path of an open SQLite file still leads to this file."""
+
+import os
+from pathlib import Path
+
+from store.errors import Incompatible
+
+_CURE = (
+    "stop every process that has the store open, put the right files in place, and open the store again"
+    " (a server: restart it)"
+)
+
+
+class OpenFile:
+    """The SQLite file that a store opened.
+
+    A file that was deleted or replaced stays open. Commits to it succeed, but are lost when it is closed. The store
+    therefore compares the inode at the path with the inode of the opened file, after each commit and before each read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        """The path by which the file was opened. It may be a symbolic link."""
+        self.opened: tuple[int, int] | None = None
+        """Device and inode of the file; None before the first call of `remember`."""
+        # SQLite resolves symbolic links, and creates its log next to the actual file.
+        self.log = f"{os.path.realpath(path)}-wal"
+        """The path of the write-ahead log, which contains the latest commits."""
+        self.opened_log: tuple[int, int] | None = None
+        """Device and inode of the log; None before the first call of `remember_log`."""
+
+    def remember(self) -> None:
+        """Remember the file to which the path leads now."""
+        self.opened = _inode(self.path)
+
+    def remember_log(self) -> None:
+        """Remember the write-ahead log, which a connection for writing keeps open."""
+        if self.opened is None:
+            self.remember()
+        self.opened_log = _inode(self.log)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the file. True before the first call of `remember`."""
+        return self.opened is None or _inode(self.path) == self.opened
+
+    def check(self) -> None:
+        """Raise `Incompatible` if the file was deleted or replaced."""
+        if not self.is_in_place:
+            raise self.refusal()
+
+    def refusal(self) -> Incompatible:
+        """Return the error for a file or a log that was deleted or replaced."""
+        path, role = (self.log, ", which contains the latest commits,") if self.is_in_place else (self.path, "")
+        what = "replaced by another file" if _inode(path) else "deleted or moved"
+        return Incompatible(
+            f"the file {path}{role} was {what} while the store was open; nothing is written to it any more, and this"
+            " call is not saved",
+            _CURE,
+        )
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 (`Path.stat` takes five times as long, and each read calls this)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,70 @@
+"""Queries for workers that no longer send heartbeats: their last heartbeats, and the open attempts.
+
+A worker is a process that executes attempts at rollouts, which are tasks for an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, select
+
+from store.db.dialect import Dialect, ReadSession
+from store.db.queries.pages import joins_latest
+from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
+from store.domain.rollout import ACTIVE
+
+_AT_ONCE = 500
+
+
+async def silent_since(dialect: Dialect, session: ReadSession, before: int) -> dict[str, int]:
+    """Return the time of the last heartbeat of each worker that has sent none since `before`, by worker id.
+
+    Times are microseconds since the epoch.
+    """
+
+    def build() -> Select[Any]:
+        signal = core_tables.worker_signals.c
+        shown: list[ColumnElement[Any]] = [signal.worker_id, signal.last_heartbeat_at]
+        return select(*shown).where(signal.last_heartbeat_at < bindparam("before", type_=BigInteger))
+
+    rows = await session.fetch(compiled(dialect, "silent_since", build), {"before": before})
+    return {row[0]: row[1] for row in rows}
+
+
+async def heartbeat_stats(dialect: Dialect, session: ReadSession, worker_ids: Sequence[str]) -> dict[str, str | None]:
+    """Return the statistics in the last heartbeats of workers as JSON text, by worker id."""
+
+    def build() -> Select[Any]:
+        signal = core_tables.worker_signals.c
+        shown: list[ColumnElement[Any]] = [signal.worker_id, signal.heartbeat_stats]
+        return select(*shown).where(dialect.any_of(signal.worker_id, "workers"))
+
+    found: dict[str, str | None] = {}
+    for start in range(0, len(worker_ids), _AT_ONCE):
+        listed = dialect.list_param(list(worker_ids[start : start + _AT_ONCE]))
+        rows = await session.fetch(compiled(dialect, "heartbeat_stats", build), {"workers": listed})
+        found.update((row[0], row[1]) for row in rows)
+    return found
+
+
+async def open_attempts(dialect: Dialect, session: ReadSession) -> list[tuple[str, str, str]]:
+    """Return the rollout id, the attempt id and the worker id of each active attempt that has a worker."""
+
+    def build() -> Select[Any]:
+        rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
+        # The few active rollouts are selected first, because SQLite would otherwise begin with all attempts.
+        active = (
+            select(rollout.rollout_id, rollout.attempt_count)
+            .where(dialect.any_of(rollout.status, "active"))
+            .subquery("active")
+        )
+        shown: list[ColumnElement[Any]] = [attempt.rollout_id, attempt.attempt_id, attempt.worker_id]
+        joined = active.join(core_tables.attempts, joins_latest(dict(active.c)))
+        return select(*shown).select_from(joined).where(attempt.worker_id.is_not(None))
+
+    active = dialect.list_param(sorted(ACTIVE))
+    rows = await session.fetch(compiled(dialect, "open_attempts", build), {"active": active})
+    return [(row[0], row[1], row[2]) for row in rows]

@@ -1,0 +1,299 @@
+"""The time for which a process has received no sign of life from an attempt. The watchdog uses this time.
+
+The timestamps of the log come from wall clocks, which may jump or be wrong. A process may also be suspended or lose its
+connection to the database. The watchdog therefore does not compare timestamps with a wall clock. Each process records
+pairs of a log timestamp and the elapsed time at which it observed this timestamp. From these pairs, it computes how
+long ago an event was recorded.
+
+Heard time is the time since this process opened the store during which it was able to receive signs of life. It stops
+while the process is suspended or the database is unavailable. Such an interval is called a pause. All times are in
+microseconds, except the elapsed time, which the caller passes in nanoseconds of a monotonic clock.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_FOREVER = 2**62
+# Observations that are further apart than this do not show when the events between them were recorded.
+_NEAR = 1_000_000
+# A deviation of timestamps from the heard time is ignored if it is not larger than this.
+_TOLERANCE = 250_000
+_MAX_STRETCHES = 4096
+_MAX_SIGNS = 20_000
+_MAX_PAUSES = 64
+# A pause that is shorter than the limit divided by this number does not restart the measurement of silence. Otherwise,
+# a process with many short pauses would never find a silent attempt.
+_SHORT_PAUSES = 4
+
+
+Beats = Mapping[str, tuple[int, int]]
+"""The timestamp and the time of the heartbeat of each attempt in a batch, by attempt id."""
+Commit = tuple[int, int, int, int, int, Beats]
+"""A commit of this process.
+
+The values are the elapsed times at which the batch began and was committed, the wall-clock time at which it began, the
+greatest timestamps of the log before and after it, and its heartbeats.
+"""
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A series of observations that are close together. Between them, timestamps and heard time advanced equally."""
+
+    first_stamp: int
+    first_heard: int
+    last_stamp: int
+    last_heard: int
+
+
+@dataclass(slots=True)
+class Sweeping:
+    """The result of the last sweep, which determines the time of the next one."""
+
+    stamp: int = -_FOREVER
+    """The sweep examined the rollouts whose next check is before this timestamp."""
+    until: int | None = None
+    """The earliest heard time at which a postponed attempt exceeds a limit; None if no attempt was postponed.
+
+    An attempt is postponed if it exceeds a limit according to the timestamps, but not according to the heard time.
+    """
+    examined: int = 0
+    """The number of rollouts that were examined."""
+
+
+class LogTime:
+    """The relation between the timestamps of the log and the heard time of one process.
+
+    Only one thread may use an object of this class.
+
+    Args:
+        elapsed: the elapsed time when the store was opened.
+        longest_step: the largest step of the elapsed time that does not count as a suspension of the process; None if
+            no step counts as a suspension.
+    """
+
+    def __init__(self, elapsed: int, longest_step: int | None = None) -> None:
+        self.committed: list[Commit] = []
+        """The commits of this process that `advance` has not processed yet."""
+        self.heard = 0
+        """The heard time at the last advance."""
+        self.is_lost = False
+        """Whether the database is unavailable. No attempt counts as overdue until it is available again."""
+        self.sweeping = Sweeping()
+        self._elapsed = elapsed // 1_000
+        self._longest_step = longest_step
+        self._stretches: list[_Stretch] = []
+        self._last_stamp = 0
+        """The greatest timestamp of the log at the last observation."""
+        self._opened_stamp = 0
+        self._pauses: list[tuple[int, int]] = [(0, _FOREVER)]
+        """The heard time and the length of each pause. The heard time does not change during a pause."""
+        self._available = (self._elapsed, 0)
+        """The elapsed time and the heard time when the database was last available."""
+        self._lead = -_FOREVER
+        """The largest difference between a timestamp and the heard time at which it was recorded."""
+        self._signs: dict[str, tuple[int, int, int]] = {}
+        """By attempt id: timestamp and time of the last heartbeat, and the heard time at which it was observed."""
+        self._offsets: tuple[int, int] | None = None
+        """The smallest and the largest difference between the wall clock and the elapsed time."""
+        self._doubt = 0
+        """The largest known error of the clocks, by which the time in a heartbeat may be wrong."""
+        self._began = (0, 0)
+        """The heard time and the wall-clock time when the current batch began."""
+
+    # -- observations --------------------------------------------------------------------------------------------------
+
+    def advance(self, elapsed: int) -> None:
+        """Process the new commits of this process, and set the elapsed time.
+
+        The heard time advances too, unless the process was suspended or the database is unavailable.
+        """
+        committed, self.committed = self.committed, []
+        for began, ended, now, last_before, last_stamp, beats in committed:
+            self._pass_until(began // 1_000)
+            self._begin(began // 1_000, last_before, now)
+            self._pass_until(ended // 1_000)
+            self._commit(last_stamp, beats)
+        self._pass_until(elapsed // 1_000)
+
+    def open(self, elapsed: int, last_stamp: int, last_written: int) -> None:
+        """Record the state of the log when the store is opened.
+
+        Args:
+            elapsed: the elapsed time.
+            last_stamp: the greatest timestamp of the log.
+            last_written: the time of the last known commit without an event; 0 if there is none.
+        """
+        self.advance(elapsed)
+        self._last_stamp = last_stamp
+        self._opened_stamp = max(last_stamp, last_written)
+        self._observe(self._opened_stamp, self.heard)
+
+    def begin(self, elapsed: int, last_stamp: int, now: int) -> None:
+        """Record the state of the log at the beginning of a batch, while no other process can write.
+
+        Args:
+            elapsed: the elapsed time.
+            last_stamp: the greatest timestamp of the log.
+            now: the time of the wall clock from which the timestamps come.
+        """
+        self.advance(elapsed)
+        self._begin(elapsed // 1_000, last_stamp, now)
+
+    def available(self, elapsed: int, last_stamp: int) -> None:
+        """Record that the database was read, and the greatest timestamp of the log.
+
+        If the database counts as unavailable, only a commit changes this.
+        """
+        self.advance(elapsed)
+        if not self.is_lost:
+            self._available = self._elapsed, self.heard
+        self._observe(last_stamp, self.heard)
+
+    def lose(self, elapsed: int) -> None:
+        """Record that the database is unavailable. The pause begins when it was last known to be available."""
+        self.advance(elapsed)
+        if not self.is_lost:
+            self.is_lost = True
+            self.heard = self._available[1]
+
+    def reach(self, stamp: int) -> None:
+        """Record a timestamp with which a process has written, so that `horizon` covers checks that depend on it."""
+        self._lead = max(self._lead, stamp - self.heard)
+
+    def _pass_until(self, elapsed: int) -> None:
+        passed = elapsed - self._elapsed
+        if passed <= 0:
+            return
+        self._elapsed = elapsed
+        if self.is_lost:
+            return
+        if self._longest_step is not None and passed > self._longest_step:
+            self._pause(passed)
+        else:
+            self.heard += passed
+
+    def _begin(self, elapsed: int, last_stamp: int, now: int) -> None:
+        if last_stamp < self._last_stamp:
+            # The log was replaced, for example by a restored backup.
+            self._stretches.clear()
+            self._signs.clear()
+            self._lead = -_FOREVER
+            self._opened_stamp = last_stamp
+            self._pause(_FOREVER)
+        self._last_stamp = last_stamp
+        self._observe(last_stamp, self.heard)
+        offset = now - elapsed
+        low, high = self._offsets or (offset, offset)
+        self._offsets = low, high = min(low, offset), max(high, offset)
+        self._doubt = max(self._doubt, last_stamp - now, high - low)
+        self._began = self.heard, now
+
+    def _commit(self, last_stamp: int, beats: Beats) -> None:
+        if self.is_lost:
+            self.is_lost = False
+            self._pause(self._elapsed - self._available[0])
+        self._available = self._elapsed, self.heard
+        self._last_stamp = last_stamp
+        self._observe(last_stamp, self._heard_in_batch(last_stamp))
+        for attempt_id, (stamp, sign) in beats.items():
+            self._note_sign(attempt_id, stamp, sign, self._heard_in_batch(stamp))
+
+    def _observe(self, stamp: int, heard: int) -> None:
+        stretches = self._stretches
+        if not stretches:
+            stretches.append(_Stretch(stamp, heard, stamp, heard))
+            self._lead = max(self._lead, stamp - heard)
+            return
+        last = stretches[-1]
+        if stamp <= last.last_stamp:
+            return
+        is_near = stamp - last.last_stamp <= _NEAR and heard - last.last_heard <= _NEAR
+        if is_near and abs((stamp - last.first_stamp) - (heard - last.first_heard)) <= _TOLERANCE:
+            last.last_stamp, last.last_heard = stamp, max(heard, last.last_heard)
+        else:
+            stretches.append(_Stretch(stamp, heard, stamp, heard))
+            if len(stretches) > _MAX_STRETCHES:
+                del stretches[1:-1:2]
+        self._lead = max(self._lead, stamp - heard)
+
+    def _heard_in_batch(self, stamp: int) -> int:
+        """Return the heard time that corresponds to a timestamp of the current batch.
+
+        If commands follow each other closely, their timestamps are a few microseconds ahead of the clock.
+        """
+        heard, now = self._began
+        return heard + stamp - now if 0 < stamp - now <= _TOLERANCE else heard
+
+    def _note_sign(self, attempt_id: str, stamp: int, sign: int, heard: int) -> None:
+        self._signs.pop(attempt_id, None)
+        self._signs[attempt_id] = stamp, sign, heard
+        self._lead = max(self._lead, stamp - heard)
+        if len(self._signs) > _MAX_SIGNS:
+            for oldest in list(self._signs)[: _MAX_SIGNS // 2]:
+                del self._signs[oldest]
+
+    def _pause(self, length: int) -> None:
+        self._pauses.append((self.heard, length))
+        if len(self._pauses) > _MAX_PAUSES:
+            # The shorter of the two oldest pauses is removed, because long pauses matter for more limits.
+            del self._pauses[0 if self._pauses[0][1] <= self._pauses[1][1] else 1]
+
+    # -- computed times ------------------------------------------------------------------------------------------------
+
+    @property
+    def horizon(self) -> int:
+        """A timestamp that is later than the next check of every overdue attempt."""
+        return self.heard + self._lead + _TOLERANCE
+
+    def since(self, stamp: int) -> int:
+        """Return the heard time since an event with this timestamp was recorded.
+
+        If this time is not known exactly, return the shortest possible time. Before the first observation, differences
+        of timestamps count as heard time.
+        """
+        return self.heard - self._heard_of(stamp)
+
+    def silence(self, attempt_id: str, stamp: int, sign: int, started: int, limit: int) -> int:
+        """Return the heard time for which an attempt has been silent.
+
+        Args:
+            attempt_id: the id of the attempt.
+            stamp: the timestamp at which the last sign of life was recorded.
+            sign: the time of this sign of life, which its sender may have chosen.
+            started: the timestamp of the start of the attempt.
+            limit: the limit with which the caller compares the result. If a pause was long relative to this limit, the
+                silence begins after the pause.
+        """
+        heard = self._heard_of_sign(attempt_id, stamp, sign)
+        resumed = next(at for at, length in reversed(self._pauses) if length * _SHORT_PAUSES >= limit)
+        silence = self.heard - max(heard, resumed)
+        if sign > stamp:
+            return min(silence, self.heard + self._lead - sign)
+        if resumed > heard or started <= self._opened_stamp:
+            # The clocks may have changed since the start of the attempt, so the time of the sign may be wrong.
+            return silence
+        return silence + max(0, stamp - sign - self._doubt)
+
+    def _heard_of(self, stamp: int) -> int:
+        """Return the latest heard time at which an event with this timestamp may have been recorded."""
+        stretches = self._stretches
+        index = bisect_right(stretches, stamp, key=lambda each: each.first_stamp) - 1
+        if index < 0:
+            return stretches[0].first_heard - (stretches[0].first_stamp - stamp)
+        within = stretches[index]
+        if stamp <= within.last_stamp:
+            return max(within.first_heard, within.last_heard - (within.last_stamp - stamp))
+        return stretches[index + 1].first_heard if index + 1 < len(stretches) else self.heard
+
+    def _heard_of_sign(self, attempt_id: str, stamp: int, sign: int) -> int:
+        noted = self._signs.get(attempt_id)
+        if noted is not None and noted[:2] == (stamp, sign):
+            return noted[2]
+        if stamp <= self._stretches[-1].last_stamp:
+            return self._heard_of(stamp)
+        # Another process recorded this heartbeat. A heartbeat is not an event, so the log does not show when it was
+        # recorded.
+        self._note_sign(attempt_id, stamp, sign, self.heard)
+        return self.heard

@@ -1,0 +1,91 @@
+"""Build hook of hatchling, which fills the wheel.
+
+The wheel contains the package as `rollbook`, and an alias `store`. An editable installation uses the package `store` of
+the source tree, and gets an alias `rollbook`. Type checkers read an alias from stubs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# hatchling loads this file by its path.
+sys.path.insert(0, str(Path(__file__).parent))
+from renaming import PUBLIC_NAME, SOURCE_NAME, modules_of, renamed
+
+sys.path.pop(0)
+
+_ALIAS = '''"""The package `{package}` under another name."""
+
+from {package}.runtime.module_alias import provide_alias
+
+provide_alias(__name__, "{package}")
+'''
+_NOT_INSTALLED = "packaging"
+
+
+class WheelBuilder(BuildHookInterface[Any]):
+    """Adds the files of the wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write the files to a temporary directory and register them for the wheel."""
+        self._directory = TemporaryDirectory(prefix="rollbook-build-")
+        built = Path(self._directory.name)
+        modules = {
+            name: path
+            for name, path in modules_of(Path(self.root)).items()
+            if not name.startswith(f"{SOURCE_NAME}.{_NOT_INSTALLED}")
+        }
+        if version == "editable":
+            _write_alias(built, PUBLIC_NAME, SOURCE_NAME, modules)
+            build_data["force_include_editable"].update(_inclusions(built))
+        else:
+            self._write_package(built, modules)
+            _write_alias(built, SOURCE_NAME, PUBLIC_NAME, modules)
+            build_data["force_include"].update(_inclusions(built))
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Delete the temporary directory."""
+        del version, build_data, artifact_path
+        self._directory.cleanup()
+
+    def _write_package(self, built: Path, modules: dict[str, Path]) -> None:
+        root = Path(self.root)
+        names = frozenset(modules)
+        files = [(path, path.relative_to(root / SOURCE_NAME)) for path in _files(root / SOURCE_NAME)]
+        files += [(path, path.relative_to(root)) for path in (*_files(root / "migrations"), root / "alembic.ini")]
+        module_of = {path: name for name, path in modules.items()}
+        for source, place in files:
+            if place.parts[0] == _NOT_INSTALLED:
+                continue
+            target = built / PUBLIC_NAME / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.suffix == ".py":
+                target.write_text(renamed(source.read_text("utf-8"), module_of.get(source, str(place)), names), "utf-8")
+            else:
+                target.write_bytes(source.read_bytes())
+
+
+def _write_alias(built: Path, alias: str, package: str, modules: dict[str, Path]) -> None:
+    """Write a package that provides another under a second name, with stubs for type checkers."""
+    top = built / alias
+    for name, path in modules.items():
+        place = top.joinpath(*name.split(".")[1:])
+        stub = place / "__init__.pyi" if path.name == "__init__.py" else place.with_suffix(".pyi")
+        stub.parent.mkdir(parents=True, exist_ok=True)
+        stub.write_text(f"from {package}{name.removeprefix(SOURCE_NAME)} import *\n")
+    (top / "__init__.pyi").write_text(f"from {package} import *\nfrom {package} import __version__ as __version__\n")
+    (top / "__init__.py").write_text(_ALIAS.format(package=package))
+    (top / "py.typed").touch()
+
+
+def _files(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+
+
+def _inclusions(built: Path) -> dict[str, str]:
+    return {str(path): str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()}

@@ -1,0 +1,102 @@
+"""Recovery of the work of lost workers.
+
+A worker is a process that executes attempts at rollouts, which are tasks for an agent. Its heartbeats declare the
+interval between them. A worker is lost if it has sent no heartbeat for several intervals. If a rollout has no time
+limits, the watchdog never ends its attempt, so the rollout of a lost worker would stay active forever. Such a rollout
+therefore gets a limit when its worker is lost, and the watchdog then ends the attempt. The limit is not set when a
+worker claims the rollout, because that would add an event to each claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from contextvars import Context
+from typing import Any, Final
+
+import orjson
+
+from store.db.queries import lost_workers as queries
+from store.domain.commands import LimitSilence
+from store.errors import StoreError
+from store.models.rollouts import LEAST_SILENCE_SECONDS, declared_interval, longest_silence
+from store.runtime.clock import MICROSECONDS, system_clock
+from store.sql.core import SQLCore
+
+logger = logging.getLogger("store.lost_workers")
+
+MAX_ATTEMPTS: Final = 3
+"""The maximum number of attempts of a rollout that had neither limits nor retries when its worker was lost."""
+
+
+class LostWorkers:
+    """Search for lost workers. Each heartbeat of a worker starts a search, unless the last search was too recent.
+
+    Args:
+        core: the core of the store.
+        seconds: the minimum time between two searches.
+    """
+
+    def __init__(self, core: SQLCore, seconds: float) -> None:
+        self._core = core
+        self._seconds = seconds
+        self._searched_at = float("-inf")
+        self._handled: dict[str, int] = {}
+        """The last heartbeats of workers that are ignored until they send another heartbeat, by worker id."""
+
+    async def search_if_due(self) -> None:
+        """Search for lost workers and limit their open attempts, if the last search was long enough ago.
+
+        A failure is logged and not raised, because it does not concern the worker whose heartbeat started the search.
+        """
+        now = time.monotonic()
+        if now - self._searched_at < self._seconds:
+            return
+        self._searched_at = now
+        try:
+            # The commands must not get the actor and the idempotency key of the heartbeat.
+            await asyncio.create_task(self._search(), context=Context())
+        except StoreError as error:
+            logger.warning("the work of lost workers was not recovered: %s", error)
+
+    async def _search(self) -> None:
+        core = self._core
+        now = (core.dialect.clock or system_clock)()
+        before = now - round(LEAST_SILENCE_SECONDS * MICROSECONDS)
+        silent = await core.read(lambda session: queries.silent_since(core.dialect, session, before))
+        unhandled = {each: at for each, at in silent.items() if self._handled.get(each) != at}
+        if not unhandled:
+            return
+        stats = await core.read(lambda session: queries.heartbeat_stats(core.dialect, session, sorted(unhandled)))
+        lost: dict[str, float] = {}
+        for worker_id, text in stats.items():
+            declared: dict[str, Any] = orjson.loads(text) if text else {}
+            interval = declared_interval(declared)
+            if interval is None or declared.get("stopped") is True:
+                # Only runners of this package declare an interval and send heartbeats until they stop.
+                self._handled[worker_id] = unhandled[worker_id]
+            elif now - unhandled[worker_id] > (silence := longest_silence(interval)) * MICROSECONDS:
+                lost[worker_id] = silence
+        if not lost:
+            return
+        attempts = await core.read(lambda session: queries.open_attempts(core.dialect, session))
+        limited: Counter[str] = Counter()
+        for rollout_id, attempt_id, worker_id in attempts:
+            if worker_id in lost:
+                limited[worker_id] += await self._limit(rollout_id, attempt_id, lost[worker_id])
+        for worker_id, count in limited.items():
+            if count:
+                logger.warning("worker %s is lost; %d rollouts of it had no limits and get some", worker_id, count)
+        self._handled.update((worker_id, unhandled[worker_id]) for worker_id in lost)
+
+    async def _limit(self, rollout_id: str, attempt_id: str, seconds: float) -> bool:
+        command = LimitSilence(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            unresponsive_seconds=seconds,
+            max_attempts=MAX_ATTEMPTS,
+            actor="store",
+        )
+        return await self._core.call(command)
