@@ -31,9 +31,10 @@ async def assert_sound(store: Store) -> None:
     assert report.ok, report.differences
 
 
-async def enqueue_until(store: Store, stop: asyncio.Event, name: str, told: list[StoreError]) -> list[str]:
-    """Enqueue one rollout after the other and return the inputs acknowledged; errors go to `told`."""
-    acknowledged: list[str] = []
+async def enqueue_until(
+    store: Store, stop: asyncio.Event, name: str, acknowledged: list[str], told: list[StoreError]
+) -> None:
+    """Enqueue one rollout after the other; add the acknowledged inputs to `acknowledged` and errors to `told`."""
     number = 0
     while not stop.is_set():
         number += 1
@@ -43,7 +44,6 @@ async def enqueue_until(store: Store, stop: asyncio.Event, name: str, told: list
             told.append(error)
         else:
             acknowledged.append(f"{name} {number}")
-    return acknowledged
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
@@ -51,18 +51,23 @@ async def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
     private_postgres: PostgresServer, mode: str
 ) -> None:
     async with await open_store(with_partition(private_postgres.url)) as store:
-        stop, told = asyncio.Event(), list[StoreError]()
-        callers = [asyncio.create_task(enqueue_until(store, stop, f"c{n}", told)) for n in range(CALLERS)]
+        stop, told, acknowledged = asyncio.Event(), list[StoreError](), list[str]()
+        callers = [asyncio.create_task(enqueue_until(store, stop, f"c{n}", acknowledged, told)) for n in range(CALLERS)]
+
+        async def calls_go_on() -> None:
+            before = len(acknowledged)
+            while len(acknowledged) < before + 2 * CALLERS:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.05)
+
         for _ in range(2):
-            await asyncio.sleep(0.4)
+            await calls_go_on()
             await asyncio.to_thread(private_postgres.stop, "immediate" if mode == "immediate" else "fast")
             await asyncio.sleep(0.2)
             await asyncio.to_thread(private_postgres.restart)
-        await asyncio.sleep(0.4)
+        await calls_go_on()
         stop.set()
-        acknowledged = [given for caller in await asyncio.gather(*callers) for given in caller]
+        await asyncio.gather(*callers)
         stored = Counter(rollout.input for rollout in (await store.query_rollouts()).items)
-        assert len(acknowledged) > CALLERS
         assert set(acknowledged) <= stored.keys()
         assert set(stored.values()) == {1}
         assert all(type(error) is Unavailable for error in told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -25,6 +26,7 @@ from store.verification.state_hash import StateHash, cuts_in
 from tests import databases
 from tests.databases import prepare
 
+_STREAM, _TYPE, _ACTOR, _DATA = 2, 5, 8, 10
 Call = Callable[[Any], Awaitable[Any]]
 """A call of a store, be it one that only the store itself makes."""
 
@@ -159,15 +161,33 @@ class Backend:
 
     async def news(self) -> list[tuple[Any, ...]]:
         """Read the rows of the log that were written since this was last asked."""
+        new = await self._unseen()
+        self.events += new
+        return new
+
+    async def judged(self) -> list[tuple[str, str | None]]:
+        """Read whose latest attempt the watchdog has ended since `news` was last asked, and the new status.
+
+        The status is None if the attempt had it before.
+        """
+        found: list[tuple[str, str | None]] = []
+        status: str | None = None
+        for row in await self._unseen():
+            if row[_ACTOR] == "watchdog" and row[_TYPE] == "attempt.status_changed":
+                status = json.loads(row[_DATA])["to"]
+            elif row[_ACTOR] == "watchdog" and row[_TYPE] == "rollout.status_changed":
+                found.append((row[_STREAM].partition("/")[2], status))
+                status = None
+        return found
+
+    async def _unseen(self) -> list[tuple[Any, ...]]:
         after = self.events[-1][0] if self.events else 0
 
         async def read(session: ReadSession) -> Sequence[Any]:
             return await log_queries.events(self._inside.core.dialect, session, after=after)
 
         rows = await self._inside.core.read(read, snapshot=False)
-        new = [tuple(row) for row in rows]
-        self.events += new
-        return new
+        return [tuple(row) for row in rows]
 
     async def counters(self) -> dict[str, tuple[int, int]]:
         """Read the span counters: the last number of each rollout and the last reserved one."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
+
+from store.testing import ManualClock
 
 Json = dict[str, Any]
 
 TERMINAL: Final = ("succeeded", "failed", "cancelled")
+ONE_MILLISECOND: Final = 1_000
+"""More than the timestamps of commands at the same time of the clock differ."""
 WAITING: Final = ("queuing", "requeuing")
 WORKER_STATUS: Final = {
     "preparing": "busy",
@@ -44,7 +48,7 @@ class Refused(Exception):
 class Model:
     """What a store should hold. Rows are dicts named as the columns of the tables; keys with `_` are not columns."""
 
-    def __init__(self, clock: Callable[[], int], owner: Json) -> None:
+    def __init__(self, clock: ManualClock, owner: Json) -> None:
         self._clock = clock
         self._owner = text_of(owner)
         self.last = 0
@@ -71,6 +75,13 @@ class Model:
         self.total_attempts = 0
         self.current: str | None = None
         """The rollout whose attempt started last."""
+        self.judged: list[tuple[str, str | None]] = []
+        """Rollouts whose attempt the databases have ended because it was overdue, oldest first.
+
+        With each, the new status of the attempt, or None if it had the status before.
+        """
+        self.is_steady = True
+        """Whether the clock always went forward and no store was opened again. Then timestamps show the silence."""
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -278,6 +289,9 @@ class Model:
             "head_before": row["head"],
             "_metadata": None,
             "_beat": None,
+            "_started": self._clock.elapsed(),
+            "_signed": self._clock.elapsed(),
+            "_sign_age": 0,
             "_touched": False,
             "_claim": None,
         }
@@ -299,6 +313,7 @@ class Model:
         if fields.keys() == {"last_heartbeat_time"} and status is None:
             attempt["_beat"] = (fields["last_heartbeat_time"], self._now)
             attempt["_touched"] = True
+            self._hear(attempt, fields["last_heartbeat_time"])
             return self._shown(attempt)
         for name, value in fields.items():
             self._amend_attempt(attempt, name, value)
@@ -317,6 +332,11 @@ class Model:
         attempt["_metadata" if name == "metadata" else name] = value
         if name == "last_heartbeat_time":
             attempt["heartbeat_stamped_at"] = self._now
+            self._hear(attempt, value)
+
+    def _hear(self, attempt: Json, sign: float) -> None:
+        attempt["_signed"] = self._clock.elapsed()
+        attempt["_sign_age"] = max(0, self._now - round(sign * 1e6))
 
     def _report(self, attempt: Json, status: str) -> None:
         ends = status in {"succeeded", "failed"}
@@ -341,7 +361,7 @@ class Model:
     # -- the watchdog ------------------------------------------------------------------------------------------------
 
     def overdue(self, row: Json, now: int) -> str | None:
-        """Return what becomes of the latest attempt of a rollout at a time, if it must be given up."""
+        """Return the status with which the latest attempt of a rollout must end at a time, as timestamps show it."""
         attempt = self.latest(row["rollout_id"])
         if row["status"] not in {"preparing", "running"} or attempt is None:
             return None
@@ -356,24 +376,49 @@ class Model:
                 return "unresponsive"
         return None
 
+    def may_be_overdue(self, row: Json, status: str) -> bool:
+        """Whether enough time has passed to end the latest attempt of a rollout with this status."""
+        attempt = self.latest(row["rollout_id"])
+        if row["status"] not in {"preparing", "running"} or attempt is None:
+            return False
+        config = json.loads(row["config"])
+        elapsed = self._clock.elapsed()
+        if status == "timeout":
+            limit, passed = config["timeout_seconds"], elapsed - attempt["_started"]
+        else:
+            limit, passed = config["unresponsive_seconds"], elapsed - attempt["_signed"] + attempt["_sign_age"]
+        return limit is not None and passed >= round(limit * 1e6)
+
     def any_overdue(self) -> bool:
         """Whether the watchdog would find something at the clock's time."""
-        return any(self.overdue(row, self._clock()) for row in self.rollouts.values())
+        return any(self.overdue(row, self._clock() - ONE_MILLISECOND) for row in self.rollouts.values())
 
-    def sweep(self) -> int:
-        """Look at every rollout there is, as the contract has it."""
+    def sweep(self, ended: int) -> int:
+        """End the attempts that a sweep of the databases has ended, which are the next ones of `judged`.
+
+        No attempt may end before enough time has passed. While the clock is steady, no overdue attempt may be missed;
+        otherwise a process may find an attempt overdue later than its timestamps show.
+        """
         self._begin()
+        judged, self.judged = self.judged[:ended], self.judged[ended:]
         given_up = 0
         for row in self.rollouts.values():
-            status, attempt = self.overdue(row, self._now), self.latest(row["rollout_id"])
-            if status is None or attempt is None:
+            attempt = self.latest(row["rollout_id"])
+            if attempt is None:
                 continue
+            if given_up == len(judged) or judged[given_up][0] != row["rollout_id"]:
+                is_missed = self.is_steady and self.overdue(row, self._now - ONE_MILLISECOND)
+                assert not is_missed, f"{attempt} was not ended at {self._now}"
+                continue
+            status = judged[given_up][1] or attempt["status"]
+            assert self.may_be_overdue(row, status), f"{attempt} ended as {status} too early, at {self._now}"
             self._begin()
             self._report(attempt, status)
             self._propagate(row, attempt)
             if attempt["worker_id"]:
                 self._sync(attempt)
             given_up += 1
+        assert given_up == len(judged), judged
         return given_up
 
     @staticmethod
@@ -478,6 +523,7 @@ class Model:
     def _sign(self, attempt: Json) -> None:
         attempt["last_heartbeat_time"] = self._now / 1e6
         attempt["heartbeat_stamped_at"] = self._now
+        self._hear(attempt, self._now / 1e6)
         attempt["_touched"] = True
 
     def _come_to_life(self, attempt: Json) -> None:

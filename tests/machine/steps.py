@@ -428,7 +428,7 @@ def release_of(view: ClaimView) -> ReleaseClaim:
 
 
 def _sweep(_: Json, *__: Any) -> Op:
-    return Op(sweep, lambda model, _: model.sweep(), sweeps=False)
+    return Op(sweep, lambda model, answer: model.sweep(answer), sweeps=False)
 
 
 def _wait(args: Json, model: Model, *_: Any) -> Op:

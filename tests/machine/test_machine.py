@@ -82,9 +82,10 @@ class Machine(RuleBasedStateMachine):
         answers = [await backend.call(op.call) for backend in self._backends]
         swept = {backend.swept for backend in self._backends}
         assert len(swept) == 1, f"only one sent the watchdog before {step}"
+        self.model.judged = await self._backends[0].judged()
         if swept == {True}:
-            self.model.sweep()
-        elif op.sweeps:
+            self.model.sweep(len(self.model.judged))
+        elif op.sweeps and self.model.is_steady:
             assert not self.model.any_overdue(), f"nobody looked before {step}"
         self._compare(step, op, answers)
         await self._check()
@@ -123,14 +124,16 @@ class Machine(RuleBasedStateMachine):
             await (backend.call_in_one_commit(calls) if together in {number, None} else backend.call_one_by_one(calls))
             for number, backend in enumerate(self._backends)
         ]
+        self.model.judged = await self._backends[0].judged()
         for (step, op), of_each in zip(ops, zip(*answers, strict=True), strict=True):
             self._compare(step, op, list(of_each))
         await self._check()
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 10.0, 30.0, -2.0, -60.0]))
     def move_the_clock(self, seconds: float) -> None:
-        """Time goes by, or somebody sets the clock back."""
+        """Let time pass, or set the clock back."""
         self.clock.advance(seconds)
+        self.model.is_steady &= seconds > 0
 
     @precondition(lambda self: self._running())
     @rule(reopened=st.booleans())
@@ -139,6 +142,7 @@ class Machine(RuleBasedStateMachine):
         self._run(self._open_again() if reopened else self._rebuild())
 
     async def _open_again(self) -> None:
+        self.model.is_steady = False
         for backend in self._backends:
             await backend.close()
             await backend.open()
@@ -175,6 +179,7 @@ class Machine(RuleBasedStateMachine):
             assert first == expected, step
 
     async def _check(self) -> None:
+        assert not self.model.judged, "the model does not know a sweep"
         hashes: dict[str, str] = {"model": state_hash_of(self.model.tables())}
         news: list[list[tuple[Any, ...]]] = []
         for backend in self._backends:
