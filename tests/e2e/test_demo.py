@@ -140,10 +140,21 @@ async def test_a_job_that_was_stopped_or_killed_goes_on_where_it_was_and_the_nex
         if not (IS_TORTURE or durable_url.startswith("sqlite")):
             # A job after the job is the same on each database.
             return
-        code, said, complaints = await run(start, SMALL_JOB, durable_url)
+        events = (await store.log.verify()).events
+        code, again, complaints = await run(start, SMALL_JOB, durable_url)
+        assert (code, complaints) == (0, "")
+        assert "Start a new run: rollbook demo --new" in again
+        assert _results(again) == _results(said)
+        assert (await store.log.verify()).events == events
+        code, said, complaints = await run(start, SMALL_JOB.replace("quiet", "new=True, quiet"), durable_url)
         assert (code, complaints) == (0, "")
         assert "This run was started before" not in said
         await _check(store, 2)
+
+
+def _results(said: str) -> str:
+    """Return the part of a report from its first line to the table of the rounds, which has durations too."""
+    return said[: said.index("The runner that was killed")]
 
 
 def _stops(url: str) -> tuple[tuple[float, signal.Signals], ...]:

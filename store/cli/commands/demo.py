@@ -26,17 +26,20 @@ def demo(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Train until Ctrl+C, without killing a runner.")
     ] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start a new run, although the database contains a finished one.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Tune a search engine over Python's own documentation, and kill a runner meanwhile. Takes two minutes, offline.
 
-    A demo that was stopped or killed continues where it stopped.
+    A demo that was stopped or killed continues where it stopped. After a finished demo, the report is printed again.
     """
     from store.examples import doc_search
 
     if continuous:
         raise typer.Exit(doc_search.learn_live(db, seed=seed, quiet=quiet))
-    raise typer.Exit(doc_search.main(db, seed=seed, runners=runners, quiet=quiet))
+    raise typer.Exit(doc_search.main(db, seed=seed, runners=runners, new=new, quiet=quiet))
 
 
 @app.command(rich_help_panel="Make")

@@ -11,16 +11,17 @@ from __future__ import annotations
 __all__ = ["learn_live", "main"]
 
 
-def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -> int:
+def main(db_url: str, *, seed: int = 0, runners: int = 4, new: bool = False, quiet: bool = False) -> int:
     """Run the whole job with a database as the store, and print the result.
 
     A run is one execution of the whole job. If the database contains an unfinished run with the same parameters, this
-    run is continued.
+    run is continued. If it contains only finished runs, the report of the last one is printed again.
 
     Args:
         db_url: the URL of the database. A missing database is created. Earlier runs in the database are kept.
         seed: the seed for the choice of queries and of rankings.
         runners: the number of processes that answer queries.
+        new: whether to start a new run although the database contains a finished one.
         quiet: whether to print only the result and no progress.
 
     Returns:
@@ -36,7 +37,7 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, quiet: bool = False) -
     from store.examples.doc_search.algorithm import Job
     from store.examples.doc_search.job import run
 
-    return run(db_url, Job(seed=seed), runners=runners, quiet=quiet)
+    return run(db_url, Job(seed=seed), runners=runners, new=new, quiet=quiet)
 
 
 def learn_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:

@@ -12,14 +12,14 @@ import json
 import random
 import statistics
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from store.examples.doc_search.agent import as_resource
 from store.examples.doc_search.bm25f import Ranking
 from store.examples.doc_search.corpus import FIELDS
 from store.examples.doc_search.loss import Loss, lose_a_runner
-from store.examples.doc_search.runs import begin
+from store.examples.doc_search.runs import Run, begin, last_finished
 from store.examples.doc_search.tuner import CANDIDATES, ROUNDS, Tuner
 from store.models import AttemptedRollout
 from store.training.algorithm import Algorithm, Dataset
@@ -128,11 +128,27 @@ class SearchOutcome:
     after: list[float] = field(default_factory=list[float])
     loss: Loss | None = None
     is_resumed: bool = False
+    is_repeated: bool = False
+    """Whether the run finished earlier, and its results were read from the store."""
     found: int = 0
     """The number of rollouts that had already ended when the run was continued."""
     rollouts: int = 0
     retried: list[str] = field(default_factory=list[str])
     """The ids of the rollouts that were executed more than once."""
+
+    def summary(self) -> str:
+        """Return what the rollouts of a finished run do not show, as JSON: the killed runner and the durations."""
+        loss = None if self.loss is None else asdict(self.loss)
+        return json.dumps({"loss": loss, "seconds": [found.seconds for found in self.rounds]})
+
+    def add_summary(self, text: str) -> None:
+        """Set what `summary` returned when the run finished."""
+        summary = json.loads(text)
+        self.loss = None if summary.get("loss") is None else Loss(**summary["loss"])
+        self.rounds = [
+            replace(found, seconds=seconds)
+            for found, seconds in zip(self.rounds, summary.get("seconds", ()), strict=False)
+        ] or self.rounds
 
 
 class Tuning(Algorithm):
@@ -152,9 +168,15 @@ class Tuning(Algorithm):
         self._rng = rng
         self._identity = json.dumps({"library": fingerprint, **asdict(job)}, sort_keys=True)
         self._progress = progress
+        self._finished: Run | None = None
         self._plan = Plan("doc-search")
         self._published = 0
         self._losing: asyncio.Task[Loss] | None = None
+
+    async def find_finished(self, store: Store) -> bool:
+        """Return whether the job has finished in a store. Then `run` reads its results and executes no rollouts."""
+        self._finished = await last_finished(store, self._identity)
+        return self._finished is not None
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Tune the ranking with the training queries, then evaluate the plain and the tuned ranking.
@@ -168,11 +190,14 @@ class Tuning(Algorithm):
         """
         training, held_out = _tasks(train_dataset), _tasks(val_dataset)
         job, plain, outcome = self._job, self.outcome.tuned, self.outcome
-        run = await begin(self.get_store(), self._identity)
+        run = self._finished or await begin(self.get_store(), self._identity)
+        outcome.is_repeated = self._finished is not None
         outcome.run, outcome.is_resumed, outcome.held_out = run.name, run.is_resumed, held_out
         self._plan = Plan(run.name)
         if run.is_resumed:
             self._progress.say(f"{run.name} was started before and is continued")
+        if outcome.is_repeated:
+            self._progress.say(f"{run.name} has finished; its results are read from the store")
         tuner = Tuner(plain, job.seed)
         try:
             for step in range(1, job.rounds + 1):
@@ -184,12 +209,14 @@ class Tuning(Algorithm):
             self._lose_no_more()
         before, after = statistics.fmean(outcome.before), statistics.fmean(outcome.after)
         self._progress.end(f"plain {before:.3f}, tuned {after:.3f}")
+        if run.result is not None:
+            outcome.add_summary(run.result)
 
     async def _round(self, step: int, tuner: Tuner, tasks: Sequence[Any]) -> None:
         started = time.perf_counter()
         rankings = tuner.propose()
         self._progress.begin(f"round {step} of {self._job.rounds}", len(rankings) * len(tasks))
-        if step > 1 and self._losing is None:
+        if step > 1 and self._losing is None and self._finished is None:
             self._losing = asyncio.create_task(lose_a_runner(self.get_store(), AT_ONCE // 2))
             self._losing.add_done_callback(self._lost)
         rewards = [statistics.fmean(judged) for judged in await self._judge(rankings, tasks, step, "train")]

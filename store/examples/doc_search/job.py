@@ -19,7 +19,14 @@ from store.examples.doc_search.algorithm import AT_ONCE, Job, JobFailed, Tuning
 from store.examples.doc_search.console import Paper, ShownProgress
 from store.examples.doc_search.library import Library, cache_directory, open_library
 from store.examples.doc_search.live import Asking, RankingLearner, ask_and_learn
-from store.examples.doc_search.report import print_next_steps, print_proof, print_result, print_size, print_survival
+from store.examples.doc_search.report import (
+    db_option,
+    print_next_steps,
+    print_proof,
+    print_result,
+    print_size,
+    print_survival,
+)
 from store.examples.doc_search.runs import end
 from store.opening import open_store
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
 OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 
 
-def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
+def run(db_url: str, job: Job, *, runners: int = 4, new: bool = False, quiet: bool = False) -> int:
     """Run the job, and return the exit code that the docstring of `doc_search.main` describes."""
     errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     progress = ShownProgress(errors, quiet=quiet)
@@ -46,6 +53,11 @@ def run(db_url: str, job: Job, *, runners: int = 4, quiet: bool = False) -> int:
             rng = random.Random(job.seed)
             tasks = job.tasks(library, rng)
             tuning = Tuning(job, rng, path.stem, progress)
+            if (
+                not new
+                and (code := asyncio.run(_report_again(db_url, library, tuning, job, tasks, started))) is not None
+            ):
+                return code
             with contextlib.closing(_trainer(db_url, tuning, runners)) as trainer:
                 trainer.fit(SearchAgent(path), *tasks, quiet=True)
                 progress.close()
@@ -129,6 +141,18 @@ def _library(progress: ShownProgress) -> Generator[tuple[Library, Path]]:
         yield opened
 
 
+async def _report_again(
+    db_url: str, library: Library, tuning: Tuning, job: Job, tasks: tuple[list[Any], list[Any]], started: float
+) -> int | None:
+    """Print the report of a finished run, and return the exit code; return None if there is no finished run."""
+    async with await open_store(db_url) as store:
+        if not await tuning.find_finished(store):
+            return None
+        tuning.set_store(store)
+        await tuning.run(*tasks)
+        return await _report(store, db_url, library, tuning, job, started)
+
+
 async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, job: Job, started: float) -> int:
     outcome = tuning.outcome
     paper = Paper(Console(highlight=False, markup=False, emoji=False))
@@ -136,11 +160,16 @@ async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, j
     survived = await print_survival(paper, store, outcome, job)
     # The run is marked as ended only here. So if the job is killed before this line and started again, the run is
     # continued and the report is printed again.
-    await end(store, outcome.run, outcome.tuned.to_json())
+    if not outcome.is_repeated:
+        await end(store, outcome.run, outcome.summary())
     intact = await print_proof(paper, store)
     await print_size(paper, store, db_url, outcome.run)
     print_next_steps(paper, db_url, outcome)
-    paper.heading(f"Took {time.perf_counter() - started:.1f} s.")
+    if outcome.is_repeated:
+        paper.heading(f"{outcome.run} finished earlier. This is its report again, and no rollout was executed.")
+        paper.line(f"Start a new run: rollbook demo --new{db_option(db_url)}")
+    else:
+        paper.heading(f"Took {time.perf_counter() - started:.1f} s.")
     if not intact:
         return NOT_INTACT
     return OK if survived else FAILED

@@ -137,7 +137,7 @@ async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job
     if shown := came_back[:1] or outcome.retried[:1]:
         paper.heading(f"One of them, from its history: {shown[0]}")
         paper.table(("event", "seconds", "type", "actor", "what"), _history_rows(await store.log.history(shown[0])))
-    return (bool(came_back) or outcome.is_resumed) and outcome.rollouts == job.rollouts
+    return (bool(came_back) or outcome.is_resumed or outcome.is_repeated) and outcome.rollouts == job.rollouts
 
 
 def _came_back(outcome: SearchOutcome) -> list[str]:
@@ -197,15 +197,20 @@ def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
     """Print commands that show the stored data. Print nothing if the store was in memory."""
     if db_url.startswith("memory:"):
         return
-    password = urlsplit(db_url).password
-    shown = db_url.replace(f":{password}@", ":***@") if password else db_url
-    db = "" if db_url == _DEFAULT_DB else f" --db '{shown}'"
+    db = db_option(db_url)
     paper.heading("Try next")
     for rollout_id in _came_back(outcome)[:1] or outcome.retried[:1]:
         paper.line(f"  rollbook history {rollout_id}{db}")
         paper.line(f"  rollbook show {rollout_id} --at 2{db}")
     for command in ("ui", "ls rollouts", "stats", "verify", "seal rollbook.seal"):
         paper.line(f"  rollbook {command}{db}")
+
+
+def db_option(db_url: str) -> str:
+    """Return the option by which a command uses the database, without its password; empty for the default database."""
+    password = urlsplit(db_url).password
+    shown = db_url.replace(f":{password}@", ":***@") if password else db_url
+    return "" if db_url == _DEFAULT_DB else f" --db '{shown}'"
 
 
 def _history_rows(events: Sequence[HistoryEvent]) -> list[tuple[str, str, str, str, str]]:
