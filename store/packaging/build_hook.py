@@ -1,7 +1,8 @@
 """Build hook of hatchling, which fills the wheel.
 
 The wheel contains the package as `rollbook`, and an alias `store`. An editable installation uses the package `store` of
-the source tree, and gets an alias `rollbook`. Type checkers read an alias from stubs.
+the source tree, and gets an alias `rollbook`. Type checkers read an alias from stubs. The wheel has stubs of public
+modules only, because each file costs space in every installation.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class WheelBuilder(BuildHookInterface[Any]):
             build_data["force_include_editable"].update(_inclusions(built))
         else:
             self._write_package(built, modules)
-            _write_alias(built, SOURCE_NAME, PUBLIC_NAME, modules)
+            public = {name: path for name, path in modules.items() if _is_public(path)}
+            _write_alias(built, SOURCE_NAME, PUBLIC_NAME, public)
             build_data["force_include"].update(_inclusions(built))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
@@ -81,6 +83,11 @@ def _write_alias(built: Path, alias: str, package: str, modules: dict[str, Path]
     (top / "__init__.pyi").write_text(f"from {package} import *\nfrom {package} import __version__ as __version__\n")
     (top / "__init__.py").write_text(_ALIAS.format(package=package))
     (top / "py.typed").touch()
+
+
+def _is_public(path: Path) -> bool:
+    """Return whether a module is a package, or lists its public names."""
+    return path.name == "__init__.py" or "\n__all__ = " in path.read_text("utf-8")
 
 
 def _files(directory: Path) -> list[Path]:
