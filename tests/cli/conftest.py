@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -103,12 +104,26 @@ def runner(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
             monkeypatch.delenv(name, raising=False)
         if terminal:
             monkeypatch.setenv("FORCE_COLOR", "1")
-        result = CliRunner().invoke(app, arguments, prog_name="rollbook")
+        with _logging_restored():
+            result = CliRunner().invoke(app, arguments, prog_name="rollbook")
         if result.exception is not None and not isinstance(result.exception, SystemExit | StoreError):
             raise result.exception
         return Printed(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@contextmanager
+def _logging_restored() -> Generator[None]:
+    """Undo what servers set: their handler would go on to write to the captured output of a command that has ended."""
+    root, own = logging.getLogger(), logging.getLogger("store")
+    handlers, levels = root.handlers[:], (root.level, own.level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        own.setLevel(levels[1])
 
 
 @pytest.fixture(scope="session")

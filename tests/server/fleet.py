@@ -39,7 +39,9 @@ class Fleet:
     async def measured(self, session: aiohttp.ClientSession) -> dict[str, float]:
         """What the metrics say, by name and labels."""
         async with session.get(f"{self.url}/metrics") as answer:
-            lines = [line for line in (await answer.text()).splitlines() if not line.startswith("#")]
+            text = await answer.text()
+            assert answer.status == 200, text
+            lines = [line for line in text.splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
     async def ended(self) -> tuple[int, str]:
