@@ -89,7 +89,7 @@ class VerifyReport(Frozen):
     seal_checked: bool
     """Whether the caller gave a seal, so that the log up to the seal was compared with it."""
     differences: list[Difference]
-    """The differences, at most the first twenty."""
+    """The differences, at most the first 1,000."""
     difference_count: int
     """The number of all differences."""
     seconds: float
@@ -114,7 +114,7 @@ class RebuildReport(Frozen):
     The tables are the projections, and `span_counters`, `watch` and `queue_epoch`.
     """
     differences: list[Difference]
-    """The differences before the rebuild, at most the first twenty."""
+    """The differences before the rebuild, at most the first 1,000."""
     state_hash: str
     """Hash of the rows of all projections after the rebuild, in hex, as in `VerifyReport`."""
     seconds: float

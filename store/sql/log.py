@@ -1,6 +1,7 @@
 """The log of a SQL store, with the methods history, tail, verify, rebuild and seal."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -14,9 +15,12 @@ from store.journal import tail as tails
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
 from store.sql.core import SQLCore
 from store.validation import arguments
+from store.verification import last
 from store.verification import seal as seals
 from store.verification.rebuild import rebuild
 from store.verification.verify import verify
+
+logger = logging.getLogger("store.log")
 
 
 class SQLLog(StoreLog):
@@ -80,7 +84,13 @@ class SQLLog(StoreLog):
         arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
         verifying = verify(self.core.dialect, self.core.store_id, given, self._calls_so_far)
-        return await (self.core.thread.run(verifying) if self.core.dialect.loop_bound else verifying)
+        report = await (self.core.thread.run(verifying) if self.core.dialect.loop_bound else verifying)
+        if not self.core.read_only:
+            try:
+                await self.core.thread.run(last.record(self.core.dialect, report))
+            except Exception as error:  # noqa: BLE001 (a damaged database may raise any error, and the report is needed)
+                logger.warning("the result of the verification cannot be stored for metrics: %s", error)
+        return report
 
     async def rebuild(self) -> RebuildReport:
         self.core.check()

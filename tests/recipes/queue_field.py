@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0009"
-down_revision = "0008"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
@@ -141,7 +141,7 @@ def _rows(scratch: Scratch) -> None:
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
     scratch.create("migrations/versions/0009_queue_rank.py", _MIGRATION)
-    scratch.replace("store/db/schema/history.py", 'HEAD = "0008"\n', 'HEAD = "0009"\n')
+    scratch.replace("store/db/schema/history.py", 'HEAD = "0009"\n', 'HEAD = "0010"\n')
 
 
 def _loading(scratch: Scratch) -> None:

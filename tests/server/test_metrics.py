@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from store.server.process.peers import Peers, merged
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from tests.journal.given import run_sql
 from tests.server.api import Api, speaking_to
 from tests.server.stream_given import LOG, serving, until, unused_partition
 
@@ -74,6 +76,7 @@ async def test_every_measure_is_documented_with_its_kind_and_labels_and_no_other
         await stream.frame()
         await store.enqueue_rollout(1)
         await reward(store, 0.5)
+        await store.log.verify()
         async with client.session.get(f"{client.url}/v1/agl/health") as answer:
             assert answer.status == 200
         async with client.session.get(f"{client.url}/metrics") as answer:
@@ -128,6 +131,27 @@ async def test_the_state_of_workers_and_the_mean_reward_are_measured(
     assert found['rollbook_mean_reward{partition="default"}'] == 0.75
     assert found['rollbook_rewarded_rollouts{partition="default"}'] == 2
     assert found['rollbook_database_bytes{partition="default"}'] > 4096
+
+
+async def test_the_age_and_the_differences_of_the_last_verification_are_measured(
+    store: Store, api: Api, store_url: str, clock: ManualClock
+) -> None:
+    names = [f'rollbook_last_verify_{each}{{partition="default"}}' for each in ("age_seconds", "differences")]
+    await store.enqueue_rollout("one")
+    clock.move_to(time.time())
+    for differences, statement in ((0, None), (1, "UPDATE rollouts SET mode = 'val'")):
+        if statement is not None:
+            await run_sql(store_url, statement)
+        assert (await store.log.verify()).difference_count == differences
+        async with asyncio.timeout(HANG):
+            # A scrape may report values of the last seconds.
+            while (found := await measured(api)).get(names[1]) != differences:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert 0 <= found[names[0]] <= time.time() - clock.seconds
+
+
+async def test_before_the_first_verification_there_is_no_age_of_it(api: Api) -> None:
+    assert not [name for name in await measured(api) if "last_verify" in name]
 
 
 async def test_partitions_that_nobody_opened_are_measured_too(store: Store, durable_url: str) -> None:

@@ -45,6 +45,7 @@ async def scraped(store: Store) -> str:
         await stream.frame()
         await store.update_worker("worker-1", {})
         await reward(store, 0.5)
+        await store.log.verify()
         async with client.session.get(f"{client.url}/v1/agl/health") as answer:
             assert answer.status == 200
         async with client.session.get(f"{client.url}/metrics") as answer:

@@ -66,6 +66,7 @@ __all__ = [
     "thread_checkpoints",
     "thread_writes",
     "threads",
+    "verifications",
     "watch",
     "worker_signals",
     "workers",
@@ -420,6 +421,16 @@ key_policy = keyed(
     Column("one", BigInteger, primary_key=True, autoincrement=False),
     Column("enforced_at", BigInteger, nullable=False),
     family="access",
+)
+
+# The result of the last verification, for metrics. There is at most one row.
+verifications = keyed(
+    "verifications",
+    Column("one", BigInteger, primary_key=True, autoincrement=False),
+    Column("verified_at", BigInteger, nullable=False),
+    Column("commits", BigInteger, nullable=False),
+    Column("differences", BigInteger, nullable=False),
+    family="report",
 )
 
 LOG = (commits, events, bodies, blobs, dropped)

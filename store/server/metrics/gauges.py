@@ -16,6 +16,7 @@ from store.server.metrics.requests import Family
 from store.server.partitions import Partitions
 from store.server.pending import OpenStream
 from store.sql.store import SQLStore
+from store.verification.last import LastVerification, last
 
 _FRESH_SECONDS: Final = 2.0
 _UNUSED_FRESH_SECONDS: Final = 60.0
@@ -35,6 +36,7 @@ class _Database:
     counts: Counts | None
     """None if the store is not an `SQLStore`."""
     size_bytes: int
+    verified: LastVerification | None
 
 
 class Measured:
@@ -110,8 +112,8 @@ class Measured:
 async def _measured(store: Store) -> _Database:
     if not isinstance(store, SQLStore):
         await store.statistics()
-        return _Database(None, 0)
-    return _Database(await store.core.counts(), await store.core.size_bytes())
+        return _Database(None, 0, None)
+    return _Database(await store.core.counts(), await store.core.size_bytes(), await store.core.look(last))
 
 
 _WORKER_STATES: Final[tuple[str, ...]] = (*get_args(WorkerStatus), "stopped", "lost")
@@ -133,6 +135,12 @@ class _DatabaseFamilies:
         self._rewarded = Family("rollbook_rewarded_rollouts", "Rollouts with a reward.")
         self._reward = Family("rollbook_mean_reward", "Mean of the last rewards of all rollouts with a reward.")
         self._size = Family("rollbook_database_bytes", "Size of the partition in the database.")
+        self._verified = Family(
+            "rollbook_last_verify_age_seconds", "Seconds since the last verification; absent before the first."
+        )
+        self._differences = Family(
+            "rollbook_last_verify_differences", "Differences that the last verification found; absent before the first."
+        )
         self._head = Family(
             "rollbook_log_position", "The last position of the log; its rate of increase is events per second."
         )
@@ -143,6 +151,7 @@ class _DatabaseFamilies:
         return [
             *(self.partitions, self._up, self._depth, self._oldest, self._rollouts, self._attempts),
             *(self._workers, self._rewarded, self._reward, self._size, self._head),
+            *(self._verified, self._differences),
         ]
 
     def set(self, partition: str, found: _Database | None) -> None:
@@ -165,6 +174,10 @@ class _DatabaseFamilies:
             self._reward.set(counts.reward_sum / counts.rewarded, partition=partition)
         self._size.set(found.size_bytes, partition=partition)
         self._head.set(counts.head, partition=partition)
+        if found.verified is not None:
+            age = max(0.0, time.time() - found.verified.verified_at / 1e6)
+            self._verified.set(age, partition=partition)
+            self._differences.set(found.verified.differences, partition=partition)
 
 
 def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
