@@ -69,15 +69,17 @@ async def server(answers: str) -> AsyncGenerator[str]:
     first, later = ANSWERS[answers]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            startup = await reader.read(65536)
-            if startup[4:8] == struct.pack("!i", 80877103):  # a request for TLS
-                writer.write(b"N")
-                await reader.read(65536)
-            writer.write(first)
-            while await reader.read(65536):
-                writer.write(later)
-        writer.close()
+        try:
+            with contextlib.suppress(OSError):
+                startup = await reader.read(65536)
+                if startup[4:8] == struct.pack("!i", 80877103):  # a request for TLS
+                    writer.write(b"N")
+                    await reader.read(65536)
+                writer.write(first)
+                while await reader.read(65536):
+                    writer.write(later)
+        finally:
+            writer.transport.abort()
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with listening:
@@ -149,13 +151,15 @@ class Garbling:
         if self.welcome:
             self._garbled[writer] = self.welcome
         back = asyncio.create_task(self._answer(from_server, writer))
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                to_server.write(data)
-        self._open.discard(writer)
-        back.cancel()
-        for one in (writer, to_server):
-            one.transport.abort()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65536):
+                    to_server.write(data)
+        finally:
+            self._open.discard(writer)
+            back.cancel()
+            for one in (writer, to_server):
+                one.transport.abort()
 
     async def _answer(self, from_server: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

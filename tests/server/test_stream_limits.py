@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from store import open_store
 from store.interface.store import Store
 from store.models import LoggedEvent
 from store.server.streaming.feed import Fact
@@ -17,7 +19,8 @@ from store.server.streaming.output import PIECE_BYTES
 from store.server.streaming.paths import LOG_SOCKET
 from store.server.streaming.slots import StreamSlots
 from store.testing import ManualClock
-from tests.server.keyed import bearer, keyed_server
+from tests.conftest import POSTGRES, SQLITE
+from tests.server.keyed import bearer, keyed_server, own_database
 from tests.server.stream_given import LOG, Client, Socket, serving, until
 from tests.server.test_hub import ALL, HANG, Counting, counting
 from tests.server.test_streams import NotReading, as_events, logged
@@ -69,8 +72,18 @@ async def test_streams_beyond_the_limit_are_refused_until_another_ends(store: St
         await _until_followed(client)
 
 
-async def test_one_key_cannot_take_the_streams_of_others(store: Store, store_url: str, clock: ManualClock) -> None:
-    async with keyed_server(store, store_url, clock, stream_slots=StreamSlots(total=3, per_key=1)) as keyed:
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def keyed_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with keys of its own."""
+    return own_database(request, tmp_path)
+
+
+async def test_one_key_cannot_take_the_streams_of_others(keyed_url: str, clock: ManualClock) -> None:
+    slots = StreamSlots(total=3, per_key=1)
+    async with (
+        await open_store(keyed_url, clock=clock) as store,
+        keyed_server(store, keyed_url, clock, stream_slots=slots) as keyed,
+    ):
         first, second = await keyed.make("reader"), await keyed.make("reader")
 
         def follow(text: str) -> Any:

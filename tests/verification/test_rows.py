@@ -119,7 +119,12 @@ async def test_a_counter_that_contradicts_its_reservation_is_found(
     assert {(each.field, each.expected, each.found) for each in found} == expected
 
 
-async def test_the_first_twenty_differences_are_named_and_all_are_counted(filled: Filled) -> None:
+async def test_the_first_differences_are_named_and_all_are_counted(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from store.verification import differences
+
+    monkeypatch.setattr(differences, "SHOWN", 20)
     await filled.store.add_many_spans([make_span(filled.first.attempt, number) for number in range(10, 40)])
     await run_sql(filled.url, "UPDATE spans SET name = 'renamed'")
     report = await filled.report()
