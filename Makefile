@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-fast test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard screenshots torture format clean
+.PHONY: help openapi run test test-fast test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,7 +48,8 @@ check: .venv/ready-dev  ## Check format, lint, types, layers, structure, migrati
 
 bench: .venv/ready-dev  ## Measure, against the driver's limit and the peer in the same run, and print
 	$(PYTEST) tests/benchmarks --ignore tests/benchmarks/test_http.py --ignore tests/benchmarks/test_loop.py \
-		--ignore tests/benchmarks/test_runs.py --ignore tests/benchmarks/test_dashboard.py -m benchmark --timeout=0 -s
+		--ignore tests/benchmarks/test_runs.py --ignore tests/benchmarks/test_dashboard.py \
+		--ignore tests/benchmarks/test_sizes.py -m benchmark --timeout=0 -s
 
 bench-http: .venv/ready-dev  ## Measure the server, against Agent-lightning's own and the bare framework, and print
 	$(PYTEST) tests/benchmarks/test_http.py -m benchmark --timeout=0 -s
@@ -61,6 +62,9 @@ bench-runs: .venv/ready-dev  ## Measure runs: appending, viewers, long histories
 
 bench-dashboard: .venv/ready-dev  ## Measure the dashboard in a browser, at 100,000 rollouts and 50,000 spans, and print
 	$(PYTEST) tests/benchmarks/test_dashboard.py -m benchmark --timeout=0 -s
+
+bench-sizes: .venv/ready-dev  ## Measure the disk, memory and time that a store needs, for the sizing table, and print
+	$(PYTEST) tests/benchmarks/test_sizes.py -m benchmark --timeout=0 -s
 
 screenshots: .venv/ready-dev  ## Run the examples and write docs/images anew, with a browser
 	$(BIN)/python -m tests.dashboard.screenshots docs/images

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from sqlalchemy import Select, select
 
-from store.db.dialect import Changes, Dialect, ReadSession
+from store.db.dialect import Changes, Dialect, ReadSession, dialect_for
 from store.db.queries.paging import compiled
 from store.db.tables.core import verifications
+from store.db.url import parse
 from store.models import VerifyReport
 
 _ONE: Final = 1
@@ -45,6 +46,17 @@ async def record(dialect: Dialect, report: VerifyReport) -> None:
     finally:
         # This rolls back an unfinished transaction.
         await session.close()
+
+
+async def record_at(url: str, report: VerifyReport) -> None:
+    """Store the result of a verification in the database with a URL, which must exist and have the current schema."""
+    parsed = parse(url)
+    dialect = dialect_for(parsed)(parsed, None)
+    await dialect.open(create=False)
+    try:
+        await record(dialect, report)
+    finally:
+        await dialect.close()
 
 
 async def last(dialect: Dialect, session: ReadSession) -> LastVerification | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Filled, Rollbook, execute
+from tests.cli.conftest import Filled, Rollbook, execute, runner
 
 
 def test_a_sound_store_is_intact(rollbook: Rollbook) -> None:
@@ -32,6 +32,26 @@ def test_an_edited_row_is_named_and_the_code_is_three(rollbook: Rollbook, filled
     assert as_json.json["difference_count"] == 1
     assert as_json.json["differences"][0]["found"] == "failed"
     assert filled.retried in rollbook("verify", terminal=True).out
+
+
+def test_the_result_is_stored_for_metrics(rollbook: Rollbook, filled: Filled) -> None:
+    commits = rollbook("verify", "--json").json["commits"]
+    stored = "SELECT commits || ' ' || differences FROM verifications"
+    assert execute(filled.url, stored) == [f"{commits} 0"]
+    execute(filled.url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{filled.retried}'")
+    assert rollbook("verify").code == 3
+    assert execute(filled.url, stored) == [f"{commits} 1"]
+
+
+def test_a_result_that_cannot_be_stored_is_printed_and_noted(
+    filled_file: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = "CREATE TRIGGER refusing BEFORE INSERT ON verifications BEGIN SELECT RAISE(ABORT, 'no'); END"
+    execute(filled_file.url, refusing)
+    printed = runner(filled_file.url, monkeypatch)("verify")
+    assert printed.code == 3
+    assert "refusing" in printed.out
+    assert "the result is not stored for metrics" in printed.err
 
 
 def test_rebuild_mends_the_row_and_says_which(rollbook: Rollbook, filled: Filled) -> None:

@@ -6,9 +6,11 @@ log. With the seal, a later verification finds out whether the log up to that po
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -18,7 +20,7 @@ from store.cli.output.printing import json_document, line, note, working
 from store.cli.output.tables import DIFFERENCES, print_table
 from store.cli.output.times import duration
 from store.cli.store_context import run_reading, run_writing
-from store.models import Difference
+from store.models import Difference, VerifyReport
 
 app = typer.Typer()
 
@@ -29,7 +31,7 @@ _OF_THE_LOG = frozenset(
     {"chain", "totals", "events", "commits", "bodies", "blobs", "dropped", "store_info", "seal", "sequences"}
 )
 # The checks of tables that do not belong to the log and are not computed from it.
-_BESIDE_THE_LOG = frozenset({"keys", "idempotency", "batches"})
+_BESIDE_THE_LOG = frozenset({"keys", "key_policy", "idempotency", "batches", "verifications"})
 
 
 @app.command(rich_help_panel="Prove")
@@ -49,6 +51,7 @@ def verify(
     """Verify that the log is intact and that every table matches the log; exit with 3 if not."""
     with working("verifying"):
         report = run_reading(db, lambda store: store.log.verify(seal))
+    _store_result(db, report)
     if json:
         json_document(report.model_dump())
     else:
@@ -98,6 +101,18 @@ def seal(
     line(f"sealed up to position {sealed.position}, commit {sealed.commit_id}, in {file}")
     line(f"chain head  {sealed.chain_head}")
     note(f"keep the file apart from this database; to check it later: rollbook verify --seal {file}")
+
+
+def _store_result(db: str, report: VerifyReport) -> None:
+    """Store the result in the database, so that the metrics of servers report it. A server stores it itself."""
+    if urlsplit(db).scheme in {"http", "https"}:
+        return
+    from store.verification.last import record_at
+
+    try:
+        asyncio.run(record_at(db, report))
+    except Exception as error:  # noqa: BLE001 (a damaged database may raise any error, and the report must be printed)
+        note(f"the result is not stored for metrics: {error}")
 
 
 def _print_differences(differences: Sequence[Difference]) -> None:

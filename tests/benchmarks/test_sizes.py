@@ -1,0 +1,136 @@
+"""Measurements for the sizing table of docs/production.md: disk, memory and time, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from store import open_store
+from store.models import AttemptedRollout, EnqueueRolloutRequest, Span
+from store.sql.store import SQLStore
+from tests.benchmarks.conftest import IS_QUICK, load
+from tests.benchmarks.protocol import ROOT
+from tests.benchmarks.publish import replace
+from tests.benchmarks.report import machine
+
+pytestmark = pytest.mark.benchmark
+
+ROLLOUTS = 300 if IS_QUICK else 3_000
+SPANS_PER_ROLLOUT = 10
+TEXT_BYTES = 1_000
+CALLERS = 32
+AT_ONCE = 100
+REQUESTS = 500
+
+ROWS = {
+    "rollout": "disk for a rollout that was enqueued, claimed and completed",
+    "span": "disk for a span with 1 KB of text that does not compress",
+    "rollouts": f"completed rollouts, {CALLERS} callers in one process",
+    "spans": f"such spans, in calls of {AT_ONCE}",
+    "verify": "`rollbook verify` of 1,000,000 events",
+    "server": f"memory of `rollbook serve` after {REQUESTS:,} requests",
+}
+
+
+def test_sizes(sqlite_url: Callable[[], str], postgres_url: Callable[[], str]) -> None:
+    before = load()
+    measured = [asyncio.run(_measure(url)) for url in (sqlite_url(), postgres_url())]
+    lines = [
+        f"Measured by `make bench-sizes` on {machine()}, with a load average of {before} before.",
+        "",
+        "| | SQLite | Postgres |",
+        "|---|---|---|",
+        *(f"| {text} | {measured[0][name]} | {measured[1][name]} |" for name, text in ROWS.items()),
+    ]
+    print("\n" + "\n".join(lines))
+    replace(ROOT / "docs/production.md", "sizes", "\n".join(lines) + "\n")
+
+
+async def _measure(url: str) -> dict[str, str]:
+    async with await open_store(url) as store:
+        assert isinstance(store, SQLStore)
+        empty = await store.core.size_bytes()
+        rollouts_per_second = await _complete(store)
+        with_rollouts = await store.core.size_bytes()
+        spans_per_second = await _add_spans(store)
+        with_spans = await store.core.size_bytes()
+        report = await store.log.verify()
+        assert report.ok
+    return {
+        "rollout": f"{(with_rollouts - empty) / ROLLOUTS / 1e3:.1f} KB",
+        "span": f"{(with_spans - with_rollouts) / ROLLOUTS / SPANS_PER_ROLLOUT / 1e3:.1f} KB",
+        "rollouts": f"{rollouts_per_second:,.0f} per second",
+        "spans": f"{spans_per_second:,.0f} per second",
+        "verify": f"{report.seconds / report.events * 1e6:.0f} s",
+        "server": f"{await asyncio.to_thread(_server_memory, url) / 1e6:.0f} MB",
+    }
+
+
+async def _complete(store: SQLStore) -> float:
+    """Complete all rollouts by concurrent callers, and return the number per second."""
+
+    async def call(number: int) -> None:
+        for each in range(number, ROLLOUTS, CALLERS):
+            await store.enqueue_rollout({"question": each})
+            claimed = await store.dequeue_rollout(f"worker-{number}")
+            assert claimed is not None
+            await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(call(number) for number in range(CALLERS)))
+    return ROLLOUTS / (time.perf_counter() - begun)
+
+
+async def _add_spans(store: SQLStore) -> float:
+    """Add the spans of all rollouts, and return the number per second."""
+    dice = random.Random(1)
+    rollouts = await store.query_rollouts()
+    attempts = [rollout.attempt for rollout in rollouts if isinstance(rollout, AttemptedRollout)]
+    spans: list[Span] = []
+    for attempt in attempts:
+        for number in range(1, SPANS_PER_ROLLOUT + 1):
+            text = base64.b64encode(dice.randbytes(TEXT_BYTES * 3 // 4)).decode()
+            spans.append(
+                Span.from_attributes(
+                    name="call",
+                    attributes={"gen_ai.completion": text},
+                    sequence_id=number,
+                    rollout_id=attempt.rollout_id,
+                    attempt_id=attempt.attempt_id,
+                )
+            )
+    begun = time.perf_counter()
+    for first in range(0, len(spans), AT_ONCE):
+        await store.add_many_spans(spans[first : first + AT_ONCE])
+    return len(spans) / (time.perf_counter() - begun)
+
+
+def _server_memory(url: str) -> int:
+    """Return the resident memory of a server that has answered requests."""
+    command = [sys.executable, "-c", "from store.cli import main; main()", "serve", "--db", url, "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ)
+    try:
+        assert server.stdout is not None
+        endpoint = server.stdout.readline().split()[-1]
+        asyncio.run(_request(endpoint))
+        return psutil.Process(server.pid).memory_info().rss
+    finally:
+        server.terminate()
+        server.wait()
+
+
+async def _request(endpoint: str) -> None:
+    async with await open_store(endpoint) as client:
+        for number in range(REQUESTS):
+            requests: list[Any] = [EnqueueRolloutRequest(input=number)]
+            await client.enqueue_many_rollouts(requests)
