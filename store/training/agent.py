@@ -399,7 +399,7 @@ def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | 
                     parameter.name, unused
                 )
             if meant := _suggestion(parameter.name, unused, _MISSPELT):
-                return f"{parameter.name} would never get a value" + meant
+                return f"the runner passes no {parameter.name}" + meant
     if needed is not None and needed not in names:
         return f"no parameter is {needed}"
     return None

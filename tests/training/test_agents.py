@@ -242,8 +242,8 @@ def test_a_resource_with_a_default_may_be_missing() -> None:
         ("tsk, llm", "its first parameter is not task (did you mean task?)"),
         ("task, promt_template", "which has no default (did you mean prompt_template?)"),
         ("task, resource, llm", "which has no default (did you mean resources?)"),
-        ("task, prompt_tempate=None", "prompt_tempate would never get a value (did you mean prompt_template?)"),
-        ("task, *, llms=()", "llms would never get a value (did you mean llm?)"),
+        ("task, prompt_tempate=None", "the runner passes no prompt_tempate (did you mean prompt_template?)"),
+        ("task, *, llms=()", "the runner passes no llms (did you mean llm?)"),
     ],
 )
 def test_another_signature_is_refused_with_the_reason(parameters: str, reason: str) -> None:

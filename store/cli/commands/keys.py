@@ -126,7 +126,7 @@ def keys_enforce(
             help="When to begin, for example 1h; until then clients without a key get a warning.",
         ),
     ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Require keys no longer.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Stop requiring keys.")] = False,
 ) -> None:
     """Require a key for every request to a server of this database."""
     if off and delay is not None:

@@ -141,5 +141,5 @@ def _advice(differences: Sequence[Difference], count: int) -> str:
             " store, then verify again"
         )
     if any(difference.check in _BESIDE_THE_LOG for difference in differences):
-        return f"{found}; the log is intact: delete the named rows of {', '.join(sorted(_BESIDE_THE_LOG))}"
+        return f"{found}; the log is intact: delete the rows named above from {', '.join(sorted(_BESIDE_THE_LOG))}"
     return f"{found}; the log is intact: `rollbook rebuild` repairs the tables"
