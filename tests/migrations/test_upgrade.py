@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from store import open_store
 from store.db.schema import HEAD, lock_key, migrate, prepare_postgres, prepare_sqlite
 from store.db.schema import history as schema_history
 from store.db.schema.postgres import PREFIX
 from store.db.url import parse
 from store.errors import Incompatible, Invalid, NotFound
 from tests import databases, postgres
+from tests.server.test_serving import run, serving
 
 NEXT = f"{int(HEAD) + 1:04}"
 ADDS_A_COLUMN = 'op.add_column("rollouts", sa.Column("colour", sa.Text()))'
@@ -274,3 +276,41 @@ async def test_what_has_no_migrations_is_refused(tmp_path: Path) -> None:
         await migrate("memory://")
     with pytest.raises(Invalid, match="no roles"):
         await migrate(f"sqlite:///{tmp_path / 'run.db'}", app_role="app")
+
+
+@pytest.mark.slow
+async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
+    own_url: str, next_revision: Next
+) -> None:
+    """The order of an upgrade in docs/production.md. The server's process does not know the next revision."""
+    await migrate(own_url)
+    with serving("serve", "--db", own_url, "--port", "0") as (_, endpoint):
+        async with await open_store(endpoint) as client:
+            await client.enqueue_rollout("before")
+            stop = asyncio.Event()
+
+            async def use_the_server() -> int:
+                done = 0
+                while not stop.is_set():
+                    await client.enqueue_rollout(f"during {done}")
+                    done += 1
+                return done
+
+            using = asyncio.create_task(use_the_server())
+            next_revision(ADDS_A_COLUMN)
+            await migrate(own_url)
+            async with await open_store(own_url) as new:
+                claimed = await client.dequeue_rollout("old")
+                assert claimed is not None
+                assert claimed.input == "before"
+                await new.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+                assert [each.status for each in await client.wait_for_rollouts([claimed.rollout_id], timeout=30)] == [
+                    "succeeded"
+                ]
+                stop.set()
+                enqueued = await using
+                assert (await new.query_rollouts(status_in=["queuing"], limit=0)).total == enqueued
+                assert (await new.log.verify()).ok
+            assert (await client.query_rollouts(status_in=["queuing"], limit=0)).total == enqueued
+        refused = await asyncio.to_thread(run, "stats", "--db", own_url)
+    assert (refused.returncode, NEXT in refused.stderr) == (1, True), refused
