@@ -63,7 +63,7 @@ bench-runs: .venv/ready-dev  ## Measure runs: appending, viewers, long histories
 bench-dashboard: .venv/ready-dev  ## Measure the dashboard in a browser, at 100,000 rollouts and 50,000 spans, and print
 	$(PYTEST) tests/benchmarks/test_dashboard.py -m benchmark --timeout=0 -s
 
-bench-sizes: .venv/ready-dev  ## Measure the disk, memory and time that a store needs, for the sizing table, and print
+bench-sizes: .venv/ready-dev  ## Measure the disk, memory and time of a store, and write the table of docs/production.md
 	$(PYTEST) tests/benchmarks/test_sizes.py -m benchmark --timeout=0 -s
 
 screenshots: .venv/ready-dev  ## Run the examples and write docs/images anew, with a browser

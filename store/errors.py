@@ -250,7 +250,7 @@ class Unavailable(StoreError, ConnectionError):
     @classmethod
     def disk_full(cls, detail: str) -> Unavailable:
         """Return the error of a transaction that a database rolled back for lack of space."""
-        error = cls(f"the disk is full: {detail}; free some space. No acknowledged call is lost")
+        error = cls(f"the disk is full: {detail}; free some space; no acknowledged call is lost")
         error.is_disk_full = True
         return error
 

@@ -160,7 +160,7 @@ def test_the_figures_in_the_readme_are_rows_of_the_benchmarks_page() -> None:
 def test_every_benchmark_has_its_place_in_the_page() -> None:
     page = (ROOT / "docs/benchmarks.md").read_text()
     targets = re.findall(r"^(bench[a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    # Its table is in another page.
+    # This table is elsewhere.
     targets.remove("bench-sizes")
     of_sizes = (ROOT / "docs/production.md").read_text()
     assert re.search(r"<!-- sizes -->\n.*\| .* \|.*<!-- /sizes -->", of_sizes, re.DOTALL)

@@ -6,7 +6,7 @@ from alembic import op
 revision = "0009"
 down_revision = "0008"
 
-# This query finds the database roles that may update the table `batches`, because they need access to the new table.
+# Finds the database roles that may update the table `batches`. They also need access to the new table.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
     " AND table_name = 'batches' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"

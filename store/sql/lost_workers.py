@@ -88,7 +88,7 @@ class LostWorkers:
                 limited[worker_id] += await self._limit(rollout_id, attempt_id, lost[worker_id])
         for worker_id, count in limited.items():
             if count:
-                logger.warning("worker %s is lost; %d of its rollouts had no time limit and get one", worker_id, count)
+                logger.warning("worker %s is lost; rollouts of it that got a time limit: %d", worker_id, count)
         self._handled.update((worker_id, unhandled[worker_id]) for worker_id in lost)
 
     async def _limit(self, rollout_id: str, attempt_id: str, seconds: float) -> bool:

@@ -36,7 +36,7 @@ def _query() -> Select[Any]:
 
 
 async def record(dialect: Dialect, report: VerifyReport) -> None:
-    """Store the result of a verification in place of the last one. This must run in the store's event loop."""
+    """Store the result of a verification in place of the last one. Run it in the dialect's event loop."""
     session = await dialect.writer()
     try:
         tail = await session.begin()
@@ -49,7 +49,7 @@ async def record(dialect: Dialect, report: VerifyReport) -> None:
 
 
 async def record_at(url: str, report: VerifyReport) -> None:
-    """Store the result of a verification in the database with a URL, which must exist and have the current schema."""
+    """Store the result of a verification in the database at a URL. It must exist and have the current schema."""
     parsed = parse(url)
     dialect = dialect_for(parsed)(parsed, None)
     await dialect.open(create=False)

@@ -34,10 +34,10 @@ REQUESTS = 500
 
 ROWS = {
     "rollout": "disk for a rollout that was enqueued, claimed and completed",
-    "span": "disk for a span with 1 KB of text that does not compress",
+    "span": "disk for a span with 1 KB of random base64 text",
     "rollouts": f"completed rollouts, {CALLERS} callers in one process",
-    "spans": f"such spans, in calls of {AT_ONCE}",
-    "verify": "`rollbook verify` of 1,000,000 events",
+    "spans": f"spans of this kind, in calls of {AT_ONCE}",
+    "verify": "`rollbook verify`, scaled to 1,000,000 events",
     "server": f"memory of `rollbook serve` after {REQUESTS:,} requests",
 }
 
@@ -46,7 +46,7 @@ def test_sizes(sqlite_url: Callable[[], str], postgres_url: Callable[[], str]) -
     before = load()
     measured = [asyncio.run(_measure(url)) for url in (sqlite_url(), postgres_url())]
     lines = [
-        f"Measured by `make bench-sizes` on {machine()}, with a load average of {before} before.",
+        f"Measured by `make bench-sizes` on {machine()}, after a load average of {before}.",
         "",
         "| | SQLite | Postgres |",
         "|---|---|---|",
@@ -77,7 +77,7 @@ async def _measure(url: str) -> dict[str, str]:
 
 
 async def _complete(store: SQLStore) -> float:
-    """Complete all rollouts by concurrent callers, and return the number per second."""
+    """Complete all rollouts with concurrent callers, and return the number per second."""
 
     async def call(number: int) -> None:
         for each in range(number, ROLLOUTS, CALLERS):

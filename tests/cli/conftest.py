@@ -115,7 +115,7 @@ def runner(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
 
 @contextmanager
 def _logging_restored() -> Generator[None]:
-    """Undo what servers set: their handler would go on to write to the captured output of a command that has ended."""
+    """Restore the logging settings after a command. A server's handler would still write to the command's output."""
     root, own = logging.getLogger(), logging.getLogger("store")
     handlers, levels = root.handlers[:], (root.level, own.level)
     try:

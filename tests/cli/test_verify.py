@@ -51,7 +51,7 @@ def test_a_result_that_cannot_be_stored_is_printed_and_noted(
     printed = runner(filled_file.url, monkeypatch)("verify")
     assert printed.code == 3
     assert "refusing" in printed.out
-    assert "the result is not stored for metrics" in printed.err
+    assert "the result was not stored for metrics" in printed.err
 
 
 def test_rebuild_mends_the_row_and_says_which(rollbook: Rollbook, filled: Filled) -> None:

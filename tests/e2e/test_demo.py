@@ -153,7 +153,7 @@ async def test_a_job_that_was_stopped_or_killed_goes_on_where_it_was_and_the_nex
 
 
 def _results(said: str) -> str:
-    """Return the part of a report from its first line to the table of the rounds, which has durations too."""
+    """Return a report up to and including the table of the rounds, which contains durations."""
     return said[: said.index("The runner that was killed")]
 
 

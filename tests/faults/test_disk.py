@@ -96,7 +96,7 @@ async def test_a_database_that_may_not_grow_says_that_the_disk_is_full(url: str)
     store = await SQLStore.open(url)
     # Less than there are already: it becomes just that.
     await set_pragma(store, "max_page_count", 1)
-    with pytest.raises(Unavailable, match=r"the disk is full.*free some space. No acknowledged call is lost"):
+    with pytest.raises(Unavailable, match=r"the disk is full.*free some space; no acknowledged call is lost"):
         await store.enqueue_rollout(os.urandom(PAYLOAD_BYTES).hex())
     assert store.core.writer_statistics.retries == 0
     await set_pragma(store, "max_page_count", 1_000_000)

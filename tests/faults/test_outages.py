@@ -56,7 +56,7 @@ async def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
 
         async def calls_go_on() -> None:
             before = len(acknowledged)
-            while len(acknowledged) < before + 2 * CALLERS:  # noqa: ASYNC110 - what is waited for has no event
+            while len(acknowledged) < before + 2 * CALLERS:  # noqa: ASYNC110 - no event signals this
                 await asyncio.sleep(0.05)
 
         for _ in range(2):

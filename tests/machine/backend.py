@@ -166,9 +166,9 @@ class Backend:
         return new
 
     async def judged(self) -> list[tuple[str, str | None]]:
-        """Read whose latest attempt the watchdog has ended since `news` was last asked, and the new status.
+        """Return the rollouts whose attempt the watchdog ended since the last `news`, and the attempt's new status.
 
-        The status is None if the attempt had it before.
+        The status is None if it did not change.
         """
         found: list[tuple[str, str | None]] = []
         status: str | None = None

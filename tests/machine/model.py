@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 TERMINAL: Final = ("succeeded", "failed", "cancelled")
 ONE_MILLISECOND: Final = 1_000
-"""More than the timestamps of commands at the same time of the clock differ."""
+"""In µs. The timestamps of commands at the same time of the clock differ by less."""
 WAITING: Final = ("queuing", "requeuing")
 WORKER_STATUS: Final = {
     "preparing": "busy",
@@ -76,12 +76,12 @@ class Model:
         self.current: str | None = None
         """The rollout whose attempt started last."""
         self.judged: list[tuple[str, str | None]] = []
-        """Rollouts whose attempt the databases have ended because it was overdue, oldest first.
+        """Rollouts whose overdue attempt the watchdog ended, oldest first, each with the attempt's new status.
 
-        With each, the new status of the attempt, or None if it had the status before.
+        The status is None if it did not change.
         """
         self.is_steady = True
-        """Whether the clock always went forward and no store was opened again. Then timestamps show the silence."""
+        """Whether the clock never went back and no store was reopened. Then timestamps show who is overdue."""
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class Model:
     # -- the watchdog ------------------------------------------------------------------------------------------------
 
     def overdue(self, row: Json, now: int) -> str | None:
-        """Return the status with which the latest attempt of a rollout must end at a time, as timestamps show it."""
+        """Return the status that a rollout's latest attempt must get at `now` by its timestamps, or None."""
         attempt = self.latest(row["rollout_id"])
         if row["status"] not in {"preparing", "running"} or attempt is None:
             return None
@@ -377,7 +377,7 @@ class Model:
         return None
 
     def may_be_overdue(self, row: Json, status: str) -> bool:
-        """Whether enough time has passed to end the latest attempt of a rollout with this status."""
+        """Whether enough time has passed for a rollout's latest attempt to end as `status`."""
         attempt = self.latest(row["rollout_id"])
         if row["status"] not in {"preparing", "running"} or attempt is None:
             return False
@@ -394,10 +394,10 @@ class Model:
         return any(self.overdue(row, self._clock() - ONE_MILLISECOND) for row in self.rollouts.values())
 
     def sweep(self, ended: int) -> int:
-        """End the attempts that a sweep of the databases has ended, which are the next ones of `judged`.
+        """End the attempts that the watchdog of the databases ended: the first `ended` of `judged`.
 
         No attempt may end before enough time has passed. While the clock is steady, no overdue attempt may be missed;
-        otherwise a process may find an attempt overdue later than its timestamps show.
+        otherwise a process may end an attempt later than its timestamps require.
         """
         self._begin()
         judged, self.judged = self.judged[:ended], self.judged[ended:]

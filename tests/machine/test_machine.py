@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
             assert first == expected, step
 
     async def _check(self) -> None:
-        assert not self.model.judged, "the model does not know a sweep"
+        assert not self.model.judged, "the model missed a sweep"
         hashes: dict[str, str] = {"model": state_hash_of(self.model.tables())}
         news: list[list[tuple[Any, ...]]] = []
         for backend in self._backends:

@@ -282,7 +282,7 @@ async def test_what_has_no_migrations_is_refused(tmp_path: Path) -> None:
 async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
     own_url: str, next_revision: Next
 ) -> None:
-    """The order of an upgrade in docs/production.md. The server's process does not know the next revision."""
+    """Upgrade in the order of docs/production.md. The server's process does not know the next revision."""
     await migrate(own_url)
     with serving("serve", "--db", own_url, "--port", "0") as (_, endpoint):
         async with await open_store(endpoint) as client:

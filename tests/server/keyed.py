@@ -88,7 +88,7 @@ def bearer(key: str) -> dict[str, str]:
 @asynccontextmanager
 async def keyed_server(store: Store, url: str, clock: ManualClock, **settings: Any) -> AsyncGenerator[Keyed]:
     """Serve a store and its other partitions to whoever has a key of its database."""
-    assert "partition=" not in url, "keys are those of a whole database: use own_database"
+    assert "partition=" not in url, "keys belong to a database: use own_database"
     steps = Steps()
     ring = KeyRing(url, clock=clock, monotonic=steps, always=settings.pop("always", False))
     keys = await Keys.open(url, create=True)

@@ -144,7 +144,7 @@ async def test_the_age_and_the_differences_of_the_last_verification_are_measured
             await run_sql(store_url, statement)
         assert (await store.log.verify()).difference_count == differences
         async with asyncio.timeout(HANG):
-            # A scrape may report values of the last seconds.
+            # A scrape may report values that are some seconds old.
             while (found := await measured(api)).get(names[1]) != differences:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         assert 0 <= found[names[0]] <= time.time() - clock.seconds

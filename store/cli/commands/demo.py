@@ -26,9 +26,7 @@ def demo(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Train until Ctrl+C, without killing a runner.")
     ] = False,
-    new: Annotated[
-        bool, typer.Option("--new", help="Start a new run, although the database contains a finished one.")
-    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Start a new run if the last one has finished.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Tune a search engine over Python's own documentation, and kill a runner meanwhile. Takes two minutes, offline.

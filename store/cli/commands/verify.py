@@ -104,7 +104,7 @@ def seal(
 
 
 def _store_result(db: str, report: VerifyReport) -> None:
-    """Store the result in the database, so that the metrics of servers report it. A server stores it itself."""
+    """Store the result in the database for the metrics of servers. A server does this for its own store."""
     if urlsplit(db).scheme in {"http", "https"}:
         return
     from store.verification.last import record_at
@@ -112,7 +112,7 @@ def _store_result(db: str, report: VerifyReport) -> None:
     try:
         asyncio.run(record_at(db, report))
     except Exception as error:  # noqa: BLE001 (a damaged database may raise any error, and the report must be printed)
-        note(f"the result is not stored for metrics: {error}")
+        note(f"the result was not stored for metrics: {error}")
 
 
 def _print_differences(differences: Sequence[Difference]) -> None:
@@ -140,6 +140,7 @@ def _advice(differences: Sequence[Difference], count: int) -> str:
             f"{found}; triggers or indexes are missing, or not part of the store: create or drop them as in a new"
             " store, then verify again"
         )
-    if any(difference.check in _BESIDE_THE_LOG for difference in differences):
-        return f"{found}; the log is intact: delete the rows named above from {', '.join(sorted(_BESIDE_THE_LOG))}"
+    if beside := sorted({difference.check for difference in differences} & _BESIDE_THE_LOG):
+        advice = f"{found}; the log is intact: delete the rows that differ from {', '.join(beside)}"
+        return f"{advice}, then run `rollbook keys enforce`" if "key_policy" in beside else advice
     return f"{found}; the log is intact: `rollbook rebuild` repairs the tables"

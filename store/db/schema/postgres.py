@@ -283,7 +283,7 @@ def malformed(error: BaseException, server: str) -> str:
     what = f"{type(error).__name__}: {error}"
     return (
         f"{server} sent a message that is not of the Postgres protocol ({what});"
-        " check that host and port are those of Postgres, and check any proxy before it"
+        " check that host and port are those of Postgres, and any proxy between it and this program"
     )
 
 

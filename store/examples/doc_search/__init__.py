@@ -15,19 +15,19 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, new: bool = False, qui
     """Run the whole job with a database as the store, and print the result.
 
     A run is one execution of the whole job. If the database contains an unfinished run with the same parameters, this
-    run is continued. If it contains only finished runs, the report of the last one is printed again.
+    run is continued. If all such runs have finished, the report of the last one is printed again.
 
     Args:
         db_url: the URL of the database. A missing database is created. Earlier runs in the database are kept.
         seed: the seed for the choice of queries and of rankings.
         runners: the number of processes that answer queries.
-        new: whether to start a new run although the database contains a finished one.
+        new: whether to start a new run if the last one has finished.
         quiet: whether to print only the result and no progress.
 
     Returns:
         The exit code for a shell. 0: every rollout succeeded, at least one rollout was retried after its runner was
-        killed or the run was continued, and the log was verified. 1: some rollout failed, or no rollout of the killed
-        runner was retried. 3: `verify` or `rebuild` found a difference between the log and the tables. 130: the run was
+        killed (unless the run was continued or reported again), and the log was verified. 1: some rollout failed, or no
+        rollout of the killed runner was retried. 3: `verify` or `rebuild` found a difference between the log and the tables. 130: the run was
         interrupted; finished rollouts are kept.
 
     Raises:

@@ -131,18 +131,18 @@ class SearchOutcome:
     is_repeated: bool = False
     """Whether the run finished earlier, and its results were read from the store."""
     found: int = 0
-    """The number of rollouts that had already ended when the run was continued."""
+    """The number of rollouts that had already ended when the run was continued or reported again."""
     rollouts: int = 0
     retried: list[str] = field(default_factory=list[str])
     """The ids of the rollouts that were executed more than once."""
 
     def summary(self) -> str:
-        """Return what the rollouts of a finished run do not show, as JSON: the killed runner and the durations."""
+        """Return the results that the rollouts do not contain, as JSON: the killed runner and the rounds' durations."""
         loss = None if self.loss is None else asdict(self.loss)
         return json.dumps({"loss": loss, "seconds": [found.seconds for found in self.rounds]})
 
     def add_summary(self, text: str) -> None:
-        """Set what `summary` returned when the run finished."""
+        """Restore the results from the text that `summary` returned."""
         summary = json.loads(text)
         self.loss = None if summary.get("loss") is None else Loss(**summary["loss"])
         self.rounds = [

@@ -144,7 +144,7 @@ def _library(progress: ShownProgress) -> Generator[tuple[Library, Path]]:
 async def _report_again(
     db_url: str, library: Library, tuning: Tuning, job: Job, tasks: tuple[list[Any], list[Any]], started: float
 ) -> int | None:
-    """Print the report of a finished run, and return the exit code; return None if there is no finished run."""
+    """Print the report of a finished run, and return the exit code; return None if the job must be run."""
     async with await open_store(db_url) as store:
         if not await tuning.find_finished(store):
             return None
@@ -166,8 +166,9 @@ async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, j
     await print_size(paper, store, db_url, outcome.run)
     print_next_steps(paper, db_url, outcome)
     if outcome.is_repeated:
-        paper.heading(f"{outcome.run} finished earlier. This is its report again, and no rollout was executed.")
-        paper.line(f"Start a new run: rollbook demo --new{db_option(db_url)}")
+        paper.heading(f"{outcome.run} finished earlier. Its report was printed again; no rollout was executed.")
+        seed = f" --seed {job.seed}" if job.seed else ""
+        paper.line(f"Start a new run: rollbook demo --new{seed}{db_option(db_url)}")
     else:
         paper.heading(f"Took {time.perf_counter() - started:.1f} s.")
     if not intact:

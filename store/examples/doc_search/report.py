@@ -118,7 +118,7 @@ async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job
     """Print the effect of the killed runner, and return whether the job survived the kill.
 
     The job survived if all rollouts succeeded, and if at least one rollout of the killed runner was retried. The latter
-    is not required of a run that was continued.
+    is not required of a run that was continued or reported again.
     """
     paper.heading("The runner that was killed")
     loss, came_back = outcome.loss, _came_back(outcome)
@@ -207,7 +207,7 @@ def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
 
 
 def db_option(db_url: str) -> str:
-    """Return the option by which a command uses the database, without its password; empty for the default database."""
+    """Return the option `--db` for the database, with `***` as its password; empty for the default database."""
     password = urlsplit(db_url).password
     shown = db_url.replace(f":{password}@", ":***@") if password else db_url
     return "" if db_url == _DEFAULT_DB else f" --db '{shown}'"
