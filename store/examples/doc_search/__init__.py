@@ -27,8 +27,8 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, new: bool = False, qui
     Returns:
         The exit code for a shell. 0: every rollout succeeded, at least one rollout was retried after its runner was
         killed (unless the run was continued or reported again), and the log was verified. 1: some rollout failed, or no
-        rollout of the killed runner was retried. 3: `verify` or `rebuild` found a difference between the log and the tables. 130: the run was
-        interrupted; finished rollouts are kept.
+        rollout of the killed runner was retried. 3: `verify` or `rebuild` found a difference between the log and the
+        tables. 130: the run was interrupted; finished rollouts are kept.
 
     Raises:
         StoreError: the database cannot be opened, or its connection was lost.
