@@ -35,7 +35,7 @@ from store.server.process.listener import is_loopback
 from store.server.process.peers import Peers
 from store.server.process.serve import Server
 from store.server.process.workers import Seat
-from store.server.routes.operations import measures
+from store.server.routes.operations import own_metrics
 from store.server.streaming.slots import StreamSlots
 from store.sql.store import SQLStore
 
@@ -176,7 +176,7 @@ def _log_end(end: End) -> None:
 async def _serve_seated(app: FastAPI, seat: Seat, certificate: Certificate | None) -> None:
     server = Server(app, seat.ready, certificate=certificate)
     seat.attend(server.stop, lambda: server.stop(now=True))
-    peers = app.state.peers = Peers(seat.directory, seat.number, seat.count, lambda: measures(app))
+    peers = app.state.peers = Peers(seat.directory, seat.number, seat.count, partial(own_metrics, app))
     await peers.open()
     try:
         await server.serve([seat.listener])

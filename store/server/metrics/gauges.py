@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -40,10 +40,7 @@ class _Database:
 
 
 class Measured:
-    """Metrics of the databases of all partitions, cached for a short time.
-
-    All worker processes report the same values.
-    """
+    """Metrics of the databases of all partitions, cached for a short time."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, _Database | None]] = {}
@@ -207,7 +204,7 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     return [commits, events, retries, calls, seconds, empty, waiting, waiting_bytes]
 
 
-def streams(feeds: Iterable[OpenStream], heads: dict[str, int]) -> list[Family]:
+def streams(feeds: Iterable[OpenStream], heads: Mapping[str, int]) -> list[Family]:
     """Return the number of readers that follow the log, and the lag of the slowest.
 
     Args:

@@ -1,14 +1,15 @@
 """The metrics of all workers of a server, which each worker can return.
 
-Each worker offers its metrics on a socket in a common directory. The metrics of each worker have a label with its
+Each worker offers its own metrics on a socket in a common directory. The metrics of each worker have a label with its
 number. A sum over the workers would decrease when a worker is replaced, and Prometheus would interpret that as a
-restart of all workers.
+restart of all workers. Only the worker that answers a scrape measures the databases, and sends the results that other
+workers need with its request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +21,8 @@ from store.server.metrics.requests import Family
 _PATIENCE_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 
-Measures = tuple[list[Family], list[Family]]
-"""The metrics of one process: first those about this process, then those that are equal in all processes."""
+Heads = Mapping[str, int]
+"""The last known position of each partition's log."""
 
 
 class Peers:
@@ -34,7 +35,7 @@ class Peers:
         measure: returns the metrics of this worker.
     """
 
-    def __init__(self, directory: Path, number: int, count: int, measure: Callable[[], Awaitable[Measures]]) -> None:
+    def __init__(self, directory: Path, number: int, count: int, measure: Callable[[Heads], list[Family]]) -> None:
         self._directory = directory
         self._number = number
         self._count = count
@@ -56,35 +57,33 @@ class Peers:
         with suppress(OSError):
             self._path(self._number).unlink()
 
-    async def families(self) -> list[Family]:
+    async def families(self, heads: Heads) -> list[Family]:
         """Return the metrics of all workers, and for each worker whether it answers."""
-        answers = await asyncio.gather(*(self._ask(number) for number in range(self._count)))
+        answers = await asyncio.gather(*(self._ask(number, heads) for number in range(self._count)))
         up = Family("rollbook_worker_up", "Whether the worker answers.")
         for number, measures in enumerate(answers):
             up.set(int(measures is not None), worker=str(number))
         return [up, *merged(answers)]
 
-    async def _ask(self, number: int) -> Measures | None:
+    async def _ask(self, number: int, heads: Heads) -> list[Family] | None:
         if number == self._number:
-            return await self._measure()
+            return self._measure(heads)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 reader, writer = await asyncio.open_unix_connection(self._path(number), limit=_MOST_BYTES)
                 try:
-                    parts: Any = orjson.loads(await reader.read())
+                    writer.write(orjson.dumps(heads) + b"\n")
+                    found: Any = orjson.loads(await reader.read())
                 finally:
                     writer.close()
         except (OSError, TimeoutError, orjson.JSONDecodeError):
             return None
-        own, shared = ([Family(*each) for each in part] for part in parts)
-        return own, shared
+        return [Family(*each) for each in found]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        del reader
-        with suppress(OSError):
-            measures = await self._measure()
-            parts = [[(each.name, each.help, each.kind, each.samples) for each in part] for part in measures]
-            writer.write(orjson.dumps(parts))
+        with suppress(OSError, ValueError):
+            found = self._measure(orjson.loads(await reader.readline()))
+            writer.write(orjson.dumps([(each.name, each.help, each.kind, each.samples) for each in found]))
             await writer.drain()
         writer.close()
 
@@ -92,24 +91,12 @@ class Peers:
         return self._directory / f"{number}.sock"
 
 
-def merged(answers: Iterable[Measures | None]) -> list[Family]:
-    """Return the metrics of several workers as one list.
-
-    Metrics about one process get the label `worker`; shared metrics appear once.
-    """
+def merged(answers: Iterable[list[Family] | None]) -> list[Family]:
+    """Return the metrics of several workers as one list, with the label `worker`."""
     families: dict[str, Family] = {}
-    seen: set[str] = set()
-    for number, measures in enumerate(answers):
-        own, shared = measures or ([], [])
-        for each in own:
+    for number, found in enumerate(answers):
+        for each in found or ():
             into = families.setdefault(each.name, Family(each.name, each.help, each.kind))
             for suffix, labels, value in each.samples:
                 into.samples.append((suffix, {"worker": str(number), **labels}, value))
-        for each in shared:
-            into = families.setdefault(each.name, Family(each.name, each.help, each.kind))
-            for suffix, labels, value in each.samples:
-                key = f"{each.name}{suffix}{sorted(labels.items())}"
-                if key not in seen:
-                    seen.add(key)
-                    into.samples.append((suffix, labels, value))
     return list(families.values())

@@ -19,7 +19,7 @@ from store.server.metrics.process import process
 from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.pending import Parked
-from store.server.process.peers import Measures, Peers
+from store.server.process.peers import Heads, Peers
 from store.server.routing import RequestRoute, needs
 
 logger = logging.getLogger("store.server")
@@ -101,32 +101,32 @@ async def metrics(request: Request) -> Response:
     """Return counts and durations for Prometheus, of all processes that share the port."""
     _counted(request, "/metrics")
     peers: Peers | None = request.app.state.peers
-    if peers is None:
-        own, shared = await measures(request.app)
-        families = [*own, *shared]
-    else:
-        families = await peers.families()
-    return MetricsResponse(text_of(families))
+    measured: Measured = request.app.state.measured
+    of_databases = await measured.families(request.app.state.partitions)
+    own = own_metrics(request.app, measured.heads) if peers is None else await peers.families(measured.heads)
+    return MetricsResponse(text_of([*own, *of_databases]))
 
 
-async def measures(app: FastAPI) -> Measures:
-    """Return the metrics of this process, and those of the databases."""
+def own_metrics(app: FastAPI, heads: Heads) -> list[Family]:
+    """Return the metrics of this process.
+
+    Args:
+        app: the application of this process.
+        heads: the last known position of each partition's log.
+    """
     partitions: Partitions = app.state.partitions
     counted: Metrics = app.state.metrics
-    measured: Measured = app.state.measured
-    shared = await measured.families(partitions)
     stores = partitions.open_stores()
-    own = [
+    return [
         *counted.families(),
         Family("rollbook_parked_calls", "Calls that wait for a rollout, for the end of rollouts, or for events.").set(
             len(app.state.parked)
         ),
         Family("rollbook_open_partitions", "Partitions that are open besides the root.").set(len(partitions)),
         *writers(stores),
-        *streams(app.state.parked.streams, measured.heads),
+        *streams(app.state.parked.streams, heads),
         Family("rollbook_refused_streams_total", "Streams that were refused because of a limit.", "counter").set(
             app.state.stream_slots.refused
         ),
         *process(),
     ]
-    return own, shared
