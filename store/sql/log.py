@@ -20,7 +20,7 @@ from store.verification import seal as seals
 from store.verification.rebuild import rebuild
 from store.verification.verify import verify
 
-logger = logging.getLogger("store.log")
+logger = logging.getLogger("store")
 
 
 class SQLLog(StoreLog):

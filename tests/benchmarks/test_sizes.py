@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -46,7 +46,8 @@ def test_sizes(sqlite_url: Callable[[], str], postgres_url: Callable[[], str]) -
     before = load()
     measured = [asyncio.run(_measure(url)) for url in (sqlite_url(), postgres_url())]
     lines = [
-        f"Measured by `make bench-sizes` on {machine()}, after a load average of {before}.",
+        f"Measured by `make bench-sizes` on {machine()}.",
+        f"Load average before the measurement: {before}.",
         "",
         "| | SQLite | Postgres |",
         "|---|---|---|",
@@ -118,15 +119,15 @@ async def _add_spans(store: SQLStore) -> float:
 def _server_memory(url: str) -> int:
     """Return the resident memory of a server that has answered requests."""
     command = [sys.executable, "-c", "from store.cli import main; main()", "serve", "--db", url, "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ)
-    try:
-        assert server.stdout is not None
-        endpoint = server.stdout.readline().split()[-1]
-        asyncio.run(_request(endpoint))
-        return psutil.Process(server.pid).memory_info().rss
-    finally:
-        server.terminate()
-        server.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            endpoint = re.search(r"http://\S+", server.stdout.readline())
+            assert endpoint is not None
+            asyncio.run(_request(endpoint[0]))
+            return psutil.Process(server.pid).memory_info().rss
+        finally:
+            server.terminate()
 
 
 async def _request(endpoint: str) -> None:

@@ -81,7 +81,11 @@ class Model:
         The status is None if it did not change.
         """
         self.is_steady = True
-        """Whether the clock never went back and no store was reopened. Then timestamps show who is overdue."""
+        """Whether the clock never went back and no store was reopened. Only then must no overdue attempt be missed."""
+        self.turn = 0
+        """The store that is called."""
+        self.observed: tuple[list[int], list[int]] = ([], [])
+        """For each of the two stores, the elapsed times at which it certainly read the end of the log."""
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -336,7 +340,7 @@ class Model:
 
     def _hear(self, attempt: Json, sign: float) -> None:
         attempt["_signed"] = self._clock.elapsed()
-        attempt["_sign_age"] = max(0, self._now - round(sign * 1e6))
+        attempt["_sign_age"] = self._now - round(sign * 1e6)
 
     def _report(self, attempt: Json, status: str) -> None:
         ends = status in {"succeeded", "failed"}
@@ -360,21 +364,25 @@ class Model:
 
     # -- the watchdog ------------------------------------------------------------------------------------------------
 
-    def overdue(self, row: Json, now: int) -> str | None:
-        """Return the status that a rollout's latest attempt must get at `now` by its timestamps, or None."""
+    def must_be_overdue(self, row: Json) -> bool:
+        """Whether the store that is called must end the latest attempt of a rollout.
+
+        A store knows that an event is older than its first read of the log that follows the event.
+        """
         attempt = self.latest(row["rollout_id"])
-        if row["status"] not in {"preparing", "running"} or attempt is None:
-            return None
-        config = json.loads(row["config"])
-        timeout, silence = config["timeout_seconds"], config["unresponsive_seconds"]
-        sign = self.sign_of_life(attempt)
-        if timeout is not None and now - attempt["start_at"] > round(timeout * 1e6):
-            return "timeout"
-        if silence is not None:
-            since = round(sign * 1e6) if sign else attempt["start_at"]
-            if now - since > round(silence * 1e6):
-                return "unresponsive"
-        return None
+        if not self.is_steady or row["status"] not in {"preparing", "running"} or attempt is None:
+            return False
+        config, elapsed = json.loads(row["config"]), self._clock.elapsed()
+
+        def is_exceeded(limit: float | None, since: int) -> bool:
+            seen = next((each for each in self.observed[self.turn] if each > since), elapsed)
+            return limit is not None and elapsed - seen > round(limit * 1e6) + ONE_MILLISECOND
+
+        # A store learns of another store's heartbeat without an event only when it checks the attempt.
+        is_heard = attempt["_beat"] is None and attempt["_sign_age"] >= 0
+        return is_exceeded(config["timeout_seconds"], attempt["_started"]) or (
+            is_heard and is_exceeded(config["unresponsive_seconds"], attempt["_signed"])
+        )
 
     def may_be_overdue(self, row: Json, status: str) -> bool:
         """Whether enough time has passed for a rollout's latest attempt to end as `status`."""
@@ -386,18 +394,17 @@ class Model:
         if status == "timeout":
             limit, passed = config["timeout_seconds"], elapsed - attempt["_started"]
         else:
-            limit, passed = config["unresponsive_seconds"], elapsed - attempt["_signed"] + attempt["_sign_age"]
+            limit, passed = config["unresponsive_seconds"], elapsed - attempt["_signed"] + max(0, attempt["_sign_age"])
         return limit is not None and passed >= round(limit * 1e6)
 
     def any_overdue(self) -> bool:
-        """Whether the watchdog would find something at the clock's time."""
-        return any(self.overdue(row, self._clock() - ONE_MILLISECOND) for row in self.rollouts.values())
+        """Whether the watchdog must find something."""
+        return any(self.must_be_overdue(row) for row in self.rollouts.values())
 
     def sweep(self, ended: int) -> int:
         """End the attempts that the watchdog of the databases ended: the first `ended` of `judged`.
 
-        No attempt may end before enough time has passed. While the clock is steady, no overdue attempt may be missed;
-        otherwise a process may end an attempt later than its timestamps require.
+        No attempt may end before enough time has passed, and none may be missed that must be overdue.
         """
         self._begin()
         judged, self.judged = self.judged[:ended], self.judged[ended:]
@@ -407,8 +414,7 @@ class Model:
             if attempt is None:
                 continue
             if given_up == len(judged) or judged[given_up][0] != row["rollout_id"]:
-                is_missed = self.is_steady and self.overdue(row, self._now - ONE_MILLISECOND)
-                assert not is_missed, f"{attempt} was not ended at {self._now}"
+                assert not self.must_be_overdue(row), f"{attempt} was not ended at {self._now}"
                 continue
             status = judged[given_up][1] or attempt["status"]
             assert self.may_be_overdue(row, status), f"{attempt} ended as {status} too early, at {self._now}"

@@ -85,9 +85,11 @@ class Machine(RuleBasedStateMachine):
         self.model.judged = await self._backends[0].judged()
         if swept == {True}:
             self.model.sweep(len(self.model.judged))
-        elif op.sweeps and self.model.is_steady:
+        elif op.sweeps:
             assert not self.model.any_overdue(), f"nobody looked before {step}"
         self._compare(step, op, answers)
+        if op.sweeps:
+            self.model.observed[self.model.turn].append(self.clock.elapsed())
         await self._check()
 
     @rule(batches=st.lists(BATCH, min_size=1, max_size=3))
@@ -155,6 +157,7 @@ class Machine(RuleBasedStateMachine):
         await self._check()
 
     def _turn(self, turn: int) -> None:
+        self.model.turn = turn
         for backend in self._backends:
             backend.turn = turn
 
