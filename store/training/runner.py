@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, Generic, Protocol, Self
 
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 _EVENT_SECONDS: Final = 0.05
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _RESOURCES_PAUSE_SECONDS: Final = 1.0
+_UNREPORTED_SECONDS: Final = 15.0
+"""How long a runner waits for resources before it reports this. An algorithm often publishes them after its start."""
 _RESOURCES_AT_ONCE: Final = 20
 _LONGEST_REASON: Final = 300
 """The maximum number of characters of an error that is announced."""
@@ -336,7 +339,7 @@ class Runner(Generic[T]):
         if self.agent.missing_resource(None) is None:
             return
         pause = _FIRST_PAUSE_SECONDS
-        is_first = True
+        is_first, is_reported, started = True, False, time.monotonic()
         while not stopping.done():
             try:
                 missing = await self._missing_resource(among_all=is_first)
@@ -347,9 +350,10 @@ class Runner(Generic[T]):
             else:
                 if missing is None:
                     return
-                if is_first:
-                    logger.warning("%s waits, because its agent needs %s and the store has none", self.label, missing)
                 is_first = False
+                if not is_reported and time.monotonic() - started >= _UNREPORTED_SECONDS:
+                    logger.warning("%s waits, because its agent needs %s and the store has none", self.label, missing)
+                    is_reported = True
             await asyncio.wait({stopping}, timeout=pause)
             pause = min(2 * pause, _RESOURCES_PAUSE_SECONDS)
 

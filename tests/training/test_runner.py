@@ -25,6 +25,7 @@ from store.training import (
     get_reward_value,
 )
 from store.training import rollout as decorated
+from store.training import runner as runner_module
 from store.training.tracer import ATTEMPT_SPAN
 from tests.training.doing import (
     Doing,
@@ -184,8 +185,9 @@ async def test_an_agent_that_takes_only_the_task_needs_no_resources(live: Store)
 
 @pytest.mark.parametrize("agent, needs", [(needing_a_prompt(), "a PromptTemplate"), (returning(1.0), "resources")])
 async def test_a_runner_waits_for_resources_and_says_so_once(
-    live: Store, agent: LitAgent[Any], needs: str, caplog: Any
+    live: Store, agent: LitAgent[Any], needs: str, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runner_module, "_UNREPORTED_SECONDS", 0.2)
     queued = [await live.enqueue_rollout(number) for number in range(2)]
     async with serving(live, agent):
 
