@@ -83,8 +83,13 @@ def postgres_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """A Postgres URL with a partition that was never used."""
+def postgres_url(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[str]:
+    """A Postgres URL with a partition that was never used, for tests with `own_database` in a new database."""
+    if "own_database" in request.keywords:
+        own = postgres.create_database(postgres_server)
+        yield postgres.with_partition(own)
+        postgres.drop_database(own)
+        return
     url = postgres.with_partition(postgres_server)
     yield url
     # Our own server goes away whole; dropping each schema would only cost time.

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -215,6 +215,11 @@ def execute(url: str, sql: str) -> list[str]:
 
 COMMAND = [sys.executable, "-c", "from store.cli import main; main()"]
 """The beginning of a command line that runs `rollbook` as a process of its own."""
+
+
+def without_waits(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out what runners log while the algorithm on a slow machine has not published the first resources yet."""
+    return (line for line in lines if " waits, because its agent needs " not in line)
 
 
 def environment(url: str, **further: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ from store.interface.store import Store
 from store.models import PromptTemplate, ProxyLLM, Rollout
 from store.semconv import PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_final_reward, trajectories
-from tests.cli.conftest import COMMAND
+from tests.cli.conftest import COMMAND, without_waits
 from tests.conftest import SQLITE
 
 WORDS = len(SMALL.words)
@@ -240,8 +240,9 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as training:
         try:
             assert training.stderr is not None
-            name = training.stderr.readline().removeprefix("run ").strip()
-            assert training.stderr.readline().startswith("step  1 of 20")
+            lines = without_waits(training.stderr)
+            name = next(lines).removeprefix("run ").strip()
+            assert next(lines).startswith("step  1 of 20")
             training.send_signal(signal.SIGINT)
             said = training.stderr.read()
             assert training.wait(60) == 130
@@ -268,8 +269,9 @@ def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
         try:
             assert training.stderr is not None
+            lines = without_waits(training.stderr)
             for begin in ("run killed", "step 1 of 3"):
-                assert training.stderr.readline().startswith(begin)
+                assert next(lines).startswith(begin)
         finally:
             training.kill()
     assert run(durable_url, LONGER, name="killed", runners=0) == OK

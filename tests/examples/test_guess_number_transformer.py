@@ -40,6 +40,7 @@ from store.examples.guess_number.server import PolicyServer
 from store.models import PromptTemplate
 from store.semconv import GROUP_KEY, PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, trajectories
+from tests.cli.conftest import without_waits
 from tests.conftest import IS_TORTURE, SQLITE
 
 SHORT = replace(
@@ -152,8 +153,9 @@ def test_killed_it_goes_on_and_its_rows_are_those_of_the_weights_that_are_kept(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
         try:
             assert training.stderr is not None
+            lines = without_waits(training.stderr)
             for begin in ("run killed", "step 1 of 2"):
-                assert training.stderr.readline().startswith(begin)
+                assert next(lines).startswith(begin)
         finally:
             training.kill()
     assert run(durable_url, SHORT, name="killed", runners=0, quiet=True) == OK

@@ -152,7 +152,8 @@ async def test_a_partition_asked_for_by_many_at_once_is_opened_once(store: Store
     finally:
         await partitions.close()
     assert len({answer.ok()["store_id"] for answer in answers}) == 1
-    assert len(opened) == 1
+    # The server also opens the partitions of other tests in this database, to look for overdue attempts.
+    assert len([url for url in opened if one in url]) == 1
 
 
 async def test_a_store_in_memory_has_no_other_partitions() -> None:

@@ -15,7 +15,7 @@ import pytest
 from store import open_store
 from tests.server.fleet import HANG, Fleet, fleet, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.own_database]
 
 LOG = "/v1/agl/log"
 ENQUEUE = "/v1/agl/queues/rollouts/enqueue"

@@ -17,7 +17,7 @@ import pytest
 from store import open_store
 from tests.server.fleet import HANG, Fleet, fleet
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.own_database]
 
 RUNNERS = 8
 # Whoever waits looks again by itself only after an hour: what wakes it in a test is the news.

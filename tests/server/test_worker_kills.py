@@ -22,6 +22,7 @@ BETWEEN_KILLS = 15
 @pytest.mark.slow
 @pytest.mark.torture
 @pytest.mark.postgres
+@pytest.mark.own_database
 @pytest.mark.timeout(1800)
 async def test_clients_outlive_workers_and_their_parents_and_lose_and_double_nothing(
     postgres_url: str, rounds: Callable[[int], int]

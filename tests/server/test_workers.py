@@ -21,7 +21,7 @@ from tests.server.fleet import HANG, SCRIPT, Fleet, fleet, until
 ENQUEUE = "/v1/agl/queues/rollouts/enqueue"
 ONE = {"rollouts": [{"input": 1}]}
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.own_database]
 
 
 async def enqueue(url: str) -> str:

@@ -131,7 +131,7 @@ async def assert_whole(store: Store, run: AttemptedRollout, attempt: int = 1) ->
 
 
 async def until_there(path: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not path():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
