@@ -365,6 +365,8 @@ async def test_workers_ask_each_other_and_say_who_does_not_answer(tmp_path: Path
             assert re.findall(r'^head{worker="(\d)"} 7', text, re.MULTILINE) == ["0", "1"]
         third = peer(2)
         await third.open()
+        many = {"a": 7, **{f"partition-{number}": number for number in range(10_000)}}
+        assert 'rollbook_worker_up{worker="1"} 1' in text_of(await first.families(many)).decode()
         assert 'rollbook_worker_up{worker="2"} 1' in text_of(await first.families({"a": 7})).decode()
         await third.close()
     finally:

@@ -47,7 +47,7 @@ class Peers:
         own = self._path(self._number)
         # A worker that was killed leaves its socket behind.
         own.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._serve, own)
+        self._server = await asyncio.start_unix_server(self._serve, own, limit=_MOST_BYTES)
 
     async def close(self) -> None:
         """Stop answering requests of other workers."""
