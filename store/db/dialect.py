@@ -20,7 +20,7 @@ from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.sql import ClauseElement
 
 from store.db.url import StoreURL
-from store.errors import Invalid
+from store.errors import Invalid, Unsupported
 from store.runtime.clock import Clock, elapsed_of
 
 logger = logging.getLogger("store.db")
@@ -203,6 +203,17 @@ class WriteSession(ReadSession, Protocol):
         """
         ...
 
+    async def append(self, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int) -> None:
+        """Insert rows of the log of another database, which keep their numbers, and set the sequences to the last ones.
+
+        Args:
+            rows: the rows of the tables of the log.
+            commit_id: the id of the last commit after this call.
+            position: the position of the last event after this call.
+        """
+        del rows, commit_id, position
+        raise Unsupported("append", type(self).__name__)
+
     async def commit(self) -> None: ...
 
     async def rollback(self) -> None: ...
@@ -330,6 +341,14 @@ class Dialect(ABC):
     async def open(self, *, create: bool) -> str:
         """Connect, and return the id of the store. With `create`, a missing store is created first."""
 
+    def unfinished(self) -> "Unfinished":
+        """Return the place in which a copy of a store is made, before it becomes this partition.
+
+        Raises:
+            Unsupported: this kind of database cannot be the target of a copy.
+        """
+        raise Unsupported("copy", type(self).__name__)
+
     @abstractmethod
     def guards(self) -> Guards:
         """Return the triggers, unique keys and indexes that `verify` checks."""
@@ -402,6 +421,44 @@ class Dialect(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close every connection."""
+
+
+class Unfinished(Dialect):
+    """The place in which a copy of a store is made. It is no partition until it is published.
+
+    Each subclass is also a subclass of the dialect of its database.
+    """
+
+    @abstractmethod
+    async def prepare(self, store_id: str, created_at: int, log_format: int, *, has_gaps: bool) -> None:
+        """Create the place with the identity of the store that is copied, unless an earlier run has created it.
+
+        This must be called before `open`.
+
+        Args:
+            store_id: the id of the store.
+            created_at: the time of its creation, in µs since the epoch.
+            log_format: the version of its log's format.
+            has_gaps: whether its log may have gaps between commit ids and between positions.
+
+        Raises:
+            AlreadyExists: the partition exists.
+            Incompatible: the unfinished copy is a copy of another store, or of an older version of this program.
+        """
+
+    @abstractmethod
+    async def publish(self, *, is_single_file: bool) -> None:
+        """Make the complete copy the partition, in one step. This must be called after `close`.
+
+        With `is_single_file`, SQLite creates no files beside the copy while it is only read.
+
+        Raises:
+            AlreadyExists: the partition exists now.
+        """
+
+    @abstractmethod
+    async def discard(self) -> None:
+        """Delete the unfinished copy. This must be called after `close`."""
 
 
 def report_lost_queue_epoch() -> None:

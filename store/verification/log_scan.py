@@ -177,11 +177,13 @@ _POSITION, _TYPE = log_queries.EVENT_COLUMNS.index("position"), log_queries.EVEN
 _DATA, _HASH = log_queries.EVENT_COLUMNS.index("data"), log_queries.EVENT_COLUMNS.index("body_hash")
 _TEXTS = ("prompt_sha256", "response_sha256")
 _NAMING = WITH_BLOBS | {RunEvent.type}
+REFERRING = _NAMING | IN_BLOBS
+"""The types of events that may refer to blobs."""
 
 
 async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
     """Report missing blobs to which the given rows of `events` refer."""
-    named = {name: row[_POSITION] for row in rows if row[_TYPE] in _NAMING for name in _names(row)}
+    named = {name: row[_POSITION] for row in rows if row[_TYPE] in _NAMING for name in names_of_blobs(row)}
     if named:
         # Postgres refuses a parameter with a null character, which the data of a changed event may contain.
         there = await blobs.existing(dialect, session, sorted(name for name in named if "\0" not in name))
@@ -221,14 +223,14 @@ async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
     # The tables of runs show quickly which blobs may be without a reference. These tables may be wrong, so the log is
     # searched for events that refer to these blobs.
     accused = set(await blobs.unclaimed(dialect, session))
-    after, types = 0, sorted(_NAMING | IN_BLOBS)
+    after, types = 0, sorted(REFERRING)
     while accused and (rows := await log_queries.events(dialect, session, after=after, types=types)):
-        accused.difference_update(name for row in rows for name in _names(row))
+        accused.difference_update(name for row in rows for name in names_of_blobs(row))
         after = rows[-1][_POSITION]
     return accused
 
 
-def _names(row: Row) -> Iterator[str]:
+def names_of_blobs(row: Row) -> Iterator[str]:
     """Yield the hashes of the blobs to which an event refers. The data of a changed event may have any form."""
     if row[_TYPE] in IN_BLOBS:
         if row[_HASH] is not None:

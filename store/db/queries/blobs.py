@@ -7,7 +7,7 @@ key of a blob is the SHA-256 of its uncompressed bytes, in hex.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, bindparam, select, union_all
+from sqlalchemy import ColumnElement, Select, bindparam, select, union_all
 from sqlalchemy.types import Integer, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
@@ -31,6 +31,22 @@ async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[s
         listed = dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         rows = await session.fetch(compiled(dialect, "blobs_named", build), {"hashes": listed})
         found.update((row[0], tuple(row[1:])) for row in rows)
+    return found
+
+
+async def sizes(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of uncompressed bytes of blobs, by hash. Hashes without a blob are left out."""
+
+    def build() -> Select[Any]:
+        blob = core_tables.blobs.c
+        columns: list[ColumnElement[Any]] = [blob.hash, blob.raw_len]
+        return select(*columns).where(dialect.any_of(blob.hash, "hashes"))
+
+    found: dict[str, int] = {}
+    for start in range(0, len(hashes), _AT_ONCE):
+        listed = dialect.list_param(list(hashes[start : start + _AT_ONCE]))
+        rows = await session.fetch(compiled(dialect, "blob_sizes", build), {"hashes": listed})
+        found.update((row[0], row[1]) for row in rows)
     return found
 
 

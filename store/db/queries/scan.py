@@ -171,6 +171,11 @@ async def drops_between(dialect: Dialect, session: ReadSession, first: int, last
     return await session.fetch(compiled(dialect, "drops_between", build), {"first": first, "last": last})
 
 
+async def drops_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+    """Return the rows of `dropped` at some positions, in any order."""
+    return await _at(dialect, session, core_tables.dropped, "position", positions)
+
+
 async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequence[Row]]:
     """Yield all rows of `dropped` by position, each with the type and the data of the event to which it refers.
 

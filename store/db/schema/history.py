@@ -4,6 +4,7 @@ Alembic is imported only for an upgrade. The revision of a database is read with
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from store.errors import Corrupt, Incompatible
+from store.errors import AlreadyExists, Corrupt, Incompatible
+from store.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -43,6 +45,13 @@ class DatabaseInfo:
     """The time at which the store was created, in microseconds since the epoch."""
     revision: str
     log_format: int = LOG_FORMAT
+    has_gaps: bool = False
+    """Whether the log may have gaps that this kind of database does not leave, as in a copy of another kind."""
+
+    @classmethod
+    def new(cls, clock: Clock) -> "DatabaseInfo":
+        """Return the description of a store that does not exist yet."""
+        return cls(os.urandom(8).hex(), clock(), HEAD)
 
     @property
     def is_behind(self) -> bool:
@@ -97,6 +106,27 @@ def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
             f"run: rollbook migrate --db '{shown}'",
         )
     return info
+
+
+def refuse_existing(kind: str, name: str) -> AlreadyExists:
+    """Return the error of a copy whose target, a file or a schema, exists."""
+    return AlreadyExists(kind, name, "a copy never overwrites anything; choose another target, or remove this one")
+
+
+def refuse_foreign(found: DatabaseInfo, info: DatabaseInfo, shown: str, cure: str) -> None:
+    """Raise `Incompatible` if an unfinished copy cannot be continued.
+
+    Args:
+        found: the description of the unfinished copy.
+        info: the description of the store that is copied.
+        shown: the place of the unfinished copy, for the message.
+        cure: what the user has to do.
+    """
+    if found.store_id != info.store_id:
+        reason = f"{shown} is an unfinished copy of the store {found.store_id}, not of {info.store_id}"
+        raise Incompatible(reason, cure)
+    if found.is_behind:
+        raise Incompatible(f"an older version of Rollbook began the unfinished copy {shown}", cure)
 
 
 def alembic_config(connection: "Connection | None" = None) -> "Config":

@@ -5,7 +5,6 @@ To open a partition means to recognise its schema or to create the schema. Only 
 
 import hashlib
 import logging
-import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
@@ -26,6 +25,8 @@ logger = logging.getLogger("store.db.schema")
 
 PREFIX = "rollbook_"
 """The prefix of the schema of every partition."""
+UNFINISHED = "partial_"
+"""The prefix of the schema that a copy fills, before the name of the partition's schema."""
 OLDEST = 14
 """The oldest supported major version of Postgres."""
 
@@ -92,7 +93,7 @@ async def prepare_postgres(
             )
             raise NotFound("store", with_partition, text)
         if info is None:
-            info, _ = await create_postgres(connection, schema, with_partition, clock)
+            info, _ = await create_postgres(connection, schema, with_partition, DatabaseInfo.new(clock))
     return refuse_behind(info, with_partition)
 
 
@@ -115,9 +116,12 @@ async def inspect_postgres(connection: AsyncpgConnection, schema: str, shown: st
 
 
 async def create_postgres(
-    connection: AsyncpgConnection, schema: str, shown: str, clock: Clock = system_clock
+    connection: AsyncpgConnection, schema: str, shown: str, info: DatabaseInfo | None = None
 ) -> tuple[DatabaseInfo, bool]:
-    """Create a partition if it is missing. Return its description, and whether this call created the partition."""
+    """Create a partition if it is missing. Return its description, and whether this call created the partition.
+
+    `info` is the description of a new partition; with None, it gets a new id.
+    """
     # The isolation is explicit because a database may default to repeatable read. The transaction would then not see a
     # partition that another process committed while this process waited for the lock.
     await connection.execute(
@@ -128,7 +132,7 @@ async def create_postgres(
     if found is not None:
         await connection.execute("ROLLBACK")
         return found, False
-    info = DatabaseInfo(os.urandom(8).hex(), clock(), history.HEAD)
+    info = info or DatabaseInfo.new(system_clock)
     # The schema may exist and be empty: an owner may have created it for a role that may not create schemas.
     exists = await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1", schema)
     script = (
@@ -144,6 +148,58 @@ async def create_postgres(
     await connection.execute("COMMIT")
     logger.info("created store %s in %s", info.store_id, shown)
     return info, True
+
+
+async def prepare_unfinished(dsn: str, schema: str, info: DatabaseInfo) -> None:
+    """Create the unfinished copy that becomes the partition `schema`, unless an earlier run has created it.
+
+    The unfinished copy is the schema `partial_<schema>`, which is not the schema of any partition.
+
+    Args:
+        dsn: the address of the database.
+        schema: the schema of the partition. It must not exist.
+        info: the description of the store that is copied.
+
+    Raises:
+        AlreadyExists: the schema of the partition exists.
+        Incompatible: the unfinished copy belongs to another store, or an older version of this program created it.
+        StoreError: the errors of `prepare_postgres`.
+    """
+    partial = UNFINISHED + schema
+    async with connected(dsn) as connection:
+        await _refuse_existing(connection, schema)
+        found, created = await create_postgres(connection, partial, f"the schema {partial}", info)
+    if not created:
+        history.refuse_foreign(found, info, f"the schema {partial}", f"drop it: DROP SCHEMA {partial} CASCADE")
+
+
+async def publish(dsn: str, schema: str) -> None:
+    """Rename the complete copy to `schema`.
+
+    Raises:
+        AlreadyExists: the schema exists now.
+    """
+    async with connected(dsn) as connection:
+        # Processes that create a partition hold the same lock, so the schema does not appear before the renaming.
+        await connection.execute(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '30s';"
+            f" SELECT pg_advisory_xact_lock({lock_key(schema)})"
+        )
+        await _refuse_existing(connection, schema)
+        await connection.execute(f'ALTER SCHEMA "{UNFINISHED}{schema}" RENAME TO "{schema}"; COMMIT')
+
+
+async def discard(dsn: str, schema: str) -> None:
+    """Delete the unfinished copy of the partition `schema`."""
+    async with connected(dsn) as connection:
+        await connection.execute(
+            f'SET client_min_messages = warning; DROP SCHEMA IF EXISTS "{UNFINISHED}{schema}" CASCADE'
+        )
+
+
+async def _refuse_existing(connection: AsyncpgConnection, schema: str) -> None:
+    if await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1", schema):
+        raise history.refuse_existing("schema", schema)
 
 
 async def partitions(connection: AsyncpgConnection) -> list[str]:

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ _NETWORK_FUSE = frozenset(
 # for a lock of SQLite.
 _LOCK_SECONDS = 60.0
 _BUSY_SECONDS = 30.0
+_UNFINISHED = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock
         with _file_lock(path):
             info = inspect_sqlite(path)
             if info is None:
-                return Prepared(_create(path, clock), None)
+                return Prepared(_create(path, DatabaseInfo.new(clock)), None)
             return _upgrade(path, info) if info.is_behind else Prepared(info, info.revision)
 
 
@@ -115,7 +116,8 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
             raise Incompatible(f"{path} is a SQLite database but not a Rollbook store", "choose another file")
         revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
         infos = connection.execute("SELECT store_id, created_at, log_format FROM store_info").fetchall()
-    return read_info(revisions, infos, shown(path))
+        (gaps,) = connection.execute("PRAGMA user_version").fetchone()
+    return replace(read_info(revisions, infos, shown(path)), has_gaps=bool(gaps))
 
 
 def holds_store(path: Path) -> bool:
@@ -174,7 +176,98 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
     return found
 
 
+# -- unfinished copies -------------------------------------------------------------------------------------------------
+
+
+def unfinished(path: Path) -> Path:
+    """Return the file that a copy fills before it gets the name `path`."""
+    return path.with_name(path.name + _UNFINISHED)
+
+
+def prepare_unfinished(path: Path, info: DatabaseInfo) -> None:
+    """Create the unfinished copy that becomes the store at `path`, unless an earlier run has created it.
+
+    Args:
+        path: the file of the store. It must not exist.
+        info: the description of the store that is copied.
+
+    Raises:
+        AlreadyExists: the file of the store exists.
+        Incompatible: the unfinished copy belongs to another store, or an older version of this program created it.
+        StoreError: the errors of `prepare_sqlite` for the place of the file.
+    """
+    _check_place(path)
+    _refuse_unwritable(path)
+    partial = unfinished(path)
+    with _store_errors(path), _file_lock(path):
+        if path.exists():
+            raise history.refuse_existing("file", str(path))
+        found = inspect_sqlite(partial)
+        if found is None:
+            _create(partial, info)
+        else:
+            history.refuse_foreign(found, info, str(partial), f"remove it: rm '{partial}'*")
+
+
+def open_unfinished(path: Path) -> DatabaseInfo:
+    """Return the description of the unfinished copy of `path`.
+
+    Raises:
+        NotFound: there is no unfinished copy.
+    """
+    with _store_errors(path):
+        info = inspect_sqlite(unfinished(path))
+    if info is None:
+        raise _not_found(unfinished(path))
+    return refuse_behind(info, shown(unfinished(path)))
+
+
+def publish(path: Path, *, is_single_file: bool) -> None:
+    """Give the complete copy its name `path`, after all its data is on disk. No connection to it may be open.
+
+    With `is_single_file`, no files appear beside it while it is only read.
+
+    Raises:
+        AlreadyExists: the file of the store exists now.
+    """
+    partial = unfinished(path)
+    # Processes that create a store hold the same lock, so no file with this name appears before the renaming.
+    with _store_errors(path), _file_lock(path):
+        if path.exists():
+            raise history.refuse_existing("file", str(path))
+        with closing(_open(partial)) as connection:
+            # This copies the write-ahead log into the file, and deletes the log.
+            _set_journal_mode(connection, "DELETE")
+            if not is_single_file:
+                _set_journal_mode(connection, "WAL")
+        _flush(partial)
+        partial.rename(path)
+        _flush(path.parent)
+
+
+def discard(path: Path) -> None:
+    """Delete the unfinished copy of `path`."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        unfinished(path).with_name(unfinished(path).name + suffix).unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# -- places and errors -------------------------------------------------------------------------------------------------
+
+
 def _check_place(path: Path) -> None:
+    if path.name.endswith(_UNFINISHED):
+        raise Incompatible(
+            f"{path} is an unfinished copy of a store",
+            "finish it: repeat the command that began it (rollbook copy, backup or restore)",
+        )
     if path.is_dir():
         raise Invalid("url", f"{path} is a directory; choose a file in it: {shown(path / 'rollbook.db')}")
     if not path.parent.is_dir():
@@ -228,11 +321,10 @@ def _tables(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def _create(path: Path, clock: Clock) -> DatabaseInfo:
+def _create(path: Path, info: DatabaseInfo) -> DatabaseInfo:
     path.touch()
-    info = DatabaseInfo(os.urandom(8).hex(), clock(), history.HEAD)
     with closing(_open(path)) as connection:
-        _use_wal(connection)
+        _set_journal_mode(connection, "WAL")
         connection.execute("BEGIN IMMEDIATE")
         for statement in ddl.creation("sqlite"):
             connection.execute(statement)
@@ -240,18 +332,19 @@ def _create(path: Path, clock: Clock) -> DatabaseInfo:
             "INSERT INTO store_info (store_id, created_at, log_format) VALUES (?, ?, ?)",
             (info.store_id, info.created_at, info.log_format),
         )
+        connection.execute(f"PRAGMA user_version = {int(info.has_gaps)}")
         connection.execute("COMMIT")
     logger.info("created store %s in %s", info.store_id, path)
     return info
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _set_journal_mode(connection: sqlite3.Connection, mode: str) -> None:
     # A change of the journal mode needs exclusive access for a moment. SQLite does not always wait for this access, so
     # the statement is repeated here.
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()
         except sqlite3.OperationalError as error:
             if not _is_busy(error) or time.monotonic() > deadline:
                 raise

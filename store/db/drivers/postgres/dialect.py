@@ -6,8 +6,7 @@ for NOTIFY. A batch is a group of calls that one transaction of the writer execu
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from itertools import count
@@ -46,13 +45,15 @@ from store.db.dialect import (
     Sql,
     TablePart,
     Tail,
+    Unfinished,
     Wakeups,
     WriteSession,
     report_lost_queue_epoch,
 )
 from store.db.drivers.postgres.pool import Connections, Listener, PooledConnection
-from store.db.schema import prepare_postgres, triggers
-from store.db.schema.postgres import MALFORMED, PREFIX, is_malformed, malformed
+from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
+from store.db.schema import postgres as schemas
+from store.db.schema.postgres import MALFORMED, PREFIX, UNFINISHED, is_malformed, malformed
 from store.db.tables import core as core_tables
 from store.db.tables.core import settable
 from store.db.url import StoreURL
@@ -88,6 +89,8 @@ class Postgres(Dialect):
     loop_bound = True
     batches_need_snapshot = True
     compiler = PGDialect_asyncpg()
+    prefix = PREFIX
+    """The beginning of the name of the schema, before the name of the partition."""
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
         super().__init__(url, clock, read_only=read_only)
@@ -96,9 +99,8 @@ class Postgres(Dialect):
         self.direct = url.options.get("direct", url.dsn)
         self.is_pooled = self.direct != self.dsn
         """Whether the URL leads to a connection pooler, which may run each transaction in a different session."""
-        self.schema = self.channel = schema = f"rollbook_{url.partition}"
-        digest = hashlib.sha256(schema.encode()).digest()
-        self.lock_key = int.from_bytes(digest[:8], "big", signed=True)
+        self.schema = self.channel = schema = f"{self.prefix}{url.partition}"
+        self.lock_key = lock_key(schema)
         self.connect_options: dict[str, Any] = {}
         """Arguments that asyncpg gets for each connection to the URL."""
         if self.is_pooled:
@@ -150,6 +152,9 @@ class Postgres(Dialect):
             await self.connections.open()
             self._is_open = True
         return info.store_id
+
+    def unfinished(self) -> Unfinished:
+        return UnfinishedPostgres(self.url, self.clock)
 
     def guards(self) -> Guards:
         return triggers.guards("postgresql", self.schema)
@@ -226,6 +231,27 @@ class Postgres(Dialect):
         if self._is_open:
             self._is_open = False
             await self.connections.close()
+
+
+class UnfinishedPostgres(Postgres, Unfinished):
+    """The schema `partial_<schema>`, which a copy fills before it is renamed to `<schema>`."""
+
+    prefix = UNFINISHED + PREFIX
+
+    async def prepare(self, store_id: str, created_at: int, log_format: int, *, has_gaps: bool) -> None:
+        info = DatabaseInfo(store_id, created_at, HEAD, log_format, has_gaps)
+        await schemas.prepare_unfinished(self.direct, self._final, info)
+
+    async def publish(self, *, is_single_file: bool) -> None:
+        del is_single_file
+        await schemas.publish(self.direct, self._final)
+
+    async def discard(self) -> None:
+        await schemas.discard(self.direct, self._final)
+
+    @property
+    def _final(self) -> str:
+        return f"{PREFIX}{self.url.partition}"
 
 
 class PostgresWriter(WriteSession):
@@ -339,6 +365,15 @@ class PostgresWriter(WriteSession):
         with _translated():
             await self._live.copy_records_to_table(
                 table.name, records=rows, columns=names, schema_name=self._dialect.schema
+            )
+
+    async def append(self, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int) -> None:
+        for table, some in rows.items():
+            await self._copy(table, some)
+        schema = self._dialect.schema
+        with _translated():
+            await self._live.execute(
+                f"SELECT setval('\"{schema}\".commit_seq', {commit_id}), setval('\"{schema}\".event_seq', {position})"
             )
 
     async def _write_together(self, changes: Changes) -> None:

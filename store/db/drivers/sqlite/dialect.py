@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import orjson
 from sqlalchemy import ColumnElement, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Wakeups, WriteSession
+from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Unfinished, Wakeups, WriteSession
 from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
 from store.db.drivers.sqlite.writer import SQLiteWriter
-from store.db.schema import prepare_sqlite, read_only_uri, triggers
+from store.db.schema import HEAD, DatabaseInfo, prepare_sqlite, read_only_uri, triggers
+from store.db.schema import sqlite as schema
 from store.db.url import StoreURL
 from store.runtime.clock import Clock
 
@@ -76,8 +78,15 @@ class SQLite(Dialect):
         info = await asyncio.to_thread(
             prepare_sqlite, self.path, create=create or self._is_private, read_only=self.read_only
         )
-        self._file.remember()
+        self._opened(info)
         return info.store_id
+
+    def _opened(self, info: DatabaseInfo) -> None:
+        self._file.remember()
+        self.has_dense_positions = not info.has_gaps
+
+    def unfinished(self) -> "Unfinished":
+        return UnfinishedSQLite(self.url, self.clock)
 
     def guards(self) -> Guards:
         return triggers.guards("sqlite")
@@ -138,6 +147,34 @@ class SQLite(Dialect):
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+class UnfinishedSQLite(SQLite, Unfinished):
+    """The file `<file>.partial`, which a copy fills before it is renamed to `<file>`."""
+
+    def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
+        assert url.path is not None  # a private store cannot be the target of a copy
+        self._final = url.path.absolute()
+        # A crash of the machine may lose the last transactions, which the next run of the copy writes again. `publish`
+        # waits until all data is on disk.
+        options = url.options | {"durability": "normal"}
+        super().__init__(replace(url, path=schema.unfinished(self._final), options=options), clock, read_only=read_only)
+
+    async def prepare(self, store_id: str, created_at: int, log_format: int, *, has_gaps: bool) -> None:
+        info = DatabaseInfo(store_id, created_at, HEAD, log_format, has_gaps)
+        await asyncio.to_thread(schema.prepare_unfinished, self._final, info)
+
+    async def open(self, *, create: bool) -> str:
+        del create  # `prepare` creates the file
+        info = await asyncio.to_thread(schema.open_unfinished, self._final)
+        self._opened(info)
+        return info.store_id
+
+    async def publish(self, *, is_single_file: bool) -> None:
+        await asyncio.to_thread(schema.publish, self._final, is_single_file=is_single_file)
+
+    async def discard(self) -> None:
+        await asyncio.to_thread(schema.discard, self._final)
 
 
 def _watched(url: StoreURL) -> list[str]:

@@ -218,6 +218,15 @@ class SQLiteWriter(WriteSession):
         except sqlite3.Error as error:
             raise translate(error) from error
 
+    async def append(self, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int) -> None:
+        del commit_id, position  # AUTOINCREMENT sets the sequences to the greatest inserted numbers
+        # The next `begin` has to read the end of the log again.
+        self._data_version = -1
+        try:
+            self._write_rows(self._inserts, rows)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
     def _write_rows(self, statements: "_Statements[T]", changes: Mapping[T, Sequence[Row]]) -> None:
         """Write rows, many per statement.
 
@@ -271,8 +280,10 @@ class SQLiteWriter(WriteSession):
         self._checkpointer.close()
         # TRUNCATE empties the write-ahead log, so that after `close` only the database file remains, without the two
         # files of the log. TRUNCATE has no effect while another process reads.
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self._connection.close()
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self._connection.close()
 
 
 class _Statements(dict[tuple[T, int], str]):
