@@ -1,0 +1,157 @@
+"""Backups. A backup is a copy of a store in a SQLite file, which also contains a seal of the copy.
+
+The file is a store: every command that reads can read it. Its seal shows later whether the file was changed.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from store.db.dialect import Dialect, ReadSession, Sql, Unfinished, WriteSession
+from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
+from store.operations import beside_log
+from store.operations.copying import database, in_thread, make_copy
+from store.operations.progress import OnProgress, ignore
+from store.operations.reports import BackupSeal, CopyReport
+from store.verification import seal as seals
+
+_HAS_SEAL: Final = Sql("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'", (), {})
+_READ: Final = Sql("SELECT seal FROM backup_seal", (), {})
+_MAKE: Final = Sql("CREATE TABLE IF NOT EXISTS backup_seal (seal TEXT NOT NULL)", (), {})
+_CLEAR: Final = Sql("DELETE FROM backup_seal", (), {})
+_WRITE: Final = Sql("INSERT INTO backup_seal (seal) VALUES (?)", ("seal",), {})
+# This check finds damage of the file's structure. Damage of values is found by the hashes of the log and of the seal.
+_CHECK: Final = Sql("PRAGMA quick_check(1)", (), {})
+
+
+async def backup_store(
+    source_url: str, file: str | os.PathLike[str], *, verify: bool = True, on_progress: OnProgress = ignore
+) -> CopyReport:
+    """Back up a store into one file, while other processes write to the store.
+
+    The file is a SQLite store, so `verify`, `show` and the other commands that read can read it. It contains a seal. It
+    gets its name when it is complete and on disk. If the call is stopped, the same call continues the backup.
+
+    Args:
+        source_url: the URL of the store.
+        file: the file of the backup, which must not exist.
+        verify: whether to verify the whole backup before it gets its name.
+        on_progress: called with the progress, in another thread.
+
+    Raises:
+        AlreadyExists: the file exists.
+        StoreError: the errors of `copy_store`.
+    """
+    source, target = database(source_url), _database_in(file)
+    written: list[BackupSeal] = []
+
+    async def write_seal(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
+        async with copy.read(snapshot=True) as session:
+            written.append(await _seal_of(copy, session, store_id))
+        await writer.begin()
+        for statement in (_MAKE, _CLEAR, _WRITE):
+            await writer.fetch(statement, {"seal": written[-1].model_dump_json()})
+        await writer.commit()
+
+    copying = make_copy(
+        source,
+        target.unfinished(),
+        is_verified=verify,
+        on_progress=on_progress,
+        finish=write_seal,
+        is_single_file=True,
+    )
+    return (await in_thread(copying)).model_copy(update={"seal": written[-1]})
+
+
+async def restore_store(
+    file: str | os.PathLike[str], target_url: str, *, on_progress: OnProgress = ignore
+) -> CopyReport:
+    """Check a backup against its seal, copy it to a new store, and verify the store.
+
+    The store gets its name when it is complete and verified. If the call is stopped, the same call continues.
+
+    Args:
+        file: a file that `backup_store` wrote.
+        target_url: the URL of the new store. There must be no store and no file.
+        on_progress: called with the progress, in another thread.
+
+    Raises:
+        NotFound: the file does not exist.
+        Incompatible: the file is not a backup, or it has an older schema or a newer log format.
+        Corrupt: the file was changed or damaged after it was written.
+        StoreError: the errors of `copy_store` for the target.
+    """
+    source, target = _database_in(file), database(target_url)
+
+    async def restore() -> CopyReport:
+        seal = await _checked_seal(Path(file))
+        report = await make_copy(source, target.unfinished(), is_verified=True, on_progress=on_progress)
+        return report.model_copy(update={"seal": seal})
+
+    return await in_thread(restore())
+
+
+def _database_in(file: str | os.PathLike[str]) -> Dialect:
+    path = os.fspath(Path(file).absolute())
+    if not {"?", "#"}.isdisjoint(path):
+        raise Invalid("file", f"the path {path} contains ? or #, which a URL cannot contain; choose another name")
+    return database(f"sqlite:///{path}")
+
+
+async def _seal_of(dialect: Dialect, session: ReadSession, store_id: str) -> BackupSeal:
+    head = await seals.head(dialect, session, store_id)
+    return BackupSeal(**head.model_dump(), tables=await beside_log.digest(dialect, session))
+
+
+async def _checked_seal(path: Path) -> BackupSeal:
+    """Return the seal in a backup, after a check that the file agrees with it."""
+    if not await asyncio.to_thread(path.exists):
+        raise NotFound("backup", str(path), f"there is no file {path}; `rollbook backup {path}` writes one")
+    source = _database_in(path)
+    with _damage_reported(path):
+        store_id = await source.open(create=False)
+        try:
+            async with source.read(snapshot=True) as session:
+                ((state,),) = await session.fetch(_CHECK, {})
+                if state != "ok":
+                    raise Corrupt(f"the backup {path}", state, "a sound SQLite database")
+                sealed, found = await _read_seal(session, path), await _seal_of(source, session, store_id)
+        finally:
+            await source.close()
+    for name in ("store_id", "commit_id", "position", "chain_head", "tables"):
+        if getattr(found, name) != getattr(sealed, name):
+            expected = f"{getattr(sealed, name)} as in its seal"
+            raise Corrupt(f"{name} of the backup {path}", getattr(found, name), expected)
+    return sealed
+
+
+async def _read_seal(session: ReadSession, path: Path) -> BackupSeal:
+    if not (await session.fetch(_HAS_SEAL, {}))[0][0]:
+        raise Incompatible(
+            f"{path} contains no seal, so `rollbook backup` did not write it", "to copy a store, use `rollbook copy`"
+        )
+    rows = await session.fetch(_READ, {})
+    try:
+        ((text,),) = rows
+        return BackupSeal.model_validate_json(text)
+    except (ValueError, TypeError) as error:  # a `ValidationError` is a ValueError
+        raise Corrupt(f"the seal of the backup {path}", f"{len(rows)} rows ({error})", "one seal") from None
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Generator[None]:
+    """Report errors that only a damaged file causes as `Corrupt`."""
+    try:
+        yield
+    except StoreError as error:
+        if isinstance(error, Incompatible) and isinstance(error.__cause__, sqlite3.DatabaseError):
+            raise Corrupt(f"the backup {path}", error.__cause__, "a sound SQLite database") from error
+        raise
+    except (ValueError, TypeError) as error:
+        # SQLite stores a value of any type in any column.
+        raise Corrupt(f"the backup {path}", error, "values that a store wrote") from error

@@ -1,0 +1,80 @@
+"""The tables that are not computed from the log, and whether a copy of a store contains their rows."""
+
+import hashlib
+from typing import Final, NamedTuple
+
+import orjson
+from sqlalchemy import Table
+
+from store.db.dialect import Changes, Dialect, ReadSession, Row, Sql, WriteSession
+from store.db.queries import scan
+from store.db.tables import core as core_tables
+from store.db.url import DEFAULT_PARTITION
+
+
+class Treatment(NamedTuple):
+    """Whether the rows of a table are copied."""
+
+    is_copied: bool
+    reason: str
+
+
+_IN_DEFAULT: Final = "if both stores are the partition `default`: only there the table is used"
+
+TREATMENTS: Final[dict[Table, Treatment]] = {
+    core_tables.store_info: Treatment(False, "the copy is created with the same row"),
+    core_tables.span_counters: Treatment(True, "numbers that were drawn without an event must not be drawn again"),
+    core_tables.attempt_signals: Treatment(True, "without its last heartbeat, an attempt would be ended too early"),
+    core_tables.worker_signals: Treatment(True, "the last heartbeat and statistics of each worker"),
+    core_tables.watch: Treatment(False, "a rebuild computes the rows from the log and the heartbeats"),
+    core_tables.batches: Treatment(False, "only a writer of the source looks up a key, after a lost reply to COMMIT"),
+    core_tables.idempotency: Treatment(True, "a repeated call must get the reply of the first call"),
+    core_tables.queue_epoch: Treatment(False, "no process has read the queue of the copy yet"),
+    core_tables.keys: Treatment(True, _IN_DEFAULT),
+    core_tables.key_policy: Treatment(True, _IN_DEFAULT),
+    core_tables.verifications: Treatment(False, "the copy is verified itself"),
+}
+"""All tables that neither belong to the log nor are computed from it."""
+
+_ACCESS: Final = (core_tables.keys, core_tables.key_policy)
+
+
+def copied(source: Dialect, target: Dialect) -> list[Table]:
+    """Return the tables whose rows are copied from one partition to another."""
+    is_default = source.url.partition == target.url.partition == DEFAULT_PARTITION
+    tables = [table for table, treatment in TREATMENTS.items() if treatment.is_copied]
+    return [table for table in tables if is_default or table not in _ACCESS]
+
+
+async def copy(source: Dialect, session: ReadSession, target: Dialect, writer: WriteSession) -> None:
+    """Copy the rows of all such tables, in place of the rows that an earlier run copied.
+
+    Args:
+        source: the database that is copied.
+        session: a snapshot of it.
+        target: the database of the copy.
+        writer: its session that writes.
+    """
+    for table in copied(source, target):
+        await writer.begin()
+        await writer.fetch(Sql(f"DELETE FROM {target.qualified(table)}", (), {}), {})  # noqa: S608 (a table's name)
+        await writer.commit()
+        async for rows in scan.all_rows(source, session, table):
+            await writer.begin()
+            await writer.write(Changes({table: list(rows)}, {}, {}))
+            await writer.commit()
+
+
+async def digest(dialect: Dialect, session: ReadSession) -> str:
+    """Return SHA-256, in hex, over the rows of all tables that a copy may contain."""
+    found = hashlib.sha256()
+    for table, treatment in TREATMENTS.items():
+        if treatment.is_copied:
+            found.update(f"{table.name}\n".encode())
+            async for rows in scan.all_rows(dialect, session, table):
+                found.update(b"".join(map(_encoded, rows)))
+    return found.hexdigest()
+
+
+def _encoded(row: Row) -> bytes:
+    return orjson.dumps(list(row), default=bytes.hex, option=orjson.OPT_APPEND_NEWLINE)

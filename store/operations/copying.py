@@ -1,0 +1,205 @@
+"""Copy of a store to another database, with the same id, log and state."""
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from sqlalchemy import select
+
+import store.db.drivers  # noqa: F401  # pyright: ignore[reportUnusedImport] (registers the dialects)
+from store.db.dialect import Dialect, Unfinished, WriteSession, dialect_for
+from store.db.tables.core import store_info
+from store.db.url import parse
+from store.errors import Corrupt, Invalid
+from store.models import VerifyReport
+from store.operations import beside_log
+from store.operations.log_copy import EndOfLog, LogCopy, end_of
+from store.operations.progress import CopyProgress, OnProgress, ignore
+from store.operations.reports import CopyReport
+from store.runtime.loop_thread import LoopThread
+from store.verification import last
+from store.verification.rebuild import rebuild
+from store.verification.verify import verify
+
+T = TypeVar("T")
+
+Finish = Callable[[Unfinished, WriteSession, str], Awaitable[None]]
+"""Function that is called with a complete copy, its session that writes, and the id of the store."""
+
+
+async def copy_store(
+    source_url: str, target_url: str, *, verify: bool = True, on_progress: OnProgress = ignore
+) -> CopyReport:
+    """Copy a store to another database: each of the two is SQLite or Postgres.
+
+    The copy contains every write that was acknowledged before the call; other processes may write to the source
+    meanwhile. It has the same store id, commits and positions. The target gets its name in one step when the copy is
+    complete; until then it is the file `<file>.partial` or the schema `partial_<schema>`. If the call is stopped, the
+    same call continues the copy.
+
+    Args:
+        source_url: the URL of the store. It is opened read-only, so it may be on a read replica.
+        target_url: the URL of the copy. There must be no store and no file.
+        verify: whether to verify the whole copy before it gets its name.
+        on_progress: called with the progress of the copy, in another thread.
+
+    Raises:
+        NotFound: the source does not exist.
+        AlreadyExists: the target exists.
+        Incompatible: the source has an older schema (the message names the command that upgrades it) or a newer log
+            format; or an unfinished copy at the target belongs to another store or log.
+        Corrupt: the source is damaged, so the copy fails verification and is deleted.
+        Unavailable: a database does not answer, or a disk is full. The copy can be continued.
+        Invalid: a URL is not that of a SQLite file or a Postgres database.
+    """
+    source, target = database(source_url), database(target_url)
+    if source.url.path is not None and source.url.path == target.url.path:
+        raise Invalid("target", f"{target.url.shown} is the source itself; choose another target")
+    return await in_thread(make_copy(source, target.unfinished(), is_verified=verify, on_progress=on_progress))
+
+
+def database(url: str) -> Dialect:
+    """Return the database at a URL, to read from. It is not open yet.
+
+    Raises:
+        Invalid: the URL is not that of a SQLite file or a Postgres database.
+    """
+    parsed = parse(url)
+    if parsed.path is None and parsed.dsn is None:
+        reason = f"{parsed.shown} cannot be copied; give the URL of a SQLite file or a Postgres database"
+        raise Invalid("url", reason)
+    return dialect_for(parsed)(parsed, None, read_only=True)
+
+
+async def in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in an event loop of its own, because writes to SQLite block the loop."""
+    thread = LoopThread("rollbook copy")
+    try:
+        return await thread.run(work)
+    finally:
+        thread.leave()
+
+
+async def make_copy(
+    source: Dialect,
+    target: Unfinished,
+    *,
+    is_verified: bool,
+    on_progress: OnProgress,
+    finish: Finish | None = None,
+    is_single_file: bool = False,
+) -> CopyReport:
+    """Copy a store as `copy_store` does. This must run in an event loop that writes to SQLite may block.
+
+    Args:
+        source: the database that is copied. It must not be open.
+        target: the place of the copy. It must not be open.
+        is_verified: whether to verify the copy.
+        on_progress: called with the progress of the copy.
+        finish: called with the copy when all its rows are written.
+        is_single_file: whether no files may appear beside the copy while it is only read.
+    """
+    began = time.monotonic()
+    try:
+        async with _opened(source, target) as store_id:
+            report = await _fill(source, target, store_id, is_verified, on_progress, finish)
+    except Corrupt:
+        await target.discard()
+        raise
+    await target.publish(is_single_file=is_single_file)
+    return report.model_copy(update={"seconds": time.monotonic() - began})
+
+
+@asynccontextmanager
+async def _opened(source: Dialect, target: Unfinished) -> AsyncGenerator[str]:
+    """Open both databases, and yield the id of the store."""
+    store_id = await source.open(create=False)
+    try:
+        columns = store_info.c
+        async with source.read() as session:
+            statement = source.sql(select(columns.created_at, columns.log_format))
+            ((created_at, log_format),) = await session.fetch(statement, {})
+        await target.prepare(store_id, created_at, log_format, has_gaps=not source.has_dense_positions)
+        await target.open(create=False)
+        try:
+            yield store_id
+        finally:
+            await target.close()
+    finally:
+        await source.close()
+
+
+async def _fill(
+    source: Dialect,
+    target: Unfinished,
+    store_id: str,
+    is_verified: bool,  # noqa: FBT001 (only one caller)
+    on_progress: OnProgress,
+    finish: Finish | None,
+) -> CopyReport:
+    async with _writing(target) as writer:
+        log = LogCopy(source, target, writer, on_progress)
+        await log.resume()
+        events_before = log.end.events
+        end = await _copy_tables(source, target, writer)
+        await log.run(end)
+        while log.needed > end.position:
+            # A body was removed during the copy. The copy has to contain the event that ordered the removal, and the
+            # tables beside the log have to be of the same moment.
+            end = await _copy_tables(source, target, writer)
+            await log.run(end)
+        on_progress(CopyProgress("computing the tables"))
+        built = await rebuild(target, store_id, lambda work: work(writer), _no_calls)
+        if finish is not None:
+            await finish(target, writer, store_id)
+    if is_verified:
+        on_progress(CopyProgress("verifying"))
+        report = await verify(target, store_id, None, _no_calls)
+        _check(report, end)
+        await last.record(target, report)
+    return CopyReport(
+        store_id=store_id,
+        commit_id=end.commit_id,
+        position=end.position,
+        chain_head=end.chain_hash.hex(),
+        state_hash=built.state_hash,
+        events=end.events,
+        events_before=events_before,
+        size_bytes=await target.size_bytes(),
+        is_verified=is_verified,
+        seconds=0,
+    )
+
+
+@asynccontextmanager
+async def _writing(target: Dialect) -> AsyncGenerator[WriteSession]:
+    writer = await target.writer()
+    try:
+        yield writer
+    except BaseException:
+        # If the disk is full, closing fails as well, and the first error is the one to report.
+        with suppress(Exception):
+            await writer.close()
+        raise
+    await writer.close()
+
+
+async def _copy_tables(source: Dialect, target: Dialect, writer: WriteSession) -> EndOfLog:
+    """Copy the tables beside the log, and return the last commit of the log at the same moment."""
+    async with source.read(snapshot=True) as session:
+        await beside_log.copy(source, session, target, writer)
+        return await end_of(source, session)
+
+
+def _check(report: VerifyReport, end: EndOfLog) -> None:
+    if report.chain_head != end.chain_hash.hex():
+        raise Corrupt("the hash of the last commit of the copy", report.chain_head, end.chain_hash.hex())
+    if not report.ok:
+        first = report.differences[0]
+        what = f"the copy has {report.difference_count:,} differences, the first in {first.check}, {first.key}"
+        raise Corrupt(what if first.field is None else f"{what}, {first.field}", first.found, first.expected)
+
+
+def _no_calls() -> int:
+    return 0

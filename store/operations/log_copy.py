@@ -1,0 +1,169 @@
+"""Copy of a log to another database, in chunks of whole commits.
+
+Each chunk is one transaction. It contains the commits, their events, the bodies of these events, the blobs to which the
+events refer, and the removals of bodies that the events ordered. All rows keep their ids and positions.
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+import orjson
+from sqlalchemy import Table
+
+from store.db.dialect import Changes, Dialect, ReadSession, Row, WriteSession
+from store.db.queries import blobs, scan
+from store.db.queries import log as log_queries
+from store.db.tables import core as core_tables
+from store.domain.run_commands import IN_BLOBS
+from store.errors import Incompatible
+from store.journal.log_rows import GENESIS
+from store.operations.progress import CopyProgress, OnProgress
+from store.verification.log_scan import REFERRING, names_of_blobs
+
+_COMMITS, _EVENTS, _BYTES = 1000, 5000, 16 * 1024 * 1024
+"""The most commits, events and uncompressed bytes of a chunk, unless a single commit has more."""
+_WIDTH = len(log_queries.EVENT_COLUMNS)
+_TYPE, _DATA = log_queries.EVENT_COLUMNS.index("type"), log_queries.EVENT_COLUMNS.index("data")
+_HASH = log_queries.EVENT_COLUMNS.index("body_hash")
+_ALL = 2**31
+
+
+class EndOfLog(NamedTuple):
+    """The end of a log, or of a part of it: a commit."""
+
+    commit_id: int
+    position: int
+    """The position of its last event."""
+    chain_hash: bytes
+    events: int
+    """The number of events up to this commit."""
+    body_bytes: int
+    """The number of uncompressed bytes of all bodies up to this commit."""
+
+
+BEGINNING = EndOfLog(0, 0, GENESIS, 0, 0)
+
+
+async def end_of(dialect: Dialect, session: ReadSession, until: int | None = None) -> EndOfLog:
+    """Return the last commit, or the last commit up to an id; `BEGINNING` if there is none."""
+    commit = await log_queries.last_commit(dialect, session, until)
+    return BEGINNING if commit is None else _end(commit)
+
+
+def _end(commit: Row) -> EndOfLog:
+    named = dict(zip(log_queries.COMMIT_COLUMNS, commit, strict=True))
+    position, chain_hash = named["last_position"], bytes(named["chain_hash"])
+    return EndOfLog(named["commit_id"], position, chain_hash, named["events"], named["body_bytes"])
+
+
+class LogCopy:
+    """The copy of a log. It begins after the commits that the target already contains."""
+
+    def __init__(self, source: Dialect, target: Dialect, writer: WriteSession, on_progress: OnProgress) -> None:
+        self._source = source
+        self._target = target
+        self._writer = writer
+        self._on_progress = on_progress
+        self.end = BEGINNING
+        """The last commit that was copied."""
+        self.needed = 0
+        """The position up to which the log must be copied, because an event there ordered the removal of a body."""
+
+    async def resume(self) -> None:
+        """Find the last commit of the target, and check that the source contains it.
+
+        Raises:
+            Incompatible: the source does not contain the commit, so the target is a copy of another log.
+        """
+        async with self._target.read() as session:
+            reached = await end_of(self._target, session)
+        async with self._source.read() as session:
+            found = await end_of(self._source, session, reached.commit_id)
+        if found != reached:
+            raise Incompatible(
+                f"the source does not contain commit {reached.commit_id} of the unfinished copy, whose hash is"
+                f" {reached.chain_hash.hex()}: its commit {found.commit_id} has the hash {found.chain_hash.hex()}",
+                "delete the unfinished copy, or give the source from which it was made",
+            )
+        self.end = reached
+
+    async def run(self, end: EndOfLog) -> None:
+        """Copy the log up to a commit of the source."""
+        self._report(end)
+        while commits := await self._next(end):
+            await self._copy(commits)
+            self._report(end)
+            await self._writer.rest()
+
+    def _report(self, end: EndOfLog) -> None:
+        self._on_progress(CopyProgress("copying the log", self.end.events, end.events))
+
+    async def _next(self, end: EndOfLog) -> Sequence[Row]:
+        """Return the next commits up to `end`, as many as one transaction copies."""
+        async with self._source.read() as session:
+            commits = await log_queries.commits(
+                self._source, session, after=self.end.commit_id, until=end.commit_id, limit=_COMMITS
+            )
+        most_events, most_bytes = self.end.events + _EVENTS, self.end.body_bytes + _BYTES
+        ends = map(_end, commits[1:])
+        fitting = takewhile(lambda each: each.events <= most_events and each.body_bytes <= most_bytes, ends)
+        return commits[: 1 + sum(1 for _ in fitting)]
+
+    async def _copy(self, commits: Sequence[Row]) -> None:
+        """Copy some commits with all that belongs to them, in one transaction."""
+        reached, writer = _end(commits[-1]), self._writer
+        async with self._source.read() as session:
+            rows = await scan.events_and_bodies(
+                self._source, session, after=self.end.position, until=reached.position, limit=_ALL
+            )
+            drops = await self._drops(session, rows, reached)
+            tail = await writer.begin()
+            if tail.commit_id != self.end.commit_id:
+                raise Incompatible("another process continues the same copy", "wait until it ends")
+            await self._copy_blobs(session, rows)
+        written: dict[Table, Sequence[Row]] = {
+            core_tables.commits: commits,
+            core_tables.events: [tuple(row)[:_WIDTH] for row in rows],
+            core_tables.bodies: [(row[0], *tuple(row)[_WIDTH:]) for row in rows if row[-1] is not None],
+            core_tables.dropped: drops,
+        }
+        await writer.append(
+            {table: some for table, some in written.items() if some}, reached.commit_id, reached.position
+        )
+        if drops:
+            # A body may have been copied before the source removed it.
+            await writer.write(Changes({}, {}, {core_tables.bodies: [(row[0],) for row in drops]}))
+        await writer.commit()
+        self.end = reached
+
+    async def _drops(self, session: ReadSession, rows: Sequence[Row], reached: EndOfLog) -> list[Row]:
+        """Return the rows of `dropped` that belong to the events in `rows`.
+
+        If one of these events has no body any more because of a later event, let the copy continue up to that event.
+        """
+        ordered = {orjson.loads(row[_DATA]).get("position") for row in rows if row[_TYPE] == "body.dropped"}
+        lacking = {row[0] for row in rows if row[_HASH] is not None and row[-1] is None and row[_TYPE] not in IN_BLOBS}
+        found = await scan.drops_at(self._source, session, sorted((ordered | lacking) - {None}))
+        self.needed = max([self.needed, *(row[1] for row in found if row[0] in lacking)])
+        return [row for row in found if self.end.position < row[1] <= reached.position]
+
+    async def _copy_blobs(self, session: ReadSession, rows: Sequence[Row]) -> None:
+        named = {name for row in rows if row[_TYPE] in REFERRING for name in names_of_blobs(row) if "\0" not in name}
+        if not named:
+            return
+        lacking = named - await blobs.existing(self._target, self._writer, sorted(named))
+        sizes = await blobs.sizes(self._source, session, sorted(lacking))
+        group, group_bytes = list[str](), 0
+        for name, size in sizes.items():
+            if group and group_bytes + size > _BYTES:
+                await self._copy_group(session, group)
+                group, group_bytes = [], 0
+            group.append(name)
+            group_bytes += size
+        if group:
+            await self._copy_group(session, group)
+
+    async def _copy_group(self, session: ReadSession, names: Sequence[str]) -> None:
+        found = await blobs.blobs_named(self._source, session, names)
+        await self._writer.write(Changes({core_tables.blobs: [(name, *blob) for name, blob in found.items()]}, {}, {}))

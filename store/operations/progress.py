@@ -1,0 +1,25 @@
+"""CopyProgress of a copy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """The progress of one step of a copy."""
+
+    step: Literal["copying the log", "computing the tables", "verifying"]
+    done: int = 0
+    """The number of events that are done."""
+    total: int | None = None
+    """The number of events of the whole copy; None if the progress of this step is not known."""
+
+
+OnProgress = Callable[[CopyProgress], None]
+"""Function that is called, in any thread, at the beginning of each step and after each part of the log."""
+
+
+def ignore(progress: CopyProgress) -> None:
+    """Do nothing."""
+    del progress

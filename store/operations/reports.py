@@ -1,0 +1,36 @@
+"""Results of copies."""
+
+from store.models import Seal
+from store.models.enums import Frozen
+
+
+class BackupSeal(Seal):
+    """A seal of a backup. The file contains it, as JSON in the table `backup_seal`."""
+
+    tables: str
+    """SHA-256 in hex over the copied rows that are not computed from the log: heartbeats, keys of calls, API keys."""
+
+
+class CopyReport(Frozen):
+    """The result of a copy, of a backup, or of the restoration of a backup."""
+
+    store_id: str
+    """The id of the store, which the copy has too."""
+    commit_id: int
+    """The last commit of the copy; 0 for an empty log."""
+    position: int
+    """The position of the last event of the copy; 0 for an empty log."""
+    chain_head: str
+    """Hash of the last commit in hex. It covers all commits before, so the logs are equal up to this commit."""
+    state_hash: str
+    """Hash of the rows of all projections in hex, as in `VerifyReport`."""
+    events: int
+    """The number of events in the copy."""
+    events_before: int
+    """The number of events that an earlier run, which was stopped, had copied."""
+    size_bytes: int
+    """The size of the copy on disk, in bytes."""
+    is_verified: bool
+    seconds: float
+    seal: BackupSeal | None = None
+    """The seal in the file of the backup; None for a copy."""
