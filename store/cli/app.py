@@ -25,6 +25,7 @@ _ORDER: Final = (
     *("show", "history", "annotate", "tail", "stats", "ui"),
     *("runs", "rerun", "lineage", "compare", "undo"),
     *("verify", "seal", "rebuild"),
+    *("backup", "restore", "copy"),
     *("demo", "migrate", "enqueue", "cancel", "retry"),
     *("store", "serve"),
     *("train", "runner", "proxy", "guess-number", "trading"),

@@ -1,0 +1,83 @@
+"""Output of commands that copy a store: the progress, and the result."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from store.cli.output.printing import byte_size, json_document, line, note
+from store.cli.output.times import duration
+
+if TYPE_CHECKING:
+    from store.operations import CopyProgress, CopyReport, OnProgress
+
+_SECONDS: Final = 5.0
+"""The time between two lines of a step, if standard error is not a terminal."""
+
+
+@contextmanager
+def copying(*, is_quiet: bool) -> Generator[OnProgress]:
+    """Yield a function that shows the progress of a copy on standard error: a bar on a terminal, else a few lines."""
+    if is_quiet:
+        from store.operations.progress import ignore
+
+        yield ignore
+    elif sys.stderr.isatty():
+        with _bars() as show:
+            yield show
+    else:
+        yield _Lines().show
+
+
+@contextmanager
+def _bars() -> Generator[OnProgress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("opening the databases", total=None)
+
+        def show(progress: CopyProgress) -> None:
+            bars.update(task, description=progress.step, completed=progress.done, total=progress.total)
+
+        yield show
+
+
+class _Lines:
+    """Printer of a line at the beginning of each step, and then every few seconds."""
+
+    def __init__(self) -> None:
+        self._step = ""
+        self._next = 0.0
+
+    def show(self, progress: CopyProgress) -> None:
+        now = time.monotonic()
+        if progress.step == self._step and now < self._next:
+            return
+        self._step, self._next = progress.step, now + _SECONDS
+        note(
+            progress.step
+            if progress.total is None
+            else f"{progress.step}: {progress.done:,} of {progress.total:,} events"
+        )
+
+
+def print_report(report: CopyReport, done: str, *, as_json: bool) -> None:
+    """Print the result of a copy. `done` states what was done, for example `copied to sqlite:///b.db`."""
+    if as_json:
+        json_document(report.model_dump())
+        return
+    earlier = f", {report.events_before:,} of them by an earlier run" if report.events_before else ""
+    line(
+        f"{done}: {report.events:,} events up to position {report.position}, commit {report.commit_id}{earlier};"
+        f" {byte_size(report.size_bytes)} in {duration(report.seconds)}"
+    )
+    line(f"store id    {report.store_id}")
+    line(f"chain head  {report.chain_head}")
+    line(f"state hash  {report.state_hash}")
+    line("verified: the log is intact, and every table matches it" if report.is_verified else "not verified")
