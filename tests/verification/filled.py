@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from store.db.dialect import Changes, Sql, dialect_for
+from store.db.tables.core import events
 from store.db.url import parse
+from store.domain.events import BodyDropped, Event
+from store.domain.working_set import WorkingSet
 from store.interface.store import Store
+from store.journal.log_rows import log_rows
 from store.models import AttemptedRollout, Difference, VerifyReport
+from store.runtime.clock import Clock
 from store.testing import ManualClock
 from tests.journal.given import ask
 
@@ -39,6 +45,26 @@ async def number_of(filled: Filled, type_: str) -> int:
     """Return the position of the first event of a type."""
     (row,) = await ask(filled.url, f"SELECT min(position) FROM events WHERE type = '{type_}'")
     return int(row[0])
+
+
+async def record(url: str, clock: Clock | None, fact: BodyDropped) -> int:
+    """Append a fact about the store itself, behind the store's back, and return its position."""
+    parsed = parse(url)
+    dialect = dialect_for(parsed)(parsed, clock)
+    session = await dialect.writer()
+    tail = await session.begin()
+    ((version,),) = await session.fetch(
+        Sql(f"SELECT 1 + count(*) FROM {dialect.qualified(events)} WHERE stream = 'store'", (), {}), {}
+    )
+    position = tail.next_position
+    event = Event(position, "store", version, 0, tail.recorded_at + 1, "cli", None, fact)
+    working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=position, events=[event])
+    changes = Changes({}, {}, {})
+    changes.inserts.update(log_rows(working_set, tail, tail.next_commit_id, f"drop {position}", "test"))
+    await session.write(changes)
+    await session.commit()
+    await session.close()
+    return position
 
 
 def database_of(url: str) -> str:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from store.db.dialect import Changes, dialect_for
-from store.db.url import parse
-from store.domain.events import BodyDropped, Event
-from store.domain.working_set import WorkingSet
-from store.journal.log_rows import log_rows
+from store.domain.events import BodyDropped
 from tests.journal.given import ask, blob, run_sql, tamper
-from tests.verification.filled import Filled, database_of, number_of
+from tests.verification.filled import Filled, database_of, number_of, record
 
 
 async def test_a_flipped_byte_in_an_event_is_found(filled: Filled) -> None:
@@ -100,7 +96,7 @@ async def test_permission_to_drop_a_body_that_no_event_ordered_is_found(filled: 
 
 async def test_a_body_that_an_event_ordered_dropped_may_be_gone(filled: Filled) -> None:
     before = await filled.report()
-    last = await _record(filled, BodyDropped(position=1, policy="older than a day"))
+    last = await record(filled.url, filled.clock, BodyDropped(position=1, policy="older than a day"))
     await run_sql(filled.url, f"INSERT INTO dropped VALUES (1, {last})", "DELETE FROM bodies WHERE position = 1")
     report = await filled.report()
     assert report.differences == []
@@ -108,23 +104,6 @@ async def test_a_body_that_an_event_ordered_dropped_may_be_gone(filled: Filled) 
     # The order names one body, and no other.
     await tamper(filled.url, f"INSERT INTO dropped VALUES (2, {last})", "DELETE FROM bodies WHERE position = 2")
     assert await _named(filled) == {("bodies", "event 2"), ("dropped", "2")}
-
-
-async def _record(filled: Filled, fact: BodyDropped) -> int:
-    """Append a fact about the store itself, and return its position."""
-    url = parse(filled.url)
-    dialect = dialect_for(url)(url, filled.clock)
-    session = await dialect.writer()
-    tail = await session.begin()
-    commit_id, position = tail.next_commit_id, tail.next_position
-    event = Event(position, "store", 1, 0, tail.recorded_at + 1, "cli", None, fact)
-    working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=position, events=[event])
-    changes = Changes({}, {}, {})
-    changes.inserts.update(log_rows(working_set, tail, commit_id, "drop", "test"))
-    await session.write(changes)
-    await session.commit()
-    await session.close()
-    return position
 
 
 @pytest.mark.slow
