@@ -149,8 +149,10 @@ def _damage_reported(path: Path) -> Generator[None]:
     try:
         yield
     except StoreError as error:
-        if isinstance(error, Incompatible) and isinstance(error.__cause__, sqlite3.DatabaseError):
-            raise Corrupt(f"the backup {path}", error.__cause__, "a sound SQLite database") from error
+        cause = error.__cause__
+        is_database = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) != sqlite3.SQLITE_NOTADB
+        if isinstance(error, Incompatible) and is_database:
+            raise Corrupt(f"the backup {path}", cause, "a sound SQLite database") from error
         raise
     except (ValueError, TypeError) as error:
         # SQLite stores a value of any type in any column.

@@ -456,6 +456,8 @@ def _store_errors(path: Path) -> Generator[None]:
 
 def _translated(error: sqlite3.Error, path: Path) -> StoreError:
     name = getattr(error, "sqlite_errorname", "")
+    if name in {"SQLITE_FULL", "SQLITE_IOERR_WRITE"}:
+        return Unavailable.disk_full(f"{path} cannot grow ({error})")
     match name.split("_")[1] if "_" in name else "":
         case "NOTADB":
             return Incompatible(f"{path} is not a SQLite database", "choose another file")
@@ -463,8 +465,6 @@ def _translated(error: sqlite3.Error, path: Path) -> StoreError:
             return _read_only(f"{path} cannot be written ({error}); make the file and its directory writable")
         case "CORRUPT":
             return Corrupt(f"the file {path}", str(error), "a sound SQLite database")
-        case "FULL":
-            return Unavailable(f"the disk of {path} is full; free some space", 10.0)
         case "CANTOPEN":
             reason = f"{path} cannot be opened ({error})"
             return Incompatible(reason, "check its permissions, or copy it with its -wal file to where you may write")

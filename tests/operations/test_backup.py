@@ -1,0 +1,187 @@
+"""A backup is one file that proves what it holds; what is restored from it is the store that was backed up."""
+
+# ruff: noqa: ASYNC240 (the files are small, and nothing else runs in the loop)
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from store import open_store
+from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound
+from store.models import Seal
+from store.operations import CopyReport, backup_store, restore_store
+from tests.conftest import POSTGRES, SQLITE
+from tests.journal.given import ask, run_sql, tamper
+from tests.operations.conftest import MakeURL
+from tests.operations.given import assert_equal, content, fill, verified
+from tests.operations.test_copy import is_there
+
+
+@pytest.fixture(scope="session")
+def made(original: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CopyReport]:
+    """A backup that tests get copies of."""
+    path = tmp_path_factory.mktemp("backup") / "original.backup"
+    return path, asyncio.run(backup_store(f"sqlite:///{original}", path))
+
+
+@pytest.fixture
+def backup(made: tuple[Path, CopyReport], tmp_path: Path) -> Path:
+    return Path(shutil.copy(made[0], tmp_path / "store.backup"))
+
+
+@pytest.fixture
+def report(made: tuple[Path, CopyReport]) -> CopyReport:
+    return made[1]
+
+
+@pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
+async def test_what_is_restored_is_what_was_backed_up(kind: str, make_url: MakeURL, full: str, tmp_path: Path) -> None:
+    source, file, target = full, tmp_path / "store.backup", make_url(kind)
+    if kind == "postgres":
+        source = make_url(kind)
+        await fill(source)
+    saved = await backup_store(source, file)
+    restored = await restore_store(file, target)
+    assert restored.seal == saved.seal
+    assert (restored.chain_head, restored.state_hash) == (saved.chain_head, saved.state_hash)
+    assert restored.is_verified
+    await assert_equal(source, target)
+    async with await open_store(target) as store:
+        await store.enqueue_rollout("goes on")
+    await verified(target)
+
+
+async def test_a_backup_is_one_file_that_can_be_read(backup: Path, report: CopyReport) -> None:
+    url = f"sqlite:///{backup}"
+    before = backup.read_bytes()
+    async with await open_store(url, read_only=True) as store:
+        proof = await store.log.verify(Seal(**report.model_dump()["seal"]))
+        assert (await store.query_rollouts(limit=1)).total > 1
+    assert proof.ok
+    assert proof.seal_checked
+    assert (proof.chain_head, proof.state_hash) == (report.chain_head, report.state_hash)
+    assert [path.name for path in backup.parent.glob("store.backup*")] == [backup.name]
+    assert backup.read_bytes() == before
+    ((stored,),) = await ask(url, "SELECT seal FROM backup_seal")
+    assert orjson.loads(stored) == report.model_dump()["seal"]
+    assert report.size_bytes == pytest.approx(len(before), abs=8192)
+
+
+async def test_a_backup_that_was_verified_by_the_command_can_be_restored(backup: Path, make_url: MakeURL) -> None:
+    # Storing the result of a verification changes the file.
+    async with await open_store(f"sqlite:///{backup}") as store:
+        assert (await store.log.verify()).ok
+    target = make_url("sqlite")
+    await restore_store(backup, target)
+    await assert_equal(f"sqlite:///{backup}", target)
+
+
+async def test_nothing_is_overwritten(backup: Path, full: str, make_url: MakeURL) -> None:
+    before = backup.read_bytes()
+    with pytest.raises(AlreadyExists, match="already exists; a copy never overwrites anything"):
+        await backup_store(full, backup)
+    assert backup.read_bytes() == before
+    with pytest.raises(AlreadyExists, match="already exists; a copy never overwrites anything"):
+        await restore_store(backup, full)
+    await verified(full)
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE events SET data = data || ' ' WHERE position = 3",
+        "UPDATE bodies SET body = X'7b7d' WHERE position = (SELECT max(position) FROM bodies)",
+        "DELETE FROM events WHERE position = 7",
+        "UPDATE events SET at = 'yesterday' WHERE position = 7",
+        "UPDATE blobs SET body = X'7b7d'",
+        "DELETE FROM commits WHERE commit_id = (SELECT max(commit_id) FROM commits)",
+        "UPDATE commits SET chain_hash = zeroblob(32) WHERE commit_id = 2",
+        "UPDATE idempotency SET reply = '{}'",
+        "DELETE FROM span_counters",
+        "INSERT INTO keys (key_id, hash, role, created_at) VALUES ('k', X'11', 'admin', 1)",
+        "UPDATE store_info SET store_id = '0123456789abcdef'",
+        "UPDATE backup_seal SET seal = replace(seal, 'chain_head\":\"', 'chain_head\":\"0')",
+        "UPDATE backup_seal SET seal = '{}'",
+        "DELETE FROM backup_seal",
+    ],
+)
+async def test_a_changed_backup_is_refused(change: str, backup: Path, make_url: MakeURL) -> None:
+    await tamper(f"sqlite:///{backup}", change)
+    target = make_url("sqlite")
+    with pytest.raises(Corrupt):
+        await restore_store(backup, target)
+    _assert_nothing_left(target)
+
+
+async def test_a_backup_that_was_used_as_a_store_is_refused(backup: Path, make_url: MakeURL) -> None:
+    async with await open_store(f"sqlite:///{backup}") as store:
+        await store.enqueue_rollout("changed")
+    with pytest.raises(Corrupt, match=r"commit_id of the backup .*: found \d+, expected \d+ as in its seal"):
+        await restore_store(backup, make_url("sqlite"))
+
+
+@pytest.mark.torture
+async def test_flipped_bytes_are_noticed_or_harmless(
+    backup: Path, report: CopyReport, make_url: MakeURL, rounds: Callable[[int], int]
+) -> None:
+    sound, draw, noticed = backup.read_bytes(), random.Random(61), 0
+    number = rounds(120)
+    tables = await content(f"sqlite:///{backup}")
+    for _ in range(number):
+        damaged = bytearray(sound)
+        for place in draw.sample(range(len(sound)), 8):
+            damaged[place] ^= 1 << draw.randrange(8)
+        backup.write_bytes(damaged)
+        target = make_url("sqlite")
+        try:
+            restored = await restore_store(backup, target)
+        except (Corrupt, Incompatible):
+            _assert_nothing_left(target)
+            noticed += 1
+        else:
+            # The bytes belong to a table that the copy computes anew, or to no row.
+            assert (restored.chain_head, restored.state_hash) == (report.chain_head, report.state_hash)
+            assert await content(target) == tables
+    assert noticed > number // 2
+
+
+@pytest.mark.parametrize("length", [0, 50, 5000])
+async def test_a_file_that_is_cut_off_is_refused(length: int, backup: Path, make_url: MakeURL) -> None:
+    backup.write_bytes(backup.read_bytes()[:length])
+    target = make_url("sqlite")
+    with pytest.raises((Corrupt, Incompatible, NotFound)):
+        await restore_store(backup, target)
+    _assert_nothing_left(target)
+
+
+async def test_a_foreign_file_is_refused(full: str, make_url: MakeURL, tmp_path: Path) -> None:
+    target, text = make_url("sqlite"), tmp_path / "notes.txt"
+    text.write_text("these are notes\n" * 100)
+    with pytest.raises(NotFound, match=r"there is no file .*none; `rollbook backup .*none` writes one"):
+        await restore_store(tmp_path / "none", target)
+    with pytest.raises(Incompatible, match="is not a SQLite database"):
+        await restore_store(text, target)
+    with pytest.raises(Incompatible, match=r"contains no seal, so `rollbook backup` did not write it"):
+        await restore_store(full.removeprefix("sqlite:///"), target)
+    with pytest.raises(Invalid, match=r"contains \? or #"):
+        await backup_store(full, tmp_path / "what?")
+    await run_sql(full, "CREATE TABLE backup_seal (seal TEXT)", "INSERT INTO backup_seal VALUES ('no seal')")
+    with pytest.raises(Corrupt, match="the seal of the backup"):
+        await restore_store(full.removeprefix("sqlite:///"), target)
+    _assert_nothing_left(target)
+
+
+def _assert_nothing_left(url: str) -> None:
+    assert not is_there(url)
+    path = Path(url.removeprefix("sqlite:///"))
+    assert list(path.parent.glob(f"{path.name}*")) == []

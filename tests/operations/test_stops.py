@@ -1,0 +1,78 @@
+"""A copy that is killed, or whose disk is full, leaves no half store, and is finished by the same call."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.db.url import parse
+from store.errors import AlreadyExists, Unavailable
+from store.operations import copy_store, log_copy
+from tests import postgres
+from tests.conftest import POSTGRES, SQLITE
+from tests.faults import processes
+from tests.operations.conftest import MakeURL
+from tests.operations.given import assert_equal
+
+KILLS_PER_COPY = 5
+KILLED_WITHIN_SECONDS = 0.6
+EVENTS_AT_ONCE = 7
+
+
+async def copy(source: str, target: str) -> None:
+    """Copy in small chunks."""
+    vars(log_copy)["_EVENTS"] = EVENTS_AT_ONCE
+    await copy_store(source, target)
+
+
+@pytest.mark.torture
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
+async def test_a_copy_killed_at_any_instant_is_absent_or_complete(
+    kind: str, make_url: MakeURL, full: str, rounds: Callable[[int], int]
+) -> None:
+    finished = 0
+    for _ in range(rounds(100) // KILLS_PER_COPY):
+        target = make_url(kind)
+        for _ in range(KILLS_PER_COPY):
+            with processes.running(copy, (full, target)) as (process,):
+                await asyncio.to_thread(process.join, random.uniform(0, KILLED_WITHIN_SECONDS))
+            if _is_there(target):
+                break
+        else:
+            await copy_store(full, target)
+        finished += 1
+        await assert_equal(full, target)
+        with pytest.raises(AlreadyExists):
+            await copy_store(full, target)
+    print(f"\n{finished} copies to {kind}, each killed up to {KILLS_PER_COPY} times")
+
+
+def _is_there(url: str) -> bool:
+    parsed = parse(url)
+    if parsed.path is not None:
+        return parsed.path.exists()
+    return bool(postgres.execute(url, f"SELECT FROM pg_namespace WHERE nspname = 'rollbook_{parsed.partition}'"))
+
+
+async def copy_until_full(source: str, target: str, room: int) -> None:
+    """Copy while no file of this process may grow beyond a size."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    with pytest.raises(Unavailable, match=r"the disk is full.*free some space"):
+        await copy(source, target)
+
+
+@pytest.mark.parametrize("room", [60_000, 350_000])
+async def test_a_full_disk_is_reported_and_the_copy_continues_later(room: int, full: str, tmp_path: Path) -> None:
+    target = tmp_path / "copy.db"
+    with processes.running(copy_until_full, (full, f"sqlite:///{target}", room)) as copying:
+        assert await asyncio.to_thread(processes.leave, copying) == [0]
+    assert not target.exists()
+    await copy_store(full, f"sqlite:///{target}")
+    await assert_equal(full, f"sqlite:///{target}")
