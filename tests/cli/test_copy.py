@@ -1,0 +1,127 @@
+"""`rollbook copy`, `backup` and `restore`: what they print, and with what they exit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from store.cli.output import copying
+from store.operations.progress import CopyProgress
+from tests.cli.conftest import COMMAND, Filled, Rollbook, environment
+from tests.postgres import with_partition
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_copy_is_described(rollbook: Rollbook, filled: Filled, make_url: Callable[[str], str]) -> None:
+    target = make_url("copy.db")
+    printed = rollbook("copy", filled.url, target)
+    assert printed.code == 0, printed.err
+    proof = rollbook("verify", "--json", db=target).json
+    first, *lines = printed.out.splitlines()
+    assert re.fullmatch(
+        rf"copied to {re.escape(target)}: {proof['events']} events up to position {proof['last_position']},"
+        rf" commit {proof['commits']}; \d+\.\d kB in [\d.]+ m?s",
+        first,
+    )
+    assert lines == [
+        f"store id    {proof['store_id']}",
+        f"chain head  {proof['chain_head']}",
+        f"state hash  {proof['state_hash']}",
+        "verified: the log is intact, and every table matches it",
+    ]
+    assert printed.err.splitlines() == [
+        f"copying the log: 0 of {proof['events']} events",
+        "computing the tables",
+        "verifying",
+    ]
+    assert rollbook("ls", "rollouts", "--json").json_lines == rollbook("ls", "rollouts", "--json", db=target).json_lines
+
+
+def test_a_backup_and_its_restoration_as_json(
+    rollbook: Rollbook, filled: Filled, make_url: Callable[[str], str], tmp_path: Path
+) -> None:
+    file, target = str(tmp_path / "store.backup"), make_url("restored.db")
+    saved = rollbook("backup", file, "--json")
+    assert (saved.code, saved.err) == (0, "")
+    restored = rollbook("restore", file, "--db", target, "--json")
+    assert restored.json["seal"] == saved.json["seal"]
+    assert restored.json["chain_head"] == saved.json["chain_head"] == saved.json["seal"]["chain_head"]
+    assert rollbook("show", filled.retried, db=f"sqlite:///{file}").code == 0
+
+
+def test_a_backup_prints_its_seal(rollbook: Rollbook, filled_file: Filled, tmp_path: Path) -> None:
+    file = tmp_path / "store.backup"
+    printed = rollbook("backup", str(file), "--no-verify", db=filled_file.url)
+    assert "not verified" in printed.out
+    with closing(sqlite3.connect(file)) as connection:
+        ((seal,),) = connection.execute("SELECT seal FROM backup_seal")
+    assert printed.out.splitlines()[-1] == f"seal        {seal}"
+    assert printed.err.splitlines()[-1] == f"to restore it: rollbook restore {file} --db URL"
+
+
+def test_the_exit_codes(bare: Rollbook, filled_file: Filled, make_url: Callable[[str], str], tmp_path: Path) -> None:
+    file, target = str(tmp_path / "store.backup"), make_url("target.db")
+    assert bare("backup", file).code == 5
+    assert bare("restore", file, "--db", target).code == 5
+    assert bare("copy", "http://localhost:1", target).code == 2
+    assert bare("backup", file, "--db", filled_file.url).code == 0
+    existing = bare("backup", file, "--db", filled_file.url)
+    assert existing.code == 1
+    assert existing.err == (
+        f"rollbook: file '{file}' already exists; a copy never overwrites anything; choose another target, or remove"
+        " this one\n"
+    )
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DELETE FROM span_counters")
+    damaged = bare("restore", file, "--db", target)
+    assert damaged.code == 3
+    assert damaged.err.startswith(f"rollbook: tables of the backup {file}: found ")
+
+
+def test_progress_is_printed_every_few_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 1.0, 6.0, 6.5])
+    monkeypatch.setattr(copying.time, "monotonic", times.__next__)
+    with copying.copying(is_quiet=False) as show:
+        for done in (0, 1000, 2000):
+            show(CopyProgress("copying the log", done, 3000))
+        show(CopyProgress("verifying"))
+    assert capsys.readouterr().err.splitlines() == [
+        "copying the log: 0 of 3,000 events",
+        "copying the log: 2,000 of 3,000 events",
+        "verifying",
+    ]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_work(original: Filled, postgres_server: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    section = page.partition("## Back up, restore, copy")[2].partition("\n## ")[0]
+    shown = re.findall(r"^\$ rollbook (.*)$", section, re.MULTILINE)
+    assert len(shown) == 5
+    (tmp_path / "run.db").write_bytes(Path(original.url.removeprefix("sqlite:///")).read_bytes())
+    url = with_partition(postgres_server)
+    for line in shown:
+        arguments = [url if word.startswith("postgresql://") else word for word in shlex.split(line)]
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment(
+                "sqlite:///none.db", PYTHONPATH=os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+            ),
+        )
+        assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.glob("*.db")} >= {"run.db", "restored.db", "run_7.db"}
