@@ -203,17 +203,6 @@ class WriteSession(ReadSession, Protocol):
         """
         ...
 
-    async def append(self, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int) -> None:
-        """Insert rows of the log of another database, which keep their numbers, and set the sequences to the last ones.
-
-        Args:
-            rows: the rows of the tables of the log.
-            commit_id: the id of the last commit after this call.
-            position: the position of the last event after this call.
-        """
-        del rows, commit_id, position
-        raise Unsupported("append", type(self).__name__)
-
     async def commit(self) -> None: ...
 
     async def rollback(self) -> None: ...
@@ -444,6 +433,19 @@ class Unfinished(Dialect):
         Raises:
             AlreadyExists: the partition exists.
             Incompatible: the unfinished copy is a copy of another store, or of an older version of this program.
+        """
+
+    @abstractmethod
+    async def append(
+        self, session: WriteSession, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int
+    ) -> None:
+        """Insert rows of the log that is copied. They keep their numbers, and the sequences continue after them.
+
+        Args:
+            session: the session that writes, which has begun a transaction.
+            rows: the rows by table.
+            commit_id: the id of the last commit after this call.
+            position: the position of the last event after this call.
         """
 
     @abstractmethod

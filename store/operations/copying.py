@@ -103,7 +103,9 @@ async def make_copy(
     began = time.monotonic()
     try:
         async with _opened(source, target) as store_id:
-            report = await _fill(source, target, store_id, is_verified, on_progress, finish)
+            report = await _fill(
+                source, target, store_id, is_verified=is_verified, on_progress=on_progress, finish=finish
+            )
     except Corrupt:
         await target.discard()
         raise
@@ -134,7 +136,8 @@ async def _fill(
     source: Dialect,
     target: Unfinished,
     store_id: str,
-    is_verified: bool,  # noqa: FBT001 (only one caller)
+    *,
+    is_verified: bool,
     on_progress: OnProgress,
     finish: Finish | None,
 ) -> CopyReport:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import orjson
 from sqlalchemy import Table
 
-from store.db.dialect import Changes, Dialect, ReadSession, Row, WriteSession
+from store.db.dialect import Changes, Dialect, ReadSession, Row, Unfinished, WriteSession
 from store.db.queries import blobs, scan
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
@@ -60,7 +60,7 @@ def _end(commit: Row) -> EndOfLog:
 class LogCopy:
     """The copy of a log. It begins after the commits that the target already contains."""
 
-    def __init__(self, source: Dialect, target: Dialect, writer: WriteSession, on_progress: OnProgress) -> None:
+    def __init__(self, source: Dialect, target: Unfinished, writer: WriteSession, on_progress: OnProgress) -> None:
         self._source = source
         self._target = target
         self._writer = writer
@@ -128,9 +128,8 @@ class LogCopy:
             core_tables.bodies: [(row[0], *tuple(row)[_WIDTH:]) for row in rows if row[-1] is not None],
             core_tables.dropped: drops,
         }
-        await writer.append(
-            {table: some for table, some in written.items() if some}, reached.commit_id, reached.position
-        )
+        present = {table: some for table, some in written.items() if some}
+        await self._target.append(writer, present, reached.commit_id, reached.position)
         if drops:
             # A body may have been copied before the source removed it.
             await writer.write(Changes({}, {}, {core_tables.bodies: [(row[0],) for row in drops]}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,10 @@ from store.db.schema.partitions import names
 from store.db.schema.sqlite import unfinished as unfinished_name
 from store.db.tables import core as core_tables
 from store.db.url import parse, with_partition
-from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound
+from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import CopyProgress, copy_store, log_copy
 from store.operations.beside_log import TREATMENTS
+from store.verification import pool
 from tests import postgres
 from tests.conftest import POSTGRES, SQLITE
 from tests.journal.given import ask, run_sql, tamper
@@ -299,6 +301,39 @@ def _path(url: str) -> Path:
 
 def is_there(url: str) -> bool:
     return _path(url).exists()
+
+
+@pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
+async def test_of_two_copies_at_once_one_is_made(kind: str, make_url: MakeURL, full: str, chunks: Chunks) -> None:
+    chunks(10)
+    target = make_url(kind)
+    ended = await asyncio.gather(*(copy_store(full, target) for _ in range(2)), return_exceptions=True)
+    errors = [each for each in ended if isinstance(each, BaseException)]
+    assert all(isinstance(error, StoreError) for error in errors), errors
+    if len(errors) == 2:
+        await copy_store(full, target)
+    await assert_equal(full, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
+async def test_processes_verify_a_long_copy(
+    kind: str, make_url: MakeURL, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "WORTHWHILE", 1)
+    left: list[int] = []
+    end = pool.Team.end
+
+    def counted(self: pool.Team) -> None:
+        left.append(len(self))
+        end(self)
+
+    monkeypatch.setattr(pool.Team, "end", counted)
+    target = make_url(kind)
+    await copy_store(full, target)
+    # None of the processes has failed, as one does that cannot open the unfinished copy: of the rebuild, of verify.
+    assert left == [min(os.cpu_count() or 1, 4)] * 2
+    await assert_equal(full, target)
 
 
 # -- refused -----------------------------------------------------------------------------------------------------------

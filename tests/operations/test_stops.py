@@ -26,7 +26,7 @@ EVENTS_AT_ONCE = 7
 
 async def copy(source: str, target: str) -> None:
     """Copy in small chunks."""
-    vars(log_copy)["_EVENTS"] = EVENTS_AT_ONCE
+    setattr(log_copy, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010 (the name is private)
     await copy_store(source, target)
 
 

@@ -242,6 +242,12 @@ class UnfinishedPostgres(Postgres, Unfinished):
         info = DatabaseInfo(store_id, created_at, HEAD, log_format, has_gaps)
         await schemas.prepare_unfinished(self.direct, self._final, info)
 
+    async def append(
+        self, session: WriteSession, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int
+    ) -> None:
+        assert isinstance(session, PostgresWriter)
+        await session.append(rows, commit_id, position)
+
     async def publish(self, *, is_single_file: bool) -> None:
         del is_single_file
         await schemas.publish(self.direct, self._final)
@@ -368,6 +374,7 @@ class PostgresWriter(WriteSession):
             )
 
     async def append(self, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int) -> None:
+        """Insert rows of a log that is copied, with their numbers, and set the sequences to the last numbers."""
         for table, some in rows.items():
             await self._copy(table, some)
         schema = self._dialect.schema

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 import tempfile
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import orjson
 from sqlalchemy import ColumnElement, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Unfinished, Wakeups, WriteSession
+from store.db.dialect import Dialect, Guards, ReadSession, Row, Sql, TypeFaults, Unfinished, Wakeups, WriteSession
 from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.errors import translate
 from store.db.drivers.sqlite.open_file import OpenFile
@@ -169,6 +169,13 @@ class UnfinishedSQLite(SQLite, Unfinished):
         info = await asyncio.to_thread(schema.open_unfinished, self._final)
         self._opened(info)
         return info.store_id
+
+    async def append(
+        self, session: WriteSession, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int
+    ) -> None:
+        del commit_id, position  # AUTOINCREMENT lets the sequences continue after the inserted numbers
+        assert isinstance(session, SQLiteWriter)
+        session.append(rows)
 
     async def publish(self, *, is_single_file: bool) -> None:
         await asyncio.to_thread(schema.publish, self._final, is_single_file=is_single_file)

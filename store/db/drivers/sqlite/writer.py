@@ -218,8 +218,8 @@ class SQLiteWriter(WriteSession):
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    async def append(self, rows: Mapping[Table, Sequence[Row]], commit_id: int, position: int) -> None:
-        del commit_id, position  # AUTOINCREMENT sets the sequences to the greatest inserted numbers
+    def append(self, rows: Mapping[Table, Sequence[Row]]) -> None:
+        """Insert rows of a log that is copied, with their numbers."""
         # The next `begin` has to read the end of the log again.
         self._data_version = -1
         try:
