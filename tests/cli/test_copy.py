@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 from store.cli.output import copying
 from store.operations.progress import CopyProgress
-from tests.cli.conftest import COMMAND, Filled, Rollbook, environment
+from tests.cli.conftest import Filled, Rollbook
 from tests.postgres import with_partition
 
 ROOT = Path(__file__).parents[2]
@@ -103,25 +101,17 @@ def test_progress_is_printed_every_few_seconds(
     ]
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_page_work(original: Filled, postgres_server: str, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work(
+    bare: Rollbook, filled_file: Filled, postgres_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (ROOT / "docs/operations.md").read_text()
     section = page.partition("## Back up, restore, copy")[2].partition("\n## ")[0]
     shown = re.findall(r"^\$ rollbook (.*)$", section, re.MULTILINE)
     assert len(shown) == 5
-    (tmp_path / "run.db").write_bytes(Path(original.url.removeprefix("sqlite:///")).read_bytes())
+    Path(filled_file.url.removeprefix("sqlite:///")).rename(tmp_path / "run.db")
+    monkeypatch.chdir(tmp_path)
     url = with_partition(postgres_server)
     for line in shown:
-        arguments = [url if word.startswith("postgresql://") else word for word in shlex.split(line)]
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env=environment(
-                "sqlite:///none.db", PYTHONPATH=os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
-            ),
-        )
-        assert done.returncode == 0, done.stderr
+        printed = bare(*(url if word.startswith("postgresql://") else word for word in shlex.split(line)))
+        assert printed.code == 0, printed.err
     assert {path.name for path in tmp_path.glob("*.db")} >= {"run.db", "restored.db", "run_7.db"}

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.conftest import POSTGRES, SQLITE
 from tests.operations.given import fill
 
 MakeURL = Callable[[str], str]
@@ -41,3 +42,17 @@ def full(original: Path, tmp_path: Path) -> str:
     """The URL of a file with something of everything."""
     shutil.copy(original, tmp_path / "full.db")
     return f"sqlite:///{tmp_path / 'full.db'}"
+
+
+@pytest.fixture(scope="session")
+def full_postgres(postgres_server: str) -> str:
+    """The URL of a partition with something of everything, which tests only read."""
+    url = f"{postgres_server}?partition=c{uuid4().hex[:12]}"
+    asyncio.run(fill(url))
+    return url
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def source(request: pytest.FixtureRequest) -> str:
+    """The URL of a store with something of everything, on each database in turn."""
+    return request.getfixturevalue("full" if request.param == "sqlite" else "full_postgres")
