@@ -12,7 +12,9 @@ from typing import Any
 # Children are forked from a process that has imported everything and has neither threads nor connections: they start
 # in hundredths of a second, and are as clean as spawned ones.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["store.opening", "store.testing.samples", "tests.faults.work"])
+_CONTEXT.set_forkserver_preload(
+    ["store.opening", "store.testing.samples", "tests.faults.work", "tests.operations.work"]
+)
 
 _LEAVE_SECONDS = 60
 

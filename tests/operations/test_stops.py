@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from store.db.url import parse
-from store.errors import AlreadyExists, Unavailable
-from store.operations import copy_store, log_copy
+from store.errors import AlreadyExists
+from store.operations import copy_store
 from tests import postgres
 from tests.conftest import POSTGRES, SQLITE
 from tests.faults import processes
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
+from tests.operations.work import copy, copy_until_full
 
 KILLS_PER_COPY = 5
-KILLED_WITHIN_SECONDS = 0.6
-EVENTS_AT_ONCE = 7
-
-
-async def copy(source: str, target: str) -> None:
-    """Copy in small chunks."""
-    setattr(log_copy, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010 (the name is private)
-    await copy_store(source, target)
 
 
 @pytest.mark.torture
@@ -37,12 +30,16 @@ async def copy(source: str, target: str) -> None:
 async def test_a_copy_killed_at_any_instant_is_absent_or_complete(
     kind: str, make_url: MakeURL, full: str, rounds: Callable[[int], int]
 ) -> None:
+    began = time.monotonic()
+    with processes.running(copy, (full, make_url(kind))) as undisturbed:
+        assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
+    needed = time.monotonic() - began
     finished = 0
     for _ in range(rounds(100) // KILLS_PER_COPY):
         target = make_url(kind)
         for _ in range(KILLS_PER_COPY):
             with processes.running(copy, (full, target)) as (process,):
-                await asyncio.to_thread(process.join, random.uniform(0, KILLED_WITHIN_SECONDS))
+                await asyncio.to_thread(process.join, random.uniform(0, needed))
             if _is_there(target):
                 break
         else:
@@ -59,13 +56,6 @@ def _is_there(url: str) -> bool:
     if parsed.path is not None:
         return parsed.path.exists()
     return bool(postgres.execute(url, f"SELECT FROM pg_namespace WHERE nspname = 'rollbook_{parsed.partition}'"))
-
-
-async def copy_until_full(source: str, target: str, room: int) -> None:
-    """Copy while no file of this process may grow beyond a size."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-    with pytest.raises(Unavailable, match=r"the disk is full.*free some space"):
-        await copy(source, target)
 
 
 @pytest.mark.parametrize("room", [60_000, 350_000])

@@ -1,0 +1,28 @@
+"""Copies that run in processes of their own, which tests kill or whose disk they fill."""
+
+from __future__ import annotations
+
+import resource
+
+from store.errors import Unavailable
+from store.operations import copy_store, log_copy
+
+EVENTS_AT_ONCE = 7
+
+
+async def copy(source: str, target: str) -> None:
+    """Copy in small chunks."""
+    setattr(log_copy, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010 (the name is private)
+    await copy_store(source, target)
+
+
+async def copy_until_full(source: str, target: str, room: int) -> None:
+    """Copy while no file of this process may grow beyond a size."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    told = ""
+    try:
+        await copy(source, target)
+    except Unavailable as error:
+        told = str(error)
+    assert "the disk is full" in told, told
+    assert "free some space" in told, told
