@@ -27,6 +27,9 @@ _WRITE: Final = Sql("INSERT INTO backup_seal (seal) VALUES (?)", ("seal",), {})
 # This check finds damage of the file's structure. Damage of values is found by the hashes of the log and of the seal.
 _CHECK: Final = Sql("PRAGMA quick_check(1)", (), {})
 
+# The errors that a value of another type than that of its column may raise.
+_WRONG_VALUES: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+
 
 async def backup_store(
     source_url: str, file: str | os.PathLike[str], *, verify: bool = True, on_progress: OnProgress = ignore
@@ -90,7 +93,13 @@ async def restore_store(
 
     async def restore() -> CopyReport:
         seal = await _checked_seal(Path(file))
-        report = await make_copy(source, target.unfinished(), is_verified=True, on_progress=on_progress)
+        place = target.unfinished()
+        try:
+            with _damage_reported(Path(file)):
+                report = await make_copy(source, place, is_verified=True, on_progress=on_progress)
+        except Corrupt:
+            await place.discard()
+            raise
         return report.model_copy(update={"seal": seal})
 
     return await in_thread(restore())
@@ -154,6 +163,6 @@ def _damage_reported(path: Path) -> Generator[None]:
         if isinstance(error, Incompatible) and is_database:
             raise Corrupt(f"the backup {path}", cause, "a sound SQLite database") from error
         raise
-    except (ValueError, TypeError) as error:
+    except _WRONG_VALUES as error:
         # SQLite stores a value of any type in any column.
         raise Corrupt(f"the backup {path}", error, "values that a store wrote") from error

@@ -12,6 +12,8 @@ from store.cli.output.printing import byte_size, json_document, line, note
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from store.operations import CopyProgress, CopyReport, OnProgress
 
 _SECONDS: Final = 5.0
@@ -35,15 +37,21 @@ def copying(*, is_quiet: bool) -> Generator[OnProgress]:
 @contextmanager
 def _bars() -> Generator[OnProgress]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("opening the databases", total=None)
+        # The total of a task cannot become unknown, so each step is a task of its own.
+        tasks: dict[str, TaskID] = {}
 
         def show(progress: CopyProgress) -> None:
-            bars.update(task, description=progress.step, completed=progress.done, total=progress.total)
+            if progress.step not in tasks:
+                for shown in tasks.values():
+                    bars.update(shown, visible=False)
+                tasks[progress.step] = bars.add_task(progress.step, total=progress.total, count="")
+            count = "" if progress.total is None else f"{progress.done:,} of {progress.total:,} events"
+            bars.update(tasks[progress.step], completed=progress.done, total=progress.total, count=count)
 
         yield show
 
