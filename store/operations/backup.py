@@ -157,11 +157,14 @@ def _damage_reported(path: Path) -> Generator[None]:
     """Report errors that only a damaged file causes as `Corrupt`."""
     try:
         yield
-    except StoreError as error:
+    except Incompatible as error:
         cause = error.__cause__
-        is_database = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_NOTADB) != sqlite3.SQLITE_NOTADB
-        if isinstance(error, Incompatible) and is_database:
+        is_sqlite = isinstance(cause, sqlite3.Error)
+        # A file of another kind is reported as such. Errors that Python's driver raises by itself have no code.
+        if is_sqlite and getattr(cause, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB:
             raise Corrupt(f"the backup {path}", cause, "a sound SQLite database") from error
+        raise
+    except StoreError:  # some of these are also errors of values
         raise
     except _WRONG_VALUES as error:
         # SQLite stores a value of any type in any column.

@@ -66,13 +66,14 @@ async def copy(source: Dialect, session: ReadSession, target: Dialect, writer: W
 
 
 async def digest(dialect: Dialect, session: ReadSession) -> str:
-    """Return SHA-256, in hex, over the rows of all tables that a copy may contain."""
+    """Return SHA-256, in hex, over all rows of a copy that neither the hash chain covers nor a rebuild computes."""
+    copied_tables = (table for table, treatment in TREATMENTS.items() if treatment.is_copied)
     found = hashlib.sha256()
-    for table, treatment in TREATMENTS.items():
-        if treatment.is_copied:
-            found.update(f"{table.name}\n".encode())
-            async for rows in scan.all_rows(dialect, session, table):
-                found.update(b"".join(map(_encoded, rows)))
+    # The hash of a commit does not cover the columns `batch_key` and `writer`.
+    for table in (core_tables.store_info, core_tables.commits, *copied_tables):
+        found.update(f"{table.name}\n".encode())
+        async for rows in scan.all_rows(dialect, session, table):
+            found.update(b"".join(map(_encoded, rows)))
     return found.hexdigest()
 
 

@@ -103,6 +103,7 @@ async def test_nothing_is_overwritten(backup: Path, full: str, make_url: MakeURL
         "DELETE FROM commits WHERE commit_id = (SELECT max(commit_id) FROM commits)",
         "UPDATE commits SET chain_hash = zeroblob(32) WHERE commit_id = 2",
         "UPDATE idempotency SET reply = '{}'",
+        "UPDATE commits SET writer = 'me' WHERE commit_id = 2",
         "DELETE FROM span_counters",
         "INSERT INTO keys (key_id, hash, role, created_at) VALUES ('k', X'11', 'admin', 1)",
         "UPDATE store_info SET store_id = '0123456789abcdef'",

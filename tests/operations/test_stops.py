@@ -58,7 +58,9 @@ def _is_there(url: str) -> bool:
     parsed = parse(url)
     if parsed.path is not None:
         return parsed.path.exists()
-    return bool(postgres.execute(url, f"SELECT FROM pg_namespace WHERE nspname = 'rollbook_{parsed.partition}'"))
+    return bool(
+        postgres.execute(url, f"SELECT nspname FROM pg_namespace WHERE nspname = 'rollbook_{parsed.partition}'")
+    )
 
 
 @pytest.mark.parametrize("room", [60_000, 350_000])
