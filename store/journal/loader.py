@@ -10,8 +10,8 @@ was drawn or recorded. A sweep is a command that ends attempts which have exceed
 """
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import orjson
@@ -51,6 +51,7 @@ _REQUESTABLE = (
     "bodies_of",
     "metadata_of",
     "spans",
+    "model_calls",
     "counters",
     "numbers_of",
     "reservations_of",
@@ -70,7 +71,10 @@ _REQUESTABLE = (
     "thread_checkpoints",
     "thread_tasks",
 )
+# Those whose values are keys with several columns.
+_KEYS = frozenset({"spans", "model_calls"})
 _requested = attrgetter(*_REQUESTABLE)
+_key_of: Callable[[Row], SpanKey] = itemgetter(0, 1, 2)
 DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
 """The types of commands that contain ids which the store generated."""
 
@@ -223,7 +227,7 @@ class Loader:
         for query in plan:
             for name in query.lists:
                 if name not in params:
-                    as_param = self._dialect.keys_param if name == "spans" else self._dialect.list_param
+                    as_param = self._dialect.keys_param if name in _KEYS else self._dialect.list_param
                     params[name] = as_param(list(getattr(request, name)))
         loaded: dict[str, Sequence[Row]] = {}
         for query, found in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
@@ -350,8 +354,9 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
     for row in loaded.get("attempts", ()):
         attempt = rollout_projection.attempt_state(row)
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
-    for key in loaded.get("spans", ()):
-        working_set.spans.add((key[0], key[1], key[2]))
+    working_set.spans.update(map(_key_of, loaded.get("spans", ())))
+    for row in loaded.get("model_calls", ()):
+        working_set.model_calls[_key_of(row)] = (row[3], row[4])
     for rollout_id, value, reserved in loaded.get("counters", ()):
         working_set.counters.setdefault(rollout_id, value)
         if reserved is not None:

@@ -145,7 +145,8 @@ class Narrator:
         if data.get("model"):
             parts.append(data["model"])
         if data.get("tokens_in") is not None or data.get("tokens_out") is not None:
-            parts.append(f"{data.get('tokens_in') or 0:,} → {data.get('tokens_out') or 0:,} tokens")
+            again = ", counted with an earlier span" if data.get("counted_before") else ""
+            parts.append(f"{data.get('tokens_in') or 0:,} → {data.get('tokens_out') or 0:,} tokens{again}")
         return ", ".join(parts)
 
     def _published(self, _event: HistoryEvent, data: Json) -> str:
