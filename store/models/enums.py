@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from store.domain.statuses import AttemptStatus, RolloutStatus, WorkerState, WorkerStatus
+from store.domain.statuses import AttemptStatus, RolloutMode, RolloutStatus, WorkerState, WorkerStatus
 
 __all__ = [
     "UNSET",
@@ -31,7 +31,6 @@ __all__ = [
     "WorkerStatus",
 ]
 
-RolloutMode = Literal["train", "val", "test"]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
 FilterLogic = Literal["and", "or"]

@@ -7,22 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import typer
-from sqlalchemy import Column, func, select
-from sqlalchemy.sql import ClauseElement
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import STYLES, is_terminal, json_document, line, note
 from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
-from store.db.dialect import Dialect, ReadSession, Row
-from store.db.queries import pages
-from store.db.tables import core as core_tables
-from store.interface.store import Store
-from store.models import RolloutStatus, WorkerStatus
+from store.domain.statuses import RolloutStatus, WorkerStatus
 from store.runtime.clock import system_clock, to_seconds
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column
+    from sqlalchemy.sql import ClauseElement
+
+    from store.db.dialect import Dialect, ReadSession, Row
+    from store.interface.store import Store
 
 app = typer.Typer()
 
@@ -130,6 +131,11 @@ async def _count(db: str) -> StoreCounts:
 
 
 async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> StoreCounts:
+    from sqlalchemy import func, select
+
+    from store.db.queries import pages
+    from store.db.tables import core as core_tables
+
     async def rows(statement: ClauseElement) -> Iterable[Row]:
         return await session.fetch(dialect.sql(statement), {})
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from store.cli.output import run_events as run_event_lines
 from store.cli.output import thread_events as thread_event_lines
 from store.cli.output.times import duration, local
-from store.models import HistoryEvent
+
+if TYPE_CHECKING:
+    from store.models import HistoryEvent
 
 Json = dict[str, Any]
 
