@@ -88,11 +88,14 @@ class Loader:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._queries = loading(dialect)
         self._plans: dict[tuple[bool, ...], list[LoadStatement]] = {}
         self.cache = StateCache()
         self._watermark = 0
         self._epoch = -1
+
+    def prepare(self) -> None:
+        """Build the statements, so that the first batch does not wait for them. A store that only reads needs none."""
+        loading(self._dialect)
 
     async def load(
         self, session: WriteSession, tail: Tail, commands: Sequence[Command], log_time: LogTime | None = None
@@ -214,7 +217,7 @@ class Loader:
         plan = self._plans.get(wanted)
         if plan is None:
             requested = {name for name, is_wanted in zip((*_REQUESTABLE, "heads"), wanted, strict=True) if is_wanted}
-            plan = self._plans[wanted] = [query for query in self._queries if query.requested_by in requested]
+            plan = self._plans[wanted] = [query for query in loading(self._dialect) if query.requested_by in requested]
         if not plan:
             return {}
         params: dict[str, Any] = {

@@ -133,7 +133,6 @@ async def _count(db: str) -> StoreCounts:
 async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> StoreCounts:
     from sqlalchemy import func, select
 
-    from store.db.queries import pages
     from store.db.tables import core as core_tables
 
     async def rows(statement: ClauseElement) -> Iterable[Row]:
@@ -149,7 +148,10 @@ async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Stor
             core_tables.commits
         )
     )
-    events, _, attempts, spans, resources, _, payload_bytes = await pages.totals(dialect, session)
+    totals = select(commit.events, commit.attempts, commit.spans, commit.resources, commit.body_bytes)
+    last = [*await rows(totals.order_by(commit.commit_id.desc()).limit(1))]
+    events, attempts, spans, resources, payload_bytes = last[0] if last else (0, 0, 0, 0, 0)
+    ((queued,),) = await rows(select(func.count()).select_from(core_tables.queue))
     return StoreCounts(
         store_id=store_id,
         rollouts=await by_status(core_tables.rollouts.c.status, get_args(RolloutStatus)),
@@ -157,7 +159,7 @@ async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Stor
         attempts=attempts,
         spans=spans,
         resources=resources,
-        queued=await pages.queue_depth(dialect, session),
+        queued=queued,
         events=events,
         commits=commits,
         last_position=last_position or 0,
