@@ -17,5 +17,9 @@ def main() -> NoReturn:
     gc.set_threshold(100_000, 20, 50)
     from store.cli.app import app
 
-    app(prog_name="rollbook")
+    try:
+        app(prog_name="rollbook")
+    finally:
+        # Python collects garbage several times when it exits. With these objects that took longer than many commands.
+        gc.freeze()
     raise SystemExit(0)

@@ -8,8 +8,8 @@ modules.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -50,11 +50,20 @@ class Program(Commands):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
+        # The base class sets this attribute. Without it, the property below applies.
+        del self.commands
+
+    @cached_property
+    def commands(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """All commands by name, in the order of the help. Reading all modules takes longer than one command needs."""
         places = {name: place for place, name in enumerate(_ORDER)}
         found = _all_declared()
-        self.commands = {
-            name: found[name] for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))
-        }
+        return {name: found[name] for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command with this name, or None if there is no such command."""
+        del ctx
+        return _declared_as(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the module of the called command, and return the command."""
@@ -77,8 +86,24 @@ def _all_declared() -> dict[str, _Declared]:
 
     The result is cached, because tests run many commands in one process.
     """
-    modules = Path(__file__).with_name("commands").glob("*.py")
-    return {command.name or "": command for path in modules for command in _declared(path)}
+    return {command.name or "": command for path in _modules() for command in _declared(path)}
+
+
+@cache
+def _declared_as(name: str) -> _Declared | None:
+    """Return the placeholder for the command with this name, after parsing only the modules that contain the name."""
+    written = f'"{name}"'.encode(), f"def {name.replace('-', '_')}(".encode()
+    for path in _modules():
+        source = path.read_bytes()
+        if any(each in source for each in written):
+            for command in _declared(path):
+                if command.name == name:
+                    return command
+    return None
+
+
+def _modules() -> Iterable[Path]:
+    return Path(__file__).with_name("commands").glob("*.py")
 
 
 def _declared(path: Path) -> Iterator[_Declared]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from store.cli.errors import Ambiguous
 from store.errors import Invalid, NotFound
-from store.interface.store import AsAt, Store
-from store.models.queries import ResourcesQuery, RolloutQuery, WorkerQuery
+
+if TYPE_CHECKING:
+    from store.interface.store import AsAt, Store
+
+    Search = Callable[[Store, str, int], Awaitable[tuple[Sequence[str], int]]]
 
 Kind = Literal["rollout", "resources", "worker", "attempt"]
 Found = tuple[Kind, str]
-Search = Callable[[Store, str, int], Awaitable[tuple[Sequence[str], int]]]
 
 _PAGE: Final = 200
 _LISTED: Final = 10
@@ -119,16 +121,22 @@ def _only(found: Sequence[Found], given: str, kinds: Sequence[Kind], *, are_all:
 
 
 async def _rollouts(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
+    from store.models.queries import RolloutQuery
+
     page = await store.find_rollouts(RolloutQuery.of(rollout_id_contains=part, limit=_PAGE, offset=offset))
     return [each.rollout_id for each in page], page.total
 
 
 async def _resources(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
+    from store.models.queries import ResourcesQuery
+
     page = await store.find_resources(ResourcesQuery.of(resources_id_contains=part, limit=_PAGE, offset=offset))
     return [each.resources_id for each in page], page.total
 
 
 async def _workers(store: Store, part: str, offset: int) -> tuple[Sequence[str], int]:
+    from store.models.queries import WorkerQuery
+
     page = await store.find_workers(WorkerQuery.of(worker_id_contains=part, limit=_PAGE, offset=offset))
     return [each.worker_id for each in page], page.total
 

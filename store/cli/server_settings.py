@@ -14,7 +14,7 @@ import orjson
 
 from store.cli.import_string import named, pipeline_named
 from store.cli.output.printing import line
-from store.interface.liveness import UNRESPONSIVE_SECONDS
+from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.models import PhaseGraph
 from store.run_folders.trading_phases import TA
 from store.server.auth.tls import Certificate

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
-from store import open_store
-from store.db.dialect import Dialect, dialect_for
 from store.db.url import parse
 from store.errors import Invalid
-from store.interface.store import Store
+
+if TYPE_CHECKING:
+    from store.db.dialect import Dialect
+    from store.interface.store import Store
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ def dialect_of(db: str) -> Dialect:
 
     Commands use the dialect for data that no method of a store returns. The dialect is read-only and not yet opened.
     """
+    from store.db.dialect import dialect_for
+
     url = parse(_shared(db))
     return dialect_for(url)(url, None, read_only=True)
 
@@ -79,6 +82,8 @@ async def check_server(db: str) -> None:
 
 
 async def _open(db: str, *, read_only: bool) -> Store:
+    from store import open_store
+
     await check_server(db)
     return await open_store(_shared(db), create=False, read_only=read_only)
 

@@ -40,6 +40,7 @@ from store.models import (
     Unset,
     Worker,
 )
+from store.models.enums import build_models
 from store.validation import arguments
 from store.wire import encoding, paths
 
@@ -122,6 +123,8 @@ class HTTPStore(HTTPReads, Store):
             NotFound: the server has no such partition.
         """
         store = cls(url, **settings)
+        if not store.core.read_only:
+            build_models()
         try:
             try:
                 await store.core.check_server("open_store")

@@ -492,3 +492,8 @@ def dialect_for(url: StoreURL) -> type[Dialect]:
     if known is None:
         raise Invalid("url", f"{url.scheme}:// is not one of {', '.join(sorted(_DIALECTS))}")
     return resolve_name(known) if isinstance(known, str) else known
+
+
+register("memory", "store.db.drivers.sqlite.dialect:SQLite")
+register("sqlite", "store.db.drivers.sqlite.dialect:SQLite")
+register("postgresql", "store.db.drivers.postgres.dialect:Postgres")

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from store.domain.events import Body, Json, SpanRecorded
 
 SpanKey = tuple[str, str, str]
+ModelCallKey = tuple[str, str, str]
+"""Rollout, attempt, and the response id of a call of a model."""
 """rollout_id, attempt_id, span_id."""
 
 
@@ -41,6 +43,8 @@ class LoadRequest:
     attempts: set[str] = field(default_factory=set[str])
     """Ids of attempts that are loaded in addition to the latest attempt of each rollout in `rollouts`."""
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
+    model_calls: set[ModelCallKey] = field(default_factory=set[ModelCallKey])
+    """Calls of models that spans of the batch record. Earlier spans may have recorded them too."""
     counters: set[str] = field(default_factory=set[str])
     draws: dict[str, int] = field(default_factory=dict[str, int])
     """For each rollout, how many span numbers the batch draws."""
@@ -353,6 +357,8 @@ class RecordSpans(Command):
             if self.number:
                 request.draws[item.rollout_id] = request.draws.get(item.rollout_id, 0) + 1
             request.spans.add((item.rollout_id, item.fact.attempt_id, item.fact.span_id))
+            if item.fact.response_id is not None:
+                request.model_calls.add((item.rollout_id, item.fact.attempt_id, item.fact.response_id))
         request.leavers += 1
 
 

@@ -502,6 +502,8 @@ def _record_span(
     if not is_first:
         working_set.tick()
     working_set.spans.add(key)
+    if item.fact.response_id is not None:
+        _count_once(item, item.fact.response_id, working_set)
     event = working_set.record_rollout(item.rollout_id, item.fact, actor=actor, body=item.body)
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
@@ -511,6 +513,21 @@ def _record_span(
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
     return True
+
+
+def _count_once(item: NewSpan, response_id: str, working_set: WorkingSet) -> None:
+    """Set how many of the span's tokens the rollout has counted for earlier spans of the same call of a model.
+
+    The proxy and the agent's instrumentation can both record a call. Their spans have the same response id.
+    """
+    fact = item.fact
+    tokens_in, tokens_out = fact.tokens_in or 0, fact.tokens_out or 0
+    known_in, known_out = working_set.count_model_call(
+        (item.rollout_id, fact.attempt_id, response_id), tokens_in, tokens_out
+    )
+    before = [min(known_in, tokens_in), min(known_out, tokens_out)]
+    # If the command is decided again, for example after a failed commit, this replaces the earlier value.
+    fact.counted_before = before if any(before) else None
 
 
 # -- the watchdog ----------------------------------------------------------------------------------------------------

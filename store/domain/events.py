@@ -169,10 +169,13 @@ class SpanNumbersReserved:
 
 @dataclass(slots=True)
 class SpanRecorded:
-    """A span was recorded. The body contains those fields of the span that the data do not contain."""
+    """A span was recorded. The body contains those fields of the span that the data do not contain.
+
+    Shape 2 adds `counted_before`. A span without it is written in shape 1, so its event is the same in both shapes.
+    """
 
     type: ClassVar = "span.recorded"
-    shape: ClassVar = 1
+    shape: ClassVar = 2
     attempt_id: str
     sequence_id: int
     trace_id: str
@@ -183,6 +186,12 @@ class SpanRecorded:
     status_message: str | None = None
     start: float | None = None
     end: float | None = None
+    counted_before: list[int] | None = None
+    """How many of `tokens_in` and of `tokens_out` the rollout does not count for this span.
+
+    Earlier spans of the attempt with the same response id, which record the same call of a model, contain these tokens.
+    None if there are no such tokens.
+    """
     rewards: list[list[Any]] | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
@@ -194,6 +203,12 @@ class SpanRecorded:
     parent_node_id: str | None = None
     phase: str | None = None
     node_exec: str | None = None
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """The numbers of tokens, in and out, that the span adds to those of its rollout."""
+        before_in, before_out = self.counted_before or (0, 0)
+        return (self.tokens_in or 0) - before_in, (self.tokens_out or 0) - before_out
 
 
 @dataclass(slots=True)
@@ -382,9 +397,12 @@ def _decode_first(type_: str, data: Json) -> Fact:
     return fact
 
 
-# Functions by type and shape. Each function converts data of this shape to the next shape. The dict is empty as long as
-# every type has its first shape.
-UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {}
+def _unchanged(data: Json) -> Json:
+    return data
+
+
+# Functions by type and shape. Each function converts data of this shape to the next shape.
+UPCASTERS: dict[tuple[str, int], Callable[[Json], Json]] = {(SpanRecorded.type, 1): _unchanged}
 
 
 def upcast(type_: str, shape: int, data: Json) -> Fact:

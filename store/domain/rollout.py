@@ -345,8 +345,10 @@ def _span_recorded(state: RolloutState, event: Event, fact: SpanRecorded) -> Non
     if fact.node_id is not None:
         state.run_version = event.version
     state.spans += 1
-    state.tokens_in += fact.tokens_in or 0
-    state.tokens_out += fact.tokens_out or 0
+    if fact.tokens_in is not None or fact.tokens_out is not None:
+        tokens_in, tokens_out = fact.counted
+        state.tokens_in += tokens_in
+        state.tokens_out += tokens_out
     if fact.rewards:
         # A reward has one or more named values. The first value is the primary value.
         state.last_reward = fact.rewards[0][1]

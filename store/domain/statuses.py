@@ -1,12 +1,19 @@
 """Status words of rollouts (tasks), attempts (executions of a rollout) and workers (processes that execute attempts).
 
-The words are stored in events, so they must not change.
+The words, and the modes of rollouts, are stored in events, so they must not change.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 RolloutStatus = Literal["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
+RolloutMode = Literal["train", "val", "test"]
 AttemptStatus = Literal["preparing", "running", "failed", "succeeded", "unresponsive", "timeout"]
 WorkerStatus = Literal["idle", "busy", "unknown"]
 WorkerState = Literal["idle", "busy", "unknown", "lost", "stopped"]
 """The status of a worker, or `lost` or `stopped`. These two are computed from its heartbeats and never stored."""
+
+UNRESPONSIVE_SECONDS: Final = 60.0
+"""The default of `unresponsive_seconds` for runs that were created by a POST request or that pipelines execute.
+
+After this time without a sign of life, an attempt becomes unresponsive.
+"""

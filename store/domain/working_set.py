@@ -15,7 +15,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
-from store.domain.commands import SpanKey
+from store.domain.commands import ModelCallKey, SpanKey
 from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
@@ -113,6 +113,8 @@ class WorkingSet:
     A rollout whose reservations were not loaded has no entry.
     """
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
+    model_calls: dict[ModelCallKey, tuple[int, int]] = field(default_factory=dict[ModelCallKey, tuple[int, int]])
+    """For each call of a model, the greatest numbers of tokens, in and out, in one of its spans."""
     taken: set[str] = field(default_factory=set[str])
     """Those of the ids generated for new rollouts that existing rollouts have."""
     plan_keys: dict[str, str] = field(default_factory=dict[str, str])
@@ -163,6 +165,7 @@ class WorkingSet:
     """Checkpoints that were saved or deleted, each with the id of its thread."""
     touched_writes: set[tuple[str, WriteKey]] = field(default_factory=set[tuple[str, WriteKey]])
     touched_counters: set[str] = field(default_factory=set[str])
+    touched_model_calls: set[ModelCallKey] = field(default_factory=set[ModelCallKey])
     touched_signals: set[str] = field(default_factory=set[str])
     beats: dict[tuple[str, str], AttemptState] = field(default_factory=dict[tuple[str, str], AttemptState])
     """Attempts with a new heartbeat that is not an event."""
@@ -315,6 +318,16 @@ class WorkingSet:
         self.counters[rollout_id] = number
         self.touched_counters.add(rollout_id)
         return number
+
+    def count_model_call(self, call: ModelCallKey, tokens_in: int, tokens_out: int) -> tuple[int, int]:
+        """Add a span with these numbers of tokens to a call of a model; return the numbers in the spans before it."""
+        before = self.model_calls.get(call)
+        known_in, known_out = before or (0, 0)
+        counted = max(known_in, tokens_in), max(known_out, tokens_out)
+        if counted != before:
+            self.model_calls[call] = counted
+            self.touched_model_calls.add(call)
+        return known_in, known_out
 
     def keep_answer(self, key: CallKey, answer: Answered) -> None:
         """Store the reply to a call under its key."""

@@ -9,16 +9,12 @@ from __future__ import annotations
 import time
 from typing import Any, Final, cast
 
+from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, Rollout, Worker
 from store.planning.run_state import CUT_OFF
 from store.runtime.process import is_gone
 
-UNRESPONSIVE_SECONDS: Final = 60.0
-"""The default of `unresponsive_seconds` for runs that were created by a POST request or that pipelines execute.
-
-After this time without a sign of life, an attempt becomes unresponsive.
-"""
 WORKER_GONE: Final = "WorkerGone"
 """The error type of attempts whose runner's process died."""
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from pydantic import Field, ValidationError
 
+from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.errors import (
     AttemptActive,
     Conflict,
@@ -26,7 +27,7 @@ from store.errors import (
     NotFound,
     SideEffectsUnconfirmed,
 )
-from store.interface.liveness import UNRESPONSIVE_SECONDS, is_orphan, live_runners
+from store.interface.liveness import is_orphan, live_runners
 from store.interface.phase_graphs import graph_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, ForkPlan, ForkResult, OnMissing, PhaseGraph, Rollout

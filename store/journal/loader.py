@@ -10,8 +10,8 @@ was drawn or recorded. A sweep is a command that ends attempts which have exceed
 """
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import orjson
@@ -51,6 +51,7 @@ _REQUESTABLE = (
     "bodies_of",
     "metadata_of",
     "spans",
+    "model_calls",
     "counters",
     "numbers_of",
     "reservations_of",
@@ -70,7 +71,10 @@ _REQUESTABLE = (
     "thread_checkpoints",
     "thread_tasks",
 )
+# Those whose values are keys with several columns.
+_KEYS = frozenset({"spans", "model_calls"})
 _requested = attrgetter(*_REQUESTABLE)
+_key_of: Callable[[Row], SpanKey] = itemgetter(0, 1, 2)
 DRAWING: frozenset[type[Command]] = frozenset({Claim, Enqueue, Fork, PublishResources, StartAttempt, StartRollout})
 """The types of commands that contain ids which the store generated."""
 
@@ -84,11 +88,14 @@ class Loader:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        self._queries = loading(dialect)
         self._plans: dict[tuple[bool, ...], list[LoadStatement]] = {}
         self.cache = StateCache()
         self._watermark = 0
         self._epoch = -1
+
+    def prepare(self) -> None:
+        """Build the statements, so that the first batch does not wait for them. A store that only reads needs none."""
+        loading(self._dialect)
 
     async def load(
         self, session: WriteSession, tail: Tail, commands: Sequence[Command], log_time: LogTime | None = None
@@ -210,7 +217,7 @@ class Loader:
         plan = self._plans.get(wanted)
         if plan is None:
             requested = {name for name, is_wanted in zip((*_REQUESTABLE, "heads"), wanted, strict=True) if is_wanted}
-            plan = self._plans[wanted] = [query for query in self._queries if query.requested_by in requested]
+            plan = self._plans[wanted] = [query for query in loading(self._dialect) if query.requested_by in requested]
         if not plan:
             return {}
         params: dict[str, Any] = {
@@ -223,7 +230,7 @@ class Loader:
         for query in plan:
             for name in query.lists:
                 if name not in params:
-                    as_param = self._dialect.keys_param if name == "spans" else self._dialect.list_param
+                    as_param = self._dialect.keys_param if name in _KEYS else self._dialect.list_param
                     params[name] = as_param(list(getattr(request, name)))
         loaded: dict[str, Sequence[Row]] = {}
         for query, found in zip(plan, await session.load([query.statement for query in plan], params), strict=True):
@@ -350,8 +357,9 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
     for row in loaded.get("attempts", ()):
         attempt = rollout_projection.attempt_state(row)
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
-    for key in loaded.get("spans", ()):
-        working_set.spans.add((key[0], key[1], key[2]))
+    working_set.spans.update(map(_key_of, loaded.get("spans", ())))
+    for row in loaded.get("model_calls", ()):
+        working_set.model_calls[_key_of(row)] = (row[3], row[4])
     for rollout_id, value, reserved in loaded.get("counters", ()):
         working_set.counters.setdefault(rollout_id, value)
         if reserved is not None:

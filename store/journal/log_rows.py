@@ -15,7 +15,7 @@ from sqlalchemy import Table
 
 from store.db.dialect import Tail
 from store.db.tables import core as core_tables
-from store.domain.events import encode
+from store.domain.events import SpanRecorded, encode
 from store.domain.run_commands import IN_BLOBS
 from store.domain.working_set import WorkingSet
 
@@ -116,6 +116,8 @@ def log_rows(
     counted: list[tuple[str, int]] = []
     for event in working_set.events:
         fact, body = event.fact, event.body
+        # The data of a span are the same in both shapes if the rollout counts all tokens of the span.
+        is_first_shape = type(fact) is SpanRecorded and fact.counted_before is None
         row = (
             event.position,
             commit_id,
@@ -123,7 +125,7 @@ def log_rows(
             event.version,
             event.command,
             fact.type,
-            fact.shape,
+            1 if is_first_shape else fact.shape,
             event.at,
             event.actor,
             event.cause,

@@ -217,6 +217,7 @@ class Writer:
                 the commit contains no event.
         """
         self._on_commit = on_commit
+        self._loader.prepare()
         self._session = await self._dialect.writer()
         self._task = asyncio.create_task(self._run(), name="store writer")
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from store.domain.statuses import AttemptStatus, RolloutStatus, WorkerState, WorkerStatus
+from store.domain.statuses import AttemptStatus, RolloutMode, RolloutStatus, WorkerState, WorkerStatus
 
 __all__ = [
     "UNSET",
@@ -29,9 +29,9 @@ __all__ = [
     "Unset",
     "WorkerState",
     "WorkerStatus",
+    "build_models",
 ]
 
-RolloutMode = Literal["train", "val", "test"]
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 
 FilterLogic = Literal["and", "or"]
@@ -57,15 +57,31 @@ UNSET: Final = Unset.UNSET
 
 
 class Frozen(BaseModel):
-    """A value returned by the store: its fields cannot be set, and unknown keys on input are dropped."""
+    """A value returned by the store: its fields cannot be set, and unknown keys on input are dropped.
 
-    model_config = ConfigDict(frozen=True)
+    The validator of a model is built when it is first used. Commands use only a few of the models.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Open(Frozen):
     """A value that keeps unknown keys and returns them unchanged."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
+
+
+def build_models() -> None:
+    """Build the validators of all models, also of models that are defined later, so that no call has to wait for them.
+
+    Servers and stores that write call it when they start.
+    """
+    waiting: list[type[BaseModel]] = [Frozen]
+    while waiting:
+        model = waiting.pop()
+        model.model_config["defer_build"] = False
+        model.model_rebuild()
+        waiting.extend(model.__subclasses__())
 
 
 class Resource(Frozen):

@@ -24,6 +24,7 @@ _IN_DEFAULT: Final = "if both stores are the partition `default`: only there the
 TREATMENTS: Final[dict[Table, Treatment]] = {
     core_tables.store_info: Treatment(False, "the copy is created with the same row"),
     core_tables.span_counters: Treatment(True, "numbers that were drawn without an event must not be drawn again"),
+    core_tables.model_calls: Treatment(True, "a call that was recorded before the copy must not be counted again"),
     core_tables.attempt_signals: Treatment(True, "without its last heartbeat, an attempt would be ended too early"),
     core_tables.worker_signals: Treatment(True, "the last heartbeat and statistics of each worker"),
     core_tables.watch: Treatment(False, "a rebuild computes the rows from the log and the heartbeats"),

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy import select
 
-import store.db.drivers  # noqa: F401  # pyright: ignore[reportUnusedImport] (registers the dialects)
 from store.db.dialect import Dialect, Unfinished, WriteSession, dialect_for
 from store.db.tables.core import store_info
 from store.db.url import parse

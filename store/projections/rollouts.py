@@ -253,25 +253,23 @@ def _requeue(queued_before: int | None, state: RolloutState, changes: Changes) -
 def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
     """Add to `changes` the rows that are not computed from events.
 
-    They are the counters of span numbers, the heartbeats, the times of the watchdog's next checks, the replies to
-    idempotent calls, and the epoch of the queue. The watchdog ends attempts that have exceeded a time limit. The epoch
-    changes when a rollout returns to an earlier place in the queue.
+    They are the counters of span numbers, the calls of models, the heartbeats, the times of the watchdog's next checks,
+    the replies to idempotent calls, and the epoch of the queue. The watchdog ends attempts that have exceeded a time
+    limit. The epoch changes when a rollout returns to an earlier place in the queue.
     """
     for rollout_id in working_set.touched_counters:
         counter = (rollout_id, working_set.counters[rollout_id], working_set.reserved.get(rollout_id))
         changes.upserts.setdefault(core_tables.span_counters, []).append(counter)
+    for call in working_set.touched_model_calls:
+        changes.upserts.setdefault(core_tables.model_calls, []).append((*call, *working_set.model_calls[call]))
     for worker_id in working_set.touched_signals:
         signals = signals_row(working_set.worker_signals[worker_id])
         changes.upserts.setdefault(core_tables.worker_signals, []).append(signals)
     for (rollout_id, attempt_id), beaten in working_set.beats.items():
         beat = (rollout_id, attempt_id, beaten.signal_time, beaten.signal_stamped_at)
         changes.upserts.setdefault(core_tables.attempt_signals, []).append(beat)
-    for rollout_id, may_have_row in working_set.rewatch.items():
-        at = retry.check_at(working_set.rollouts[rollout_id])
-        if at is not None:
-            changes.upserts.setdefault(core_tables.watch, []).append((rollout_id, at))
-        elif may_have_row:
-            changes.deletes.setdefault(core_tables.watch, []).append((rollout_id,))
+    if working_set.rewatch:
+        _rewatch(working_set, changes)
     for scope, key in working_set.touched_answers:
         answer = working_set.answered.get((scope, key))
         if answer is None:
@@ -282,3 +280,12 @@ def signalled(working_set: WorkingSet, tail: Tail, changes: Changes) -> None:
             changes.upserts.setdefault(core_tables.idempotency, []).append(row)
     if working_set.queue_reordered:
         changes.upserts.setdefault(core_tables.queue_epoch, []).append((1, tail.queue_epoch + 1))
+
+
+def _rewatch(working_set: WorkingSet, changes: Changes) -> None:
+    for rollout_id, may_have_row in working_set.rewatch.items():
+        at = retry.check_at(working_set.rollouts[rollout_id])
+        if at is not None:
+            changes.upserts.setdefault(core_tables.watch, []).append((rollout_id, at))
+        elif may_have_row:
+            changes.deletes.setdefault(core_tables.watch, []).append((rollout_id,))

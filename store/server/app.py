@@ -134,6 +134,8 @@ def build_app(
         fallback: a directory of run folders. Web front ends get these runs while the database is unavailable.
         stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
     """
+    # The store imports the code of these parts when they are first used. No request should wait for that.
+    _ = partitions.root.log, partitions.root.runs, partitions.root.annotations, partitions.root.threads
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
     app.state.ring = ring

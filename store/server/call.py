@@ -16,12 +16,16 @@ from starlette.types import Message, Scope
 from store.domain.commands import Idempotency
 from store.errors import Invalid, StoreError
 from store.interface.store import Store
+from store.models.enums import build_models
 from store.models.queries import PageQuery, list_fields
 from store.runtime import context
 from store.server.errors import MalformedRequest, Refused
 from store.wire.paths import IDEMPOTENCY_KEY
 
 M = TypeVar("M", bound=BaseModel)
+
+# Routes keep validators, and no request should wait until one is built.
+build_models()
 Q = TypeVar("Q", bound=PageQuery)
 
 _KEY: Final = re.compile(rb"[0-9A-Za-z_-]{1,128}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from store.interface.liveness import UNRESPONSIVE_SECONDS
+from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.interface.phase_graphs import is_default, phase_graph_in, publish_default
 from store.interface.store import Store
 from store.models import PhaseGraph, RolloutConfig

@@ -26,6 +26,7 @@ from store.interface.runs import AsAt
 from store.journal import as_at as timeline
 from store.journal import tail as tails
 from store.journal.writer import Waiter, Writer, WriterStatistics
+from store.models.enums import build_models
 from store.runtime import context, process
 from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
@@ -98,6 +99,7 @@ class SQLCore:
             sweep=self.watchdog.sweep,
         )
         if not self.read_only:
+            build_models()
             await self._observe_log()
             await self.writer.start(waiting.committed)
             self._advancing = asyncio.create_task(self._advance())

@@ -12,9 +12,9 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
-import store.db.drivers  # noqa: F401  # pyright: ignore[reportUnusedImport] (registers the dialects)
 from store.db.dialect import Dialect, dialect_for
 from store.db.queries import pages
 from store.db.url import StoreURL, parse
@@ -43,20 +43,22 @@ from store.models import (
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
 from store.sql import replies
-from store.sql.annotations import SQLAnnotations
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands import spans as span_commands
 from store.sql.core import SQLCore
-from store.sql.json_pages import JSONPages
-from store.sql.log import SQLLog
 from store.sql.lost_workers import LostWorkers
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.queries import RewardReader, SQLReads
 from store.sql.queue import SQLQueue
-from store.sql.runs import SQLRuns
-from store.sql.threads import SQLThreads
 from store.validation import arguments
 from store.validation.json_limits import MAX_CALL_ITEMS
+
+if TYPE_CHECKING:
+    from store.sql.annotations import SQLAnnotations
+    from store.sql.json_pages import JSONPages
+    from store.sql.log import SQLLog
+    from store.sql.runs import SQLRuns
+    from store.sql.threads import SQLThreads
 
 span_logger = logging.getLogger("store.spans")
 
@@ -81,11 +83,6 @@ class SQLStore(SQLReads, Store):
         super().__init__(core)
         self.queue = SQLQueue(self.core)
         self._lost_workers = LostWorkers(self.core, scan_debounce_seconds)
-        self.json_pages = JSONPages(self.core)
-        self._log = SQLLog(self.core)
-        self._runs = SQLRuns(self.core)
-        self._annotations = SQLAnnotations(self.core)
-        self._threads = SQLThreads(self.core)
 
     @classmethod
     async def open(
@@ -131,21 +128,39 @@ class SQLStore(SQLReads, Store):
         """The id of the database, which was generated when the database was created."""
         return self.core.store_id
 
-    @property
-    def log(self) -> SQLLog:
-        return self._log
+    # The code of these parts is imported when they are first used: a command of the command line uses one or none.
+    # Pyright accepts no cached property in place of a property, because it could be set.
 
-    @property
-    def runs(self) -> SQLRuns:
-        return self._runs
+    @cached_property
+    def json_pages(self) -> JSONPages:
+        """The pages of query results as JSON, for a server."""
+        from store.sql.json_pages import JSONPages
 
-    @property
-    def annotations(self) -> SQLAnnotations:
-        return self._annotations
+        return JSONPages(self.core)
 
-    @property
-    def threads(self) -> SQLThreads:
-        return self._threads
+    @cached_property
+    def log(self) -> SQLLog:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from store.sql.log import SQLLog
+
+        return SQLLog(self.core)
+
+    @cached_property
+    def runs(self) -> SQLRuns:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from store.sql.runs import SQLRuns
+
+        return SQLRuns(self.core)
+
+    @cached_property
+    def annotations(self) -> SQLAnnotations:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from store.sql.annotations import SQLAnnotations
+
+        return SQLAnnotations(self.core)
+
+    @cached_property
+    def threads(self) -> SQLThreads:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from store.sql.threads import SQLThreads
+
+        return SQLThreads(self.core)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -229,14 +228,6 @@ def test_the_servers_of_one_machine_have_different_default_ports(bare: Rollbook)
         command: re.findall(r"default: (47\d\d)\]", bare(command, "--help").out) for command in ("serve", "proxy", "ui")
     }
     assert ports == {"serve": ["4747"], "proxy": ["4748"], "ui": ["4749"]}
-
-
-def test_help_does_not_wait_for_databases() -> None:
-    code = "from store.cli.app import app; app(['--help'], standalone_mode=False); import sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    imported = set(done.stdout.splitlines()[-1].split())
-    assert "typer" in imported
-    assert not imported & {"sqlalchemy", "asyncpg", "aiosqlite", "opentelemetry", "alembic", "pydantic", "asyncio"}
 
 
 def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:

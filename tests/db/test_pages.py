@@ -441,6 +441,39 @@ async def test_the_order_of_creation_is_read_from_an_index(tmp_path: Any) -> Non
     assert not [step for *_, step in plan if "TEMP B-TREE" in step]
 
 
+async def test_filters_and_orders_read_other_tables_by_their_keys(tmp_path: Any) -> None:
+    url = parse(f"sqlite:///{tmp_path / 'plan.db'}")
+    dialect = dialect_for(url)(url, None)
+    await dialect.open(create=True)
+    plans: list[str] = []
+    async with dialect.read() as session:
+        for query in (
+            filters.query(ROLLOUTS, [FilterCondition("reward", "min", 0.5)]),
+            filters.query(ROLLOUTS, sort_by="reward"),
+            filters.query(ROLLOUTS, [FilterCondition("label", "in", ["hard"])]),
+            filters.query(ROLLOUTS, [FilterCondition("resources_version", "in", [3])], sort_by="step"),
+        ):
+            counting = Counting(session)
+            await pages.rollouts(dialect, counting, query, rollout_mapping.rollout_of_page)
+            plans += await steps_of(session, counting)
+        counting = Counting(session)
+        of_many = pages.spans(dialect, counting, ["a", "b"], None, filters.query(SPANS), rollout_mapping.span_of_page)
+        await of_many
+        plans += await steps_of(session, counting)
+    await dialect.close()
+    assert any("rewards" in step for step in plans)
+    assert any("spans" in step for step in plans)
+    scanned = {step.split()[1] for step in plans if step.startswith("SCAN ")}
+    assert scanned.isdisjoint({"rewards", "spans", "attempts", "labels", "events", "bodies"})
+
+
+async def steps_of(session: ReadSession, counting: Counting) -> list[str]:
+    """Return the steps of SQLite's plans for the statements that were executed, with 1 for each parameter."""
+    texts = [text.replace("?", "1") for text in counting.texts]
+    plans = [await session.fetch(Sql(f"EXPLAIN QUERY PLAN {text}", (), {}), {}) for text in texts]
+    return [step for plan in plans for *_, step in plan]
+
+
 @pytest.mark.parametrize("bad", ["\x00", "a\x00b", "\ud800"])
 async def test_ids_that_no_database_can_be_asked_for_are_refused_by_name(dialect: Dialect, bad: str) -> None:
     async with dialect.read() as session:

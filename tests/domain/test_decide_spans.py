@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from store.domain.commands import NewSpan
 from store.domain.events import (
     Fact,
     ResourcesPublished,
@@ -28,6 +31,20 @@ from tests.domain.story import (
     span,
     start,
 )
+
+
+def call(number: int, attempt_id: str = "a1", *, response_id: str = "r-1", **fields: Any) -> NewSpan:
+    """Return a span of a call to a model."""
+    return span(number, attempt_id, response_id=response_id, **fields)
+
+
+def tokens(story: Story) -> tuple[int, int]:
+    state = story.working_set.rollouts["r1"]
+    return state.tokens_in, state.tokens_out
+
+
+def counted_before(story: Story) -> list[list[int] | None]:
+    return [event.fact.counted_before for event in story.log if isinstance(event.fact, SpanRecorded)]
 
 
 class TestSpans:
@@ -134,6 +151,39 @@ class TestSpans:
             before.working_set.rollouts,
             before.working_set.spans,
         )
+
+    def test_the_tokens_of_a_call_that_two_spans_record_are_counted_once(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(call(1, tokens_in=3, tokens_out=4)))
+        story.tell(record(call(2, tokens_in=3, tokens_out=4)))
+        assert tokens(story) == (3, 4)
+        assert counted_before(story) == [None, [3, 4]]
+
+    def test_also_in_one_batch(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(call(1, tokens_in=3, tokens_out=4), call(2, tokens_in=3, tokens_out=4)))
+        assert tokens(story) == (3, 4)
+
+    def test_a_span_with_more_tokens_of_the_call_adds_the_rest(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(call(1, tokens_in=3)))
+        story.tell(record(call(2, tokens_in=2, tokens_out=4)))
+        story.tell(record(call(3, tokens_in=5, tokens_out=4)))
+        assert tokens(story) == (5, 4)
+        assert counted_before(story) == [None, [2, 0], [3, 4]]
+
+    def test_a_span_of_a_call_whose_earlier_spans_have_no_tokens_is_an_ordinary_span(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(record(call(1), call(2, tokens_in=2, tokens_out=4), call(3)))
+        assert (tokens(story), counted_before(story)) == ((2, 4), [None, None, None])
+
+    def test_calls_with_other_answers_or_without_one_and_those_of_other_attempts_count_each(self, story: Story) -> None:
+        story.tell(start())
+        story.tell(attempt("a2"))
+        used: dict[str, Any] = {"tokens_in": 1, "tokens_out": 2}
+        story.tell(record(call(1, **used), call(2, response_id="r-2", **used), span(3, **used), span(4, **used)))
+        story.tell(record(call(5, "a2", **used)))
+        assert (tokens(story), counted_before(story)) == ((5, 10), [None] * 5)
 
     def test_rewards_and_tokens_are_summed_up_in_the_rollout(self, story: Story) -> None:
         story.tell(start())

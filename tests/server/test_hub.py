@@ -63,12 +63,8 @@ class Counting(SQLStore):
     """A store that knows how many follow its log."""
 
     @cached_property
-    def _counting(self) -> CountingLog:
-        return CountingLog(self.core)
-
-    @property
     def log(self) -> CountingLog:
-        return self._counting
+        return CountingLog(self.core)
 
     @property
     def following(self) -> int:

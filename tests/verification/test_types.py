@@ -61,6 +61,7 @@ INSERTED = (
     "INSERT INTO idempotency VALUES ('key', 'scope', X'00', 1, '{}', 5)",
     "INSERT INTO keys VALUES ('id', X'00', 'admin', NULL, 'name', 5, 6, 7, 8)",
     "INSERT INTO key_policy VALUES (1, 5)",
+    "INSERT INTO model_calls VALUES ('ro-unknown', 'a', 'r-1', 1, 2)",
     "INSERT INTO verifications VALUES (1, 5, 6, 0)",
     "INSERT INTO worker_signals (worker_id, last_heartbeat_at) VALUES ('w9', 5)",
     "INSERT INTO attempt_signals VALUES ('ro-unknown', 'a', 5.0, 5)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,9 +15,10 @@ from store.cli.output.printing import heading, is_terminal, json_document, line,
 from store.cli.output.times import ago, local, utc
 from store.cli.store_context import run_writing
 from store.errors import Invalid
-from store.interface.store import Store
-from store.models import AnnotateResult, Annotations, Note
-from store.runtime import context
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.models import AnnotateResult, Annotations, Note
 
 _FROM_INPUT: Final = "-"
 
@@ -44,6 +45,8 @@ def annotate(
     json: AsJson = False,
 ) -> None:
     """Add labels and notes to a rollout, or remove labels; `rollbook show` lists both. The log records every change."""
+    from store.runtime import context
+
     if note is None and not label and not remove_label:
         raise typer.BadParameter("give --note TEXT, --label LABEL or --remove-label LABEL")
     text = _note(note)

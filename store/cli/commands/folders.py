@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,9 +18,10 @@ from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import is_terminal, json_document, line, note, working
 from store.cli.output.tables import Column, print_table
 from store.cli.store_context import run_reading, run_writing
-from store.interface.store import Store
-from store.run_folders import ImportReport, Mirror, export_run_folder
-from store.run_folders import import_runs as import_folders
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.run_folders import ImportReport
 
 app = typer.Typer()
 
@@ -67,6 +68,7 @@ def import_runs(
     json: AsJson = False,
 ) -> None:
     """Import run folders; a repeated import adds only new events. The exit code is 1 if a folder is refused."""
+    from store.run_folders import import_runs as import_folders
 
     async def work(store: Store) -> list[ImportReport]:
         on_conflict = "new_generation" if again else "skip"
@@ -101,6 +103,7 @@ def export_run(
     ] = "head",
 ) -> None:
     """Write a run atomically as the folder daily/DATE/FLOW below DIR, and print the path of the folder."""
+    from store.run_folders import export_run_folder
 
     async def work(store: Store) -> Path:
         return await export_run_folder(store, await lookup.rollout(store, run), directory, view=view)
@@ -121,6 +124,7 @@ def mirror(
 
     If the command is started again, it continues where it stopped.
     """
+    from store.run_folders import Mirror
 
     def report(rollout_id: str, folder: Path) -> None:
         line(f"{rollout_id}\t{folder}")

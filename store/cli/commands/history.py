@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,8 +18,10 @@ from store.cli.output.printing import is_terminal, json_document, json_line, lin
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import in_words, local, utc
 from store.cli.store_context import run_reading
-from store.interface.store import Store
-from store.models import HistoryEvent, LoggedEvent
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.models import HistoryEvent, LoggedEvent
 
 app = typer.Typer()
 

@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from store import open_store
 from store.cli.errors import Ambiguous
 from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime
 from store.cli.output.printing import json_document, line, note
@@ -19,7 +18,9 @@ from store.cli.output.times import ago, local, utc
 from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound
 from store.runtime.clock import system_clock, to_seconds
-from store.sql.api_keys import Key, KeyRules, Keys, key_id_in
+
+if TYPE_CHECKING:
+    from store.sql.api_keys import Key, KeyRules, Keys
 
 T = TypeVar("T")
 
@@ -98,6 +99,8 @@ def keys_rotate(
 
     The new key has the role, the partition, the name and the lifetime of the old key.
     """
+    from store.sql.api_keys import key_id_in
+
     if now and grace is not None:
         raise typer.BadParameter("give --grace or --now, not both")
     seconds = 0.0 if now else _GRACE_SECONDS if grace is None else grace
@@ -129,6 +132,8 @@ def keys_enforce(
     off: Annotated[bool, typer.Option("--off", help="Stop requiring keys.")] = False,
 ) -> None:
     """Require a key for every request to a server of this database."""
+    from store.sql.api_keys import Keys
+
     if off and delay is not None:
         raise typer.BadParameter("give --in or --off, not both")
     if off:
@@ -164,6 +169,8 @@ def keys_list(
     json: AsJson = False,
 ) -> None:
     """List the keys of a database, without their secrets."""
+    from store.sql.api_keys import Keys
+
     try:
         found = _run(db, Keys.all if every else _unrevoked, create=False)
     except NotFound:
@@ -185,6 +192,7 @@ def keys_revoke(
     json: AsJson = False,
 ) -> None:
     """Revoke a key permanently; servers refuse it after at most five seconds."""
+    from store.sql.api_keys import key_id_in
 
     async def end(keys: Keys) -> tuple[Key, KeyRules]:
         key = await keys.revoke(_only(await keys.all(), key_id_in(key_id) or key_id))
@@ -219,6 +227,8 @@ def _only(keys: list[Key], given: str) -> str:
 
 
 def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool) -> T:
+    from store.sql.api_keys import Keys
+
     async def run() -> T:
         if create:
             # Keys are stored in the default partition, so the partition in the URL is created separately.
@@ -233,10 +243,14 @@ def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool) -> T:
 
 
 async def _check_store(db: str) -> None:
+    from store import open_store
+
     await (await open_store(db, create=False, read_only=True)).close()
 
 
 async def _make_store(db: str) -> None:
+    from store import open_store
+
     if not db.startswith(("memory:", "http:", "https:")) and with_partition(db, DEFAULT_PARTITION) != db:
         await (await open_store(db)).close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,9 +19,10 @@ from store.cli.output.printing import is_terminal, json_document, line, note, tr
 from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading, run_writing
 from store.errors import Invalid
-from store.interface.store import Store
-from store.models import AttemptDiff, AttemptNode, NodeDifference
-from store.planning.plan import of_fork
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.models import AttemptDiff, AttemptNode, NodeDifference
 
 app = typer.Typer()
 
@@ -34,6 +35,12 @@ class _Branch:
     node: AttemptNode
 
 
+def _repeated(node: AttemptNode) -> str:
+    from store.planning.plan import of_fork
+
+    return "" if node.fork is None else of_fork(node.fork)
+
+
 _LINEAGE: Final[tuple[Column[_Branch], ...]] = (
     Column(
         "#",
@@ -44,7 +51,7 @@ _LINEAGE: Final[tuple[Column[_Branch], ...]] = (
     Column("kind", lambda branch: branch.node.kind),
     Column("base", lambda branch: "" if branch.node.base is None else str(branch.node.base), right=True),
     Column("status", lambda branch: branch.node.status, is_status=True),
-    Column("again", lambda branch: "" if branch.node.fork is None else of_fork(branch.node.fork)),
+    Column("again", lambda branch: _repeated(branch.node)),
     Column("events", lambda branch: str(branch.node.events), right=True),
     time_column("started", lambda branch: branch.node.start_time),
     Column("attempt", lambda branch: branch.node.attempt_id),

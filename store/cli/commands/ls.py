@@ -10,7 +10,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
 
 import typer
 
@@ -37,8 +37,6 @@ from store.cli.output.printing import is_terminal, json_document, note
 from store.cli.output.tables import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS, Column, print_table
 from store.cli.output.times import in_words
 from store.cli.store_context import run_reading
-from store.interface.store import AsAt as Past
-from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, PaginatedResult, ResourcesUpdate, Rollout, RolloutMode, Span
 from store.models.queries import (
     AttemptQuery,
@@ -50,6 +48,10 @@ from store.models.queries import (
     kind_of,
 )
 from store.models.rollouts import ObservedWorker
+
+if TYPE_CHECKING:
+    from store.interface.store import AsAt as Past
+    from store.interface.store import Store
 
 Find = TypeVar("Find", bound=Callable[..., Awaitable[PaginatedResult[Any]]])
 
@@ -207,7 +209,8 @@ def _command(query: type[PageQuery], columns: Sequence[Column[Any]], newest_by: 
     """
 
     def declare(find: Find) -> Find:
-        _, _, *own = inspect.signature(find, eval_str=True).parameters.values()
+        # The class `Store` is imported only for type checkers. Its parameter is not an option.
+        _, _, *own = inspect.signature(find, locals={"Store": None}, eval_str=True).parameters.values()
 
         def command(**given: Any) -> None:
             conditions = {name: None if given[name] == [] else given[name] for name in query.conditions()}

@@ -8,21 +8,19 @@ import signal
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
 import typer
 
-from store import open_store
 from store.cli.options import DEFAULT_DB, Db, StoreAlias
 from store.cli.output.printing import line
 from store.cli.store_context import check_server
-from store.client import address
 from store.db.url import parse
 from store.errors import Invalid
-from store.llm_proxy import Backend, LLMProxy
-from store.llm_proxy.backends import check_names
-from store.server.process.listener import is_loopback
+
+if TYPE_CHECKING:
+    from store.llm_proxy import Backend, LLMProxy
 
 app = typer.Typer()
 
@@ -81,6 +79,9 @@ def proxy(
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without requiring a key.")] = False,
 ) -> None:
     """Forward the calls of agents to model servers, and record each call in its attempt, until Ctrl+C or SIGTERM."""
+    from store.llm_proxy.backends import check_names
+    from store.server.process.listener import is_loopback
+
     settings = ProxyOptions(
         store=store or db,
         backends=backend,
@@ -102,6 +103,8 @@ def proxy(
 
 
 def _backend(given: str, settings: ProxyOptions) -> Backend:
+    from store.llm_proxy import Backend
+
     name, equals, rest = given.partition("=")
     url, *models = rest.split(",")
     if not equals or not name or "" in models:
@@ -122,6 +125,9 @@ def _backend(given: str, settings: ProxyOptions) -> Backend:
 
 
 async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
+    from store import open_store
+    from store.llm_proxy import LLMProxy
+
     stopped = asyncio.Event()
     await check_server(settings.store)
     async with await open_store(settings.store, create=False) as store:
@@ -166,5 +172,7 @@ def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
 
 
 def _shown(url: str) -> str:
+    from store.client import address
+
     is_server = urlsplit(url).scheme in address.SCHEMES
     return address.parse(url).base if is_server else parse(url).shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -13,10 +13,12 @@ from store.cli import json_lines, lookup
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import json_document, line, note
 from store.cli.store_context import run_writing
+from store.domain.statuses import RolloutMode, RolloutStatus
 from store.errors import Conflict, Invalid
-from store.interface.store import Store
-from store.models import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode, RolloutStatus
-from store.runtime import context
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.models import Rollout
 
 app = typer.Typer()
 
@@ -53,6 +55,8 @@ def enqueue(
     json: AsJson = False,
 ) -> None:
     """Put rollouts into the queue, all or none, and print their ids."""
+    from store.models import EnqueueRolloutRequest, RolloutConfig
+
     if bool(given) == (file is not None):
         raise typer.BadParameter("give inputs as JSON, or --file FILE")
     inputs = [_parsed(text) for text in given or ()] if file is None else json_lines.read("--file", file)
@@ -109,6 +113,7 @@ async def _moved(store: Store, rollout: Rollout, status: RolloutStatus, *, unles
 
 def _as_operator(work: Callable[[Store], Awaitable[Sequence[Rollout]]]) -> Callable[[Store], Awaitable[list[Rollout]]]:
     """Return the function with `cli` as the actor that the log records."""
+    from store.runtime import context
 
     async def acting(store: Store) -> list[Rollout]:
         before = context.actor.set("cli")

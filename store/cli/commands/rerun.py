@@ -34,13 +34,11 @@ from store.errors import (
     Invalid,
     SideEffectsUnconfirmed,
 )
-from store.interface.rerun_requests import request_rerun
-from store.interface.store import Store
-from store.models import AttemptedRollout, ForkPlan, ForkResult
-from store.models import runs as run_models
-from store.planning.plan import of_plan
 
 if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.models import AttemptedRollout, ForkPlan, ForkResult
+    from store.models import runs as run_models
     from store.training import Pipeline
 
 app = typer.Typer()
@@ -219,6 +217,8 @@ def _curable(error: Conflict) -> Conflict:
 
 
 def _print_plan(found: ForkPlan) -> None:
+    from store.planning.plan import of_plan
+
     for name, text in of_plan(found):
         line(f"{name:<10}  {printable(text)}")
 
@@ -228,6 +228,8 @@ def _print_plan(found: ForkPlan) -> None:
 
 async def _request(store: Store, planned: ForkPlan, selection: _Selection, options: _Options, *, json: bool) -> None:
     """Request the re-run from the runners of the pipeline."""
+    from store.interface.rerun_requests import request_rerun
+
     answer = await request_rerun(
         store, planned.rollout_id, **asdict(selection), **asdict(options), expected_head=planned.head
     )

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,12 +20,10 @@ from store.cli.output.printing import compact, is_terminal, json_document, note
 from store.cli.output.tables import Column, print_table, time_column
 from store.cli.store_context import run_reading
 from store.errors import Unavailable
-from store.interface.store import Store
-from store.models import Artifact, ArtifactRef, Rollout
-from store.models.queries import RolloutQuery
-from store.planning.plan import COMPLETED
-from store.run_folders.listing import listed_runs
-from store.run_folders.records import times_of
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.models import Artifact, ArtifactRef, Rollout
 
 app = typer.Typer()
 
@@ -61,13 +59,19 @@ class _Made:
     found: Artifact | None
 
 
+def _started(rollout: Rollout) -> float:
+    from store.run_folders.records import times_of
+
+    return times_of(rollout)[0]
+
+
 _RUNS: Final[tuple[Column[_Run], ...]] = (
     Column("run", lambda run: run.rollout.rollout_id),
     Column("status", lambda run: run.rollout.status, is_status=True),
     Column("attempts", lambda run: str(run.attempts), right=True),
     Column("head", lambda run: "" if run.head is None else str(run.head), right=True),
     Column("phases", lambda run: f"{run.done}/{run.begun}", lambda run, _: f"{run.done} of {run.begun}", right=True),
-    time_column("started", lambda run: times_of(run.rollout)[0]),
+    time_column("started", lambda run: _started(run.rollout)),
     Column("group", lambda run: str((run.rollout.metadata or {}).get(semconv.GROUP_KEY) or "")),
     Column("input", lambda run: compact(run.rollout.input), shrinks=True),
 )
@@ -122,6 +126,8 @@ def runs(
         except Unavailable as error:
             if fallback is None:
                 raise
+            from store.run_folders.listing import listed_runs
+
             note(f"the store is unavailable, so these are the run folders below {fallback}: {error}")
             _print_folders(listed_runs(fallback)[:limit], json=json)
 
@@ -135,6 +141,7 @@ def _print_folders(found: list[dict[str, Any]], *, json: bool) -> None:
 
 def _print_runs(db: str, limit: int, *, json: bool) -> None:
     """Print the newest rollouts that have run events."""
+    from store.models.queries import RolloutQuery
 
     async def read(store: Store) -> tuple[list[_Run], int, int]:
         found: list[_Run] = []
@@ -147,7 +154,7 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
             found.extend(run for run in summed if run is not None)
             looked_at += len(page)
             if len(found) >= limit or not page or looked_at >= min(page.total, _LOOKED_AT):
-                shown = sorted(found[:limit], key=lambda run: times_of(run.rollout)[0], reverse=True)
+                shown = sorted(found[:limit], key=lambda run: _started(run.rollout), reverse=True)
                 return shown, looked_at, page.total
 
     found, looked_at, total = run_reading(db, read)
@@ -162,6 +169,8 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
 
 
 async def _summed(store: Store, rollout: Rollout) -> _Run | None:
+    from store.planning.plan import COMPLETED
+
     events = await store.runs.query_events(rollout.rollout_id, view="raw", limit=1, bodies=False)
     if not events.items:
         return None

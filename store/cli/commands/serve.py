@@ -8,20 +8,19 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans
-from store.cli.server_settings import ServeSettings, announce, log_as_json
 from store.db.url import parse
+from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.errors import Invalid
-from store.interface.liveness import UNRESPONSIVE_SECONDS
-from store.server.auth.tls import Certificate
-from store.server.process.listener import bind, is_loopback, url_of
-from store.server.process.systemd import inherited_listener, notify_ready
-from store.server.process.workers import Seat, Workers
 from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
+
+if TYPE_CHECKING:
+    from store.cli.server_settings import ServeSettings
+    from store.server.process.workers import Seat
 
 logger = logging.getLogger("store.server")
 
@@ -108,6 +107,12 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
+    from store.cli.server_settings import ServeSettings, announce, log_as_json
+    from store.server.auth.tls import Certificate
+    from store.server.process.listener import bind, url_of
+    from store.server.process.systemd import inherited_listener, notify_ready
+    from store.server.process.workers import Workers
+
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("give --tls-cert and --tls-key, or neither")
     settings = ServeSettings(
@@ -170,6 +175,8 @@ def _check_host(settings: ServeSettings) -> None:
 
     Log a warning if keys would be sent unencrypted.
     """
+    from store.server.process.listener import is_loopback
+
     if is_loopback(settings.host):
         return
     if not settings.insecure and not asyncio.run(_has_keys(settings.db)):
@@ -194,6 +201,8 @@ async def _has_keys(db: str) -> bool:
 
 def _work(settings: ServeSettings, seat: Seat) -> None:
     """Serve requests in one of several server processes."""
+    from store.cli.server_settings import log_as_json
+
     log_as_json(settings.log_level)
     # The module is imported here, because the parent process does not need it and starts its workers sooner without it.
     from store.cli.server_process import run

@@ -6,12 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
 
-from store.adapters.calls import repeated_calls
 from store.cli import lookup
 from store.cli.commands import annotate
 from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
@@ -33,12 +32,13 @@ from store.cli.output.tables import ATTEMPTS, WORKERS, print_table, rewards_of
 from store.cli.output.times import ago, duration, in_words, local, utc
 from store.cli.store_context import run_reading
 from store.errors import Incompatible, Invalid, NotFound, Unsupported
-from store.interface.store import AsAt as Past
-from store.interface.store import Store
-from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span
-from store.models.rollouts import ObservedWorker
-from store.models.threads import ThreadSummary
-from store.sql.store import SQLStore
+
+if TYPE_CHECKING:
+    from store.interface.store import AsAt as Past
+    from store.interface.store import Store
+    from store.models import Annotations, Attempt, ResourcesUpdate, Rollout, Span
+    from store.models.rollouts import ObservedWorker
+    from store.models.threads import ThreadSummary
 
 app = typer.Typer()
 
@@ -110,6 +110,9 @@ def show(
 
 
 def _print(found: _Found, *, full: bool, json: bool) -> None:
+    from store.models import ResourcesUpdate
+    from store.models.rollouts import ObservedWorker
+
     for remark in found.remarks:
         note(remark)
     match found.thing:
@@ -128,6 +131,9 @@ def _print(found: _Found, *, full: bool, json: bool) -> None:
 async def _read(
     store: Store, kind: lookup.Kind, key: str, as_at: Past | None, at: int | None
 ) -> _Whole | ResourcesUpdate | ObservedWorker:
+    from store.models.rollouts import ObservedWorker
+    from store.sql.store import SQLStore
+
     match kind:
         case "resources":
             found = await store.get_resources_by_id(key, as_at=as_at)
@@ -155,6 +161,8 @@ async def _read(
 
 
 async def _annotations(store: Store, rollout_id: str, as_at: Past | None, at: int | None) -> Annotations:
+    from store.models import Annotations
+
     try:
         return await store.annotations.query(rollout_id, as_at=as_at, at=at)
     except (Incompatible, Unsupported):
@@ -263,6 +271,8 @@ def _when(moment: float) -> str:
 
 
 def _print_spans(whole: _Whole, *, cuts: bool) -> None:
+    from store.adapters.calls import repeated_calls
+
     by_attempt: defaultdict[str, list[Span]] = defaultdict(list)
     for span in whole.spans:
         by_attempt[span.attempt_id].append(span)

@@ -7,22 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import typer
-from sqlalchemy import Column, func, select
-from sqlalchemy.sql import ClauseElement
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import STYLES, byte_size, is_terminal, json_document, line, note
 from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
-from store.db.dialect import Dialect, ReadSession, Row
-from store.db.queries import pages
-from store.db.tables import core as core_tables
-from store.interface.store import Store
-from store.models import RolloutStatus, WorkerStatus
+from store.domain.statuses import RolloutStatus, WorkerStatus
 from store.runtime.clock import system_clock, to_seconds
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column
+    from sqlalchemy.sql import ClauseElement
+
+    from store.db.dialect import Dialect, ReadSession, Row
+    from store.interface.store import Store
 
 app = typer.Typer()
 
@@ -130,6 +131,10 @@ async def _count(db: str) -> StoreCounts:
 
 
 async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> StoreCounts:
+    from sqlalchemy import func, select
+
+    from store.db.tables import core as core_tables
+
     async def rows(statement: ClauseElement) -> Iterable[Row]:
         return await session.fetch(dialect.sql(statement), {})
 
@@ -143,7 +148,10 @@ async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Stor
             core_tables.commits
         )
     )
-    events, _, attempts, spans, resources, _, payload_bytes = await pages.totals(dialect, session)
+    totals = select(commit.events, commit.attempts, commit.spans, commit.resources, commit.body_bytes)
+    last = [*await rows(totals.order_by(commit.commit_id.desc()).limit(1))]
+    events, attempts, spans, resources, payload_bytes = last[0] if last else (0, 0, 0, 0, 0)
+    ((queued,),) = await rows(select(func.count()).select_from(core_tables.queue))
     return StoreCounts(
         store_id=store_id,
         rollouts=await by_status(core_tables.rollouts.c.status, get_args(RolloutStatus)),
@@ -151,7 +159,7 @@ async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Stor
         attempts=attempts,
         spans=spans,
         resources=resources,
-        queued=await pages.queue_depth(dialect, session),
+        queued=queued,
         events=events,
         commits=commits,
         last_position=last_position or 0,

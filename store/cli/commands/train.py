@@ -19,10 +19,10 @@ from store.cli.output.printing import line, note, progress_line
 from store.cli.store_context import run_reading
 from store.db.url import parse
 from store.errors import Invalid
-from store.training.agent import LitAgent
 
 if TYPE_CHECKING:
     from store.interface.store import Store
+    from store.training.agent import LitAgent
     from store.training.execution.strategy import RunnerSide
     from store.training.trainer import Trainer
 
@@ -58,6 +58,7 @@ def train(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of all random choices.")] = None,
 ) -> None:
     """Train an agent with your Trainer, and print the report."""
+    from store.training.agent import LitAgent
     from store.training.trainer import Trainer
 
     trainer: Trainer = named("MODULE:TRAINER", target, Trainer)
@@ -117,6 +118,7 @@ def runner(
 
     The runner of a pipeline claims posted runs and requested re-runs, and resumes runs whose process died.
     """
+    from store.training.agent import LitAgent
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
     from store.training.metrics_server import MeasuredBundle
@@ -178,6 +180,8 @@ def _exit_codes() -> Generator[None]:
 
 
 def _only_agent(target: str) -> Any:
+    from store.training.agent import LitAgent
+
     module = imported("MODULE:TRAINER", target.partition(":")[0])
     defined: dict[str, Any] = module.__dict__
     agents: dict[str, Any] = {name: each for name, each in defined.items() if isinstance(each, LitAgent)}

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from store.cli.options import DEFAULT_DB, Db
-from store.cli.server_settings import announce, log_as_json
 from store.db.url import parse
 from store.errors import Invalid
-from store.interface.store import Store
-from store.runtime.loop_thread import new_loop
-from store.server.app import build_app
-from store.server.auth.keyring import KeyRing
-from store.server.partitions import Partitions
-from store.server.process.listener import bind, url_of
-from store.server.process.serve import Server
-from store.sql.store import SQLStore
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.server.auth.keyring import KeyRing
 
 app = typer.Typer()
 
@@ -33,6 +28,10 @@ def ui(
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4749,
 ) -> None:
     """Serve the read-only dashboard of a database on this machine, until Ctrl+C."""
+    from store.cli.server_settings import log_as_json
+    from store.runtime.loop_thread import new_loop
+    from store.server.process.listener import bind, url_of
+
     url = parse(db)
     if url.path is None and url.dsn is None:
         raise Invalid("--db", f"{url.shown} is not a local database; name a file or a Postgres database")
@@ -44,6 +43,13 @@ def ui(
 
 
 async def _serve(db: str, listener: socket.socket, text: str) -> None:
+    from store.cli.server_settings import announce
+    from store.server.app import build_app
+    from store.server.auth.keyring import KeyRing
+    from store.server.partitions import Partitions
+    from store.server.process.serve import Server
+    from store.sql.store import SQLStore
+
     async def open_partition(url: str) -> Store:
         return await SQLStore.open(url, create=False, read_only=True, beside=root)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -20,7 +20,9 @@ from store.cli.output.printing import json_document, line, note, working
 from store.cli.output.tables import DIFFERENCES, print_table
 from store.cli.output.times import duration
 from store.cli.store_context import run_reading, run_writing
-from store.models import Difference, VerifyReport
+
+if TYPE_CHECKING:
+    from store.models import Difference, VerifyReport
 
 app = typer.Typer()
 

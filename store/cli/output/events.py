@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from store.cli.output import run_events as run_event_lines
 from store.cli.output import thread_events as thread_event_lines
 from store.cli.output.times import duration, local
-from store.models import HistoryEvent
+
+if TYPE_CHECKING:
+    from store.models import HistoryEvent
 
 Json = dict[str, Any]
 
@@ -145,7 +147,8 @@ class Narrator:
         if data.get("model"):
             parts.append(data["model"])
         if data.get("tokens_in") is not None or data.get("tokens_out") is not None:
-            parts.append(f"{data.get('tokens_in') or 0:,} → {data.get('tokens_out') or 0:,} tokens")
+            again = ", counted with an earlier span" if data.get("counted_before") else ""
+            parts.append(f"{data.get('tokens_in') or 0:,} → {data.get('tokens_out') or 0:,} tokens{again}")
         return ", ".join(parts)
 
     def _published(self, _event: HistoryEvent, data: Json) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from store import semconv
 from store.cli.output.events import reward_text
 from store.cli.output.printing import STYLES, compact, console, fitted, is_terminal, line, printable, width_of
 from store.cli.output.times import ago, duration, local, utc
-from store.models import Attempt, AttemptedRollout, Difference, ResourcesUpdate, Rollout, Span
-from store.models.rollouts import ObservedWorker
+
+if TYPE_CHECKING:
+    from store.models import Attempt, Difference, ResourcesUpdate, Rollout, Span
+    from store.models.rollouts import ObservedWorker
 
 T = TypeVar("T")
 Now = float | None
@@ -141,6 +143,8 @@ def rewards_of(span: Span) -> list[tuple[str, float]]:
 
 
 def _latest(rollout: Rollout) -> Attempt | None:
+    from store.models import AttemptedRollout
+
     return rollout.attempt if isinstance(rollout, AttemptedRollout) else None
 
 

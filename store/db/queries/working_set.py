@@ -24,6 +24,7 @@ from store.db.tables.core import (
     events,
     idempotency,
     labels,
+    model_calls,
     queue,
     resources,
     rollouts,
@@ -85,6 +86,7 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
     newest = select(resources.c.resources_id).order_by(resources.c.last_position.desc()).limit(1)
     is_wanted = bindparam("latest_resources", type_=Integer) == 1
     span_key = (spans.c.rollout_id, spans.c.attempt_id, spans.c.span_id)
+    call_key = (model_calls.c.rollout_id, model_calls.c.attempt_id, model_calls.c.response_id)
     return (
         LoadStatement(
             "taken",
@@ -113,6 +115,12 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
             "spans",
             ("spans",),
             select(*span_key).where(dialect.any_key(span_key, "spans")),
+        ),
+        LoadStatement(
+            "model_calls",
+            "model_calls",
+            ("model_calls",),
+            select(*model_calls.c).where(dialect.any_key(call_key, "model_calls")),
         ),
         LoadStatement(
             "counters",

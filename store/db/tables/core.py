@@ -6,8 +6,8 @@ Postgres, and has all of these tables.
 There are three main groups. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers
 refuse other changes. The *projections* are computed from the events of the log. `rebuild` computes their rows again,
 and `verify` checks that the stored rows are equal to the computed rows. The *signals* (heartbeats, counters, times of
-the watchdog's next checks, idempotency keys) are neither events nor computed from events. `verify` checks only one
-table of signals, `span_counters`: for each rollout, `value` must not be smaller than a span number in the log, and
+the watchdog's next checks, idempotency keys, known calls of models) are written beside the events. `verify` checks only
+one table of signals, `span_counters`: for each rollout, `value` must not be smaller than a span number in the log, and
 `reserved` must be the greatest span number that the log reserves.
 
 A *rollout* is a task for an agent. Workers execute a rollout in one or more *attempts*, and the recorded steps of an
@@ -340,6 +340,19 @@ span_counters = keyed(
     family="signal",
 )
 
+# The calls of models that spans of an attempt recorded, each with the greatest numbers of tokens in one of its spans.
+# Several spans can record the same call, for example a span of the proxy and a span of the agent, and the tokens of the
+# call are counted once. A row is read when a span is recorded. The event of the span says what was counted.
+model_calls = keyed(
+    "model_calls",
+    Column("rollout_id", Str, primary_key=True),
+    Column("attempt_id", Str, primary_key=True),
+    Column("response_id", Str, primary_key=True),
+    Column("tokens_in", BigInteger, nullable=False),
+    Column("tokens_out", BigInteger, nullable=False),
+    family="signal",
+)
+
 attempt_signals = keyed(
     "attempt_signals",
     Column("rollout_id", Str, primary_key=True),
@@ -435,4 +448,4 @@ verifications = keyed(
 
 LOG = (commits, events, bodies, blobs, dropped)
 PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS, *ANNOTATIONS)
-SIGNALS = (span_counters, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)
+SIGNALS = (span_counters, model_calls, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

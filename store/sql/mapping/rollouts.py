@@ -94,7 +94,6 @@ _context = _trusted(SpanContext)
 _event = _trusted(Event)
 _link = _trusted(Link)
 _resource = _trusted(OtelResource)
-_config = RolloutConfig.__pydantic_validator__
 _named_resources: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
 
 
@@ -148,7 +147,8 @@ def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | Non
     config = fields["config"]
     fields["input"] = None if input_body is None else input_body.get("input")
     # A row of a view contains the config as an object; a row of the database contains it as JSON text.
-    fields["config"] = _config.validate_json(config) if isinstance(config, str) else _config.validate_python(config)
+    validator = RolloutConfig.__pydantic_validator__
+    fields["config"] = validator.validate_json(config) if isinstance(config, str) else validator.validate_python(config)
     fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
     return fields
 

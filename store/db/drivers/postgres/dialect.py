@@ -550,13 +550,17 @@ def translate(error: Exception) -> StoreError:
     return Incompatible(f"Postgres refused a statement: {text}", "run `rollbook verify`")
 
 
+# The parameters that are lists of keys with three columns.
+_KEYS = ("spans", "model_calls")
+
+
 def _split(params: Params) -> Params:
-    """Return parameters with one more list for each column of the keys in `spans`, because `unnest` needs columns."""
+    """Return parameters with one more list for each column of keys, because `unnest` needs columns."""
     spread = dict(params)
-    keys = params.get("spans")
-    if keys is not None:
-        columns = list(zip(*keys, strict=True)) or [()] * 3
-        spread.update({f"spans_{index}": list(column) for index, column in enumerate(columns)})
+    for name in _KEYS:
+        if name in params:
+            columns = list(zip(*params[name], strict=True)) or [()] * 3
+            spread.update({f"{name}_{index}": list(column) for index, column in enumerate(columns)})
     return spread
 
 

@@ -1,0 +1,87 @@
+"""What commands import: modules that take long to import, and that a command does not need, stay out of its process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_group
+
+from store.cli.app import app
+from tests.cli.conftest import Filled, environment
+
+PROGRAM = """
+import contextlib, io, json, sys
+from store.cli.app import app
+with contextlib.redirect_stdout(io.StringIO()):
+    for command in json.loads(sys.argv[1]):
+        try:
+            app(command, standalone_mode=False)
+        except SystemExit as ended:
+            assert not ended.code, (command, ended.code)
+print(*sys.modules)
+"""
+# The server, the client, the migrations, the other database, and what only agents or their training use.
+ELSEWHERE = {
+    *("fastapi", "starlette", "uvicorn", "jinja2", "store.server.app", "store.dashboard", "aiohttp", "store.client"),
+    *("alembic", "asyncpg", "store.db.drivers.postgres", "sqlalchemy.ext.asyncio"),
+    *("store.training", "store.llm_proxy", "store.examples", "store.testing", "opentelemetry", "google.protobuf"),
+    *("anthropic", "langchain_core", "langgraph", "litellm", "numpy", "openai", "torch", "transformers"),
+}
+# The tables of a terminal, and parts of a store that most commands leave alone.
+UNUSED = {"rich", "store.sql.runs", "store.sql.json_pages", "store.planning", "store.run_folders"}
+STORE = {"sqlalchemy", "aiosqlite", "store.db.dialect", "store.sql", "store.journal", "store.interface.store"}
+
+
+def imported(*commands: list[str], url: str = "sqlite:///none.db") -> set[str]:
+    """Return the modules in a new process after it ran the commands."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(commands)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment(url),
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_the_help_imports_no_command() -> None:
+    modules = imported(["--help"])
+    assert "typer" in modules
+    assert modules & {*ELSEWHERE, *STORE, "asyncio", "pydantic", "store.models", "store.cli.commands"} == set()
+
+
+def test_the_help_of_a_command_imports_neither_a_store_nor_models() -> None:
+    names = get_group(app).commands.keys() - {"ls"}
+    modules = imported(*([name, "--help"] for name in sorted(names)))
+    assert modules & {*ELSEWHERE, *STORE, "store.models", "store.domain.events"} == set()
+
+
+def test_the_help_of_lists_imports_models_but_no_store() -> None:
+    # The options of a list are the fields of its query.
+    modules = imported(["ls", "--help"], ["ls", "rollouts", "--help"], ["ls", "spans", "--help"])
+    assert "store.models" in modules
+    assert modules & (ELSEWHERE | STORE) == set()
+
+
+@pytest.mark.parametrize(
+    "command,unused",
+    [
+        ("stats", {"store.models", "store.domain.events", "store.sql.store", "store.journal"}),
+        ("ls rollouts", {"store.sql.log", "store.verification"}),
+        ("ls spans ROLLOUT", {"store.sql.log", "store.verification"}),
+        ("show ROLLOUT", set[str]()),
+        ("history ROLLOUT", set[str]()),
+        ("verify", set[str]()),
+        ("enqueue 1", {"store.sql.log", "store.verification"}),
+        ("keys ls", {"store.sql.log", "store.verification"}),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(command: str, unused: set[str], filled_file: Filled) -> None:
+    given = [filled_file.retried if word == "ROLLOUT" else word for word in command.split()]
+    modules = imported(given, url=filled_file.url)
+    assert "sqlalchemy" in modules
+    assert modules & (ELSEWHERE | UNUSED | unused) == set()
