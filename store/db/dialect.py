@@ -395,6 +395,23 @@ class Dialect(ABC):
         """
         return []
 
+    async def overwrite_deleted(self, session: WriteSession) -> None:
+        """Let the session overwrite the bytes that it deletes from now on, instead of only marking them as free.
+
+        The default is for databases that have no such setting. With them, only `vacuum` removes the bytes.
+        """
+        del session
+
+    async def vacuum(self, *, rewrite: bool) -> bool:
+        """Remove deleted rows of bodies and blobs from the files; return whether this succeeded.
+
+        With `rewrite`, the database or these tables are written anew, which returns space to the operating system but
+        blocks writers meanwhile. If a transaction still reads an old state, the files may keep deleted rows, and the
+        result is False. The default is for databases that remove deleted rows by themselves.
+        """
+        del rewrite
+        return True
+
     @abstractmethod
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""

@@ -14,7 +14,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Self
 
-from store.db.dialect import Dialect, dialect_for, register
+import store.db.drivers  # noqa: F401  # pyright: ignore[reportUnusedImport] (registers the dialects)
+from store.db.dialect import Dialect, dialect_for
 from store.db.queries import pages
 from store.db.url import StoreURL, parse
 from store.domain.commands import RecordSpans
@@ -58,10 +59,6 @@ from store.validation import arguments
 from store.validation.json_limits import MAX_CALL_ITEMS
 
 span_logger = logging.getLogger("store.spans")
-
-register("memory", "store.db.drivers.sqlite.dialect:SQLite")
-register("sqlite", "store.db.drivers.sqlite.dialect:SQLite")
-register("postgresql", "store.db.drivers.postgres.dialect:Postgres")
 
 
 class SQLStore(SQLReads, Store):

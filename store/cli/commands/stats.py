@@ -14,7 +14,7 @@ from sqlalchemy import Column, func, select
 from sqlalchemy.sql import ClauseElement
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.printing import STYLES, is_terminal, json_document, line, note
+from store.cli.output.printing import STYLES, byte_size, is_terminal, json_document, line, note
 from store.cli.output.times import ago, duration, local, utc
 from store.cli.store_context import dialect_of, run_reading
 from store.db.dialect import Dialect, ReadSession, Row
@@ -95,7 +95,7 @@ def _print(counts: StoreCounts) -> None:
         ("per event", counts.bytes_per_event),
     ):
         if size is not None:
-            _print_fact(name, _size(size))
+            _print_fact(name, byte_size(size) if is_terminal() else str(size))
 
 
 async def _count_remote(store: Store) -> StoreCounts:
@@ -177,13 +177,3 @@ def _print_fact(name: str, value: str, style: str | None = None) -> None:
 
 def _number(value: int) -> str:
     return f"{value:,}" if is_terminal() else str(value)
-
-
-def _size(value: int) -> str:
-    """Return a number of bytes: with a unit on a terminal, else the plain number."""
-    if not is_terminal():
-        return str(value)
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if value >= size:
-            return f"{value / size:,.1f} {unit}"
-    return f"{value} B"

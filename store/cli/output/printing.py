@@ -134,6 +134,14 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def byte_size(value: int) -> str:
+    """Return a number of bytes as a short text, for example 61.4 MB."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if value >= size:
+            return f"{value / size:,.1f} {unit}"
+    return f"{value} B"
+
+
 @contextmanager
 def working(activity: str) -> Generator[None]:
     """Show a progress message during the block, if standard error is a terminal."""

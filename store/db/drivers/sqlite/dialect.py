@@ -19,10 +19,10 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from store.db.dialect import Dialect, Guards, ReadSession, Sql, TypeFaults, Wakeups, WriteSession
 from store.db.drivers.sqlite import type_faults
-from store.db.drivers.sqlite.errors import translate
+from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
-from store.db.drivers.sqlite.writer import SQLiteWriter
+from store.db.drivers.sqlite.writer import SQLiteWriter, connect
 from store.db.schema import prepare_sqlite, read_only_uri, triggers
 from store.db.url import StoreURL
 from store.runtime.clock import Clock
@@ -127,6 +127,26 @@ class SQLite(Dialect):
         if self._is_private:
             return []
         return await asyncio.to_thread(_watched, self.url)
+
+    async def overwrite_deleted(self, session: WriteSession) -> None:
+        assert isinstance(session, SQLiteWriter)
+        session.do(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
+
+    async def vacuum(self, *, rewrite: bool) -> bool:
+        return await asyncio.to_thread(self._vacuum, rewrite=rewrite)
+
+    def _vacuum(self, *, rewrite: bool) -> bool:
+        self._file.check()
+        try:
+            with closing(connect(self.path, "FULL")) as connection:
+                connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}").fetchall()
+                if rewrite:
+                    connection.execute("VACUUM")
+                # TRUNCATE empties the write-ahead log, which contains earlier versions of pages.
+                is_blocked, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise translate(error) from error
+        return not is_blocked
 
     async def size_bytes(self) -> int:
         sides = (self.path, Path(self._file.log))
