@@ -8,10 +8,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, select
 from sqlalchemy.types import BigInteger
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import Dialect, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.rollout import TERMINAL
@@ -144,19 +145,23 @@ async def removed_between(dialect: Dialect, session: ReadSession, first: int, la
     return {row[0] for row in rows}
 
 
-async def policy_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Row]:
-    """Return type and data of the event that ordered the removal, for those of the positions that were removed."""
-    gone, event = core_tables.dropped.c, core_tables.events.c
-    found: dict[int, Row] = {}
-    for start in range(0, len(positions), _AT_ONCE):
-        listed: list[ColumnElement[int]] = [
-            literal_column(str(int(each))) for each in positions[start : start + _AT_ONCE]
-        ]
-        columns: list[ColumnElement[Any]] = [gone.position, event.type, event.data]
-        joined = select(*columns).join(core_tables.events, event.position == gone.event_position)
-        rows = await session.fetch(dialect.sql(joined.where(gone.position.in_(listed))), {})
-        found |= {row[0]: row[1:] for row in rows}
-    return found
+async def policies_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
+    """Return, in words, the policies that ordered the removal of payload of a rollout, each with its reason if any."""
+
+    def build() -> Select[Any]:
+        event, gone, order = core_tables.events.c, core_tables.dropped.c, core_tables.events.alias("ordering")
+        return (
+            select(order.c.data)
+            .distinct()
+            .select_from(core_tables.events)
+            .join(core_tables.dropped, gone.position == event.position)
+            .join(order, order.c.position == gone.event_position)
+            .where(dialect.any_of(event.stream, "streams"))
+        )
+
+    params = {"streams": dialect.list_param([f"rollout/{rollout_id}"])}
+    orders = [orjson.loads(row[0]) for row in await session.fetch(compiled(dialect, "policies_of", build), params)]
+    return sorted({f"{each['policy']} ({each['reason']})" if "reason" in each else each["policy"] for each in orders})
 
 
 async def blob_sizes(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
