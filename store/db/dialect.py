@@ -402,14 +402,19 @@ class Dialect(ABC):
         """
         del session
 
-    async def vacuum(self, *, rewrite: bool) -> bool:
+    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
         """Remove deleted rows of bodies and blobs from the files; return whether this succeeded.
 
-        With `rewrite`, the database or these tables are written anew, which returns space to the operating system but
-        blocks writers meanwhile. If a transaction still reads an old state, the files may keep deleted rows, and the
-        result is False. The default is for databases that remove deleted rows by themselves.
+        If a transaction still reads an old state, the files may keep deleted rows, and the result is False. The default
+        is for databases that remove deleted rows by themselves.
+
+        Args:
+            rewrite: whether to write the database, or these tables, anew. This returns space to the operating system,
+                but blocks writers meanwhile.
+            remains: parts of deleted rows. If the database is a file that still contains one of them, the file is
+                written anew. It is also written anew if this is None: the parts are not known.
         """
-        del rewrite
+        del rewrite, remains
         return True
 
     @abstractmethod

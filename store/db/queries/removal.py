@@ -85,27 +85,30 @@ async def finished_rollouts(dialect: Dialect, session: ReadSession, wanted: Sele
     return [row[0] for row in await session.fetch(dialect.sql(statement), params)]
 
 
-async def payload_of(dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str]) -> list[Payload]:
-    """Return the payload of all events of some rollouts that was not removed yet, in the order of the log."""
+async def payload_of(
+    dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], *, with_removed: bool = False
+) -> list[Payload]:
+    """Return the payload of all events of some rollouts in the order of the log.
+
+    Payload that was removed is left out, unless `with_removed` is true.
+    """
 
     def build() -> Select[Any]:
         event, body, gone = core_tables.events.c, core_tables.bodies.c, core_tables.dropped.c
         columns: list[ColumnElement[Any]] = [event.position, event.stream, event.type, event.version, event.data]
         names_blobs = (event.type == "run.event") & dialect.contains(event.data, "_sha256")
-        return (
+        statement = (
             select(*columns, func.length(body.body))
             .outerjoin(core_tables.bodies, body.position == event.position)
             .outerjoin(core_tables.dropped, gone.position == event.position)
-            .where(
-                dialect.any_of(event.stream, "streams"),
-                gone.position.is_(None),
-                event.body_hash.is_not(None) | names_blobs,
-            )
+            .where(dialect.any_of(event.stream, "streams"), event.body_hash.is_not(None) | names_blobs)
             .order_by(event.position)
         )
+        return statement if with_removed else statement.where(gone.position.is_(None))
 
-    streams = dialect.list_param([f"rollout/{each}" for each in rollout_ids])
-    return [Payload(*row) for row in await session.fetch(compiled(dialect, "payload_of", build), {"streams": streams})]
+    params = {"streams": dialect.list_param([f"rollout/{each}" for each in rollout_ids])}
+    rows = await session.fetch(compiled(dialect, ("payload_of", with_removed), build), params)
+    return [Payload(*row) for row in rows]
 
 
 async def still_finished(dialect: Dialect, session: ReadSession, rollout_ids: Collection[str]) -> set[str]:

@@ -213,7 +213,8 @@ class Postgres(Dialect):
                 watched += [row[0] for row in await session.fetch(Sql(" UNION ALL ".join(selects), (), {}), {})]
         return [schema.removeprefix(PREFIX) for schema in watched]
 
-    async def vacuum(self, *, rewrite: bool) -> bool:
+    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
+        del remains
         options = "FULL, ANALYZE" if rewrite else "ANALYZE"
         tables = ", ".join(self.qualified(table) for table in (core_tables.bodies, core_tables.blobs))
         with _translated():

@@ -5,6 +5,7 @@ with aiosqlite.
 """
 
 import asyncio
+import mmap
 import os
 import sqlite3
 import tempfile
@@ -132,21 +133,23 @@ class SQLite(Dialect):
         assert isinstance(session, SQLiteWriter)
         session.do(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
 
-    async def vacuum(self, *, rewrite: bool) -> bool:
-        return await asyncio.to_thread(self._vacuum, rewrite=rewrite)
-
-    def _vacuum(self, *, rewrite: bool) -> bool:
+    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
         self._file.check()
         try:
-            with closing(connect(self.path, "FULL")) as connection:
-                connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}").fetchall()
-                if rewrite:
-                    connection.execute("VACUUM")
-                # TRUNCATE empties the write-ahead log, which contains earlier versions of pages.
-                is_blocked, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return await asyncio.to_thread(self._vacuum, rewrite=rewrite, remains=remains)
         except sqlite3.Error as error:
             raise translate(error) from error
-        return not is_blocked
+
+    def _vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
+        with closing(connect(self.path, "FULL")) as connection:
+            connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}").fetchall()
+            is_rewritten = rewrite or remains is None
+            is_done = not is_rewritten and _empty_log(connection)
+            # The unused part of a page may contain rows that were moved to another page before they were deleted.
+            if is_rewritten or (is_done and _has_any(self.path, remains or ())):
+                connection.execute("VACUUM")
+                is_done = _empty_log(connection)
+        return is_done
 
     async def size_bytes(self) -> int:
         sides = (self.path, Path(self._file.log))
@@ -158,6 +161,20 @@ class SQLite(Dialect):
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """Empty the write-ahead log, which contains earlier versions of pages; return False if a reader prevents it."""
+    is_blocked, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not is_blocked
+
+
+def _has_any(path: Path, parts: Sequence[bytes]) -> bool:
+    """Return whether a file contains one of the byte strings."""
+    if not parts:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(part) >= 0 for part in parts)
 
 
 def _watched(url: StoreURL) -> list[str]:
