@@ -67,7 +67,7 @@ async def remove_payload(
         policy: the conditions.
         apply: whether to remove the payload. Otherwise nothing is written.
         vacuum: whether to return the space to the operating system at the end (SQLite), or to the tables at once
-            (Postgres). On SQLite this blocks writers, for about a second per 100 MB.
+            (Postgres). On SQLite this blocks writers, for about two seconds per 100 MB.
         actor: who ordered the removal; the log records it.
         clock: the clock by which ages are measured; the system's clock if None.
 

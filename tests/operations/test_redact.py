@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sqlite3
 import zlib
 from contextlib import closing
@@ -201,3 +202,18 @@ def test_the_command_shows_what_stays(clock: ManualClock, tmp_path: Path, monkey
     assert rollbook("retention").code == 2
     assert rollbook("retention", "--max-size", "much").code == 2
     assert rollbook("retention", "--max-size", "10GB", "--vacuum").code == 2
+
+
+def test_every_command_of_the_page_works(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = asyncio.run(fill(f"sqlite:///{tmp_path / 'file.db'}", clock))
+    rollbook = runner(file.url, monkeypatch)
+    page = Path(__file__).parents[2] / "docs/operations.md"
+    section = page.read_text().partition("## Retention and redaction")[2].partition("\n## ")[0]
+    typed = [line.removeprefix("$ rollbook ") for line in section.splitlines() if line.startswith("$ rollbook ")]
+    assert len(typed) == 8
+    span_id = rollbook("ls", "spans", file.active).table[0]["span"]
+    ours = {"ro-4711": file.active, "00f067aa0ba902b7": span_id, "12": "3"}
+    for line in typed:
+        done = rollbook(*(ours.get(word, word) for word in shlex.split(line)))
+        assert done.code == 0, (line, done.err)
+    assert rollbook("verify").code == 0
