@@ -21,7 +21,7 @@ from store.models.enums import Frozen
 from store.operations.removal import blobs_without_event, database, remover
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
-from store.verification.log_scan import REFERRING, names_of
+from store.verification.log_scan import REFERRING, names_of_blobs
 
 POLICY = "redact"
 """The policy that the log records."""
@@ -207,7 +207,7 @@ async def _stored(
 ) -> tuple[dict[int, tuple[int, bytes]], dict[str, tuple[int, bytes]]]:
     """Return codec and bytes of the bodies by position, and of the blobs by hash."""
     referring = [each.position for each in chosen if each.type in REFERRING]
-    names = {name for row in await scan.events_at(dialect, session, referring) for name in names_of(row)}
+    names = {name for row in await scan.events_at(dialect, session, referring) for name in names_of_blobs(row)}
     bodies = await log_queries.bodies_at(dialect, session, [each.position for each in chosen])
     return bodies, await run_queries.blobs(dialect, session, sorted(names))
 

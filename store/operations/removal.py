@@ -30,7 +30,7 @@ from store.domain.working_set import WorkingSet
 from store.errors import Invalid
 from store.journal.log_rows import STORE_STREAM, PositionsHash, log_rows
 from store.runtime.clock import Clock
-from store.verification.log_scan import REFERRING, names_of
+from store.verification.log_scan import REFERRING, names_of_blobs
 
 _MOST_ROWS, _FEWEST_ROWS = 256, 8
 _MOST_BYTES = 1024 * 1024
@@ -290,9 +290,9 @@ async def blobs_without_event(
         for row in rows:
             position = row[_POSITION]
             if position not in gone and position not in going:
-                kept.update(names_of(row))
+                kept.update(names_of_blobs(row))
             elif only is None or position in only:
-                removed.update(names_of(row))
+                removed.update(names_of_blobs(row))
     return BlobsWithoutEvent(await removal_queries.blob_sizes(dialect, session, sorted(removed - kept)), until)
 
 
@@ -301,7 +301,7 @@ async def _references(dialect: Dialect, session: ReadSession, after: int) -> tup
     kept: set[str] = set()
     while rows := await _referring(dialect, session, after):
         after = rows[-1][_POSITION]
-        kept.update(name for row in rows for name in names_of(row))
+        kept.update(name for row in rows for name in names_of_blobs(row))
     return kept, after
 
 

@@ -227,7 +227,7 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
     """Report missing blobs to which the given rows of `events` refer."""
     named: dict[str, list[int]] = {}
     for row in rows:
-        for name in names_of(row) if row[_TYPE] in _NAMING else ():
+        for name in names_of_blobs(row) if row[_TYPE] in _NAMING else ():
             named.setdefault(name, []).append(row[_POSITION])
     if named:
         # Postgres refuses a parameter with a null character, which the data of a changed event may contain.
@@ -274,12 +274,12 @@ async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
     accused = set(await blobs.unclaimed(dialect, session))
     after, types = 0, sorted(REFERRING)
     while accused and (rows := await log_queries.events(dialect, session, after=after, types=types)):
-        accused.difference_update(name for row in rows for name in names_of(row))
+        accused.difference_update(name for row in rows for name in names_of_blobs(row))
         after = rows[-1][_POSITION]
     return accused
 
 
-def names_of(row: Row) -> Iterator[str]:
+def names_of_blobs(row: Row) -> Iterator[str]:
     """Yield the hashes of the blobs to which an event refers. The data of a changed event may have any form."""
     if row[_TYPE] in IN_BLOBS:
         if row[_HASH] is not None:

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from store import Invalid, NotFound, open_store
+from store.adapters.messages import TraceToMessages
+from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models.runs import RunEvent
 from store.operations import RetentionPolicy, removal, remove_payload
+from store.run_folders.exporting import export_run_folder
 from store.semconv import DROPPED
 from store.server.partitions import Partitions
 from store.sql.store import SQLStore
@@ -66,7 +69,7 @@ async def test_a_dry_run_counts_what_the_removal_removes_and_nothing_else_change
     assert (again.events, again.blobs, again.transactions) == (0, 0, 0)
 
 
-async def test_every_read_of_a_rollout_without_payload_works(place: Place) -> None:
+async def test_every_read_of_a_rollout_without_payload_works(place: Place, tmp_path: Path) -> None:
     async with await opened(place) as store:
         moment = (await store.log.history(place.task))[-1].position
         kept = {each: await store.get_rollout_by_id(each) for each in (place.task, place.run)}
@@ -101,6 +104,12 @@ async def test_every_read_of_a_rollout_without_payload_works(place: Place) -> No
         await store.runs.list_lineage(place.run)
         await store.runs.get_graph(place.run)
         await store.runs.compare_attempts(place.run, 1, 2)
+        for rollout_id in kept:
+            spans = await store.query_spans(rollout_id)
+            assert TracerTraceToTriplet().adapt(spans) == []
+            assert LlmProxyTraceToTriplet().adapt(spans) == []
+            assert TraceToMessages().adapt(spans) == []
+        await export_run_folder(store, place.run, tmp_path / "folders")
         # A rollout without input may still be claimed.
         await store.update_rollout(place.task, status="requeuing")
         claimed = {found.rollout_id: found for found in await store.dequeue_many_rollouts(limit=10)}
@@ -290,6 +299,9 @@ async def test_writers_lose_nothing_while_payload_is_removed(place: Place) -> No
     written: list[str] = []
     longest = 0.0
     async with await open_store(place.url) as store:
+        # So many bodies that Postgres writes the rows of a transaction with COPY.
+        first = (await store.query_attempts(place.task))[0]
+        await store.add_many_spans([make_span(first, 10 + number) for number in range(600)])
         attempt = (await store.start_rollout("meanwhile")).attempt
         removing = asyncio.create_task(remove_payload(place.url, ALL, apply=True))
         while not removing.done() or len(written) < 20:

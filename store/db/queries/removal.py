@@ -178,7 +178,9 @@ async def blob_sizes(dialect: Dialect, session: ReadSession, hashes: Sequence[st
     found: dict[str, int] = {}
     for start in range(0, len(hashes), _AT_ONCE):
         params = {"hashes": dialect.list_param(list(hashes[start : start + _AT_ONCE]))}
-        found.update((row[0], row[1]) for row in await session.fetch(compiled(dialect, "blob_sizes", build), params))
+        found.update(
+            (row[0], row[1]) for row in await session.fetch(compiled(dialect, "stored_blob_sizes", build), params)
+        )
     return found
 
 
