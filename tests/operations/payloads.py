@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import atexit
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from store import open_store
+from store.db.url import parse
 from store.interface.store import Store
 from store.models import VerifyReport
 from store.testing import ManualClock
@@ -31,8 +36,26 @@ class Place:
     """A rollout that runs. One of its artifacts has the content of an artifact of `run`."""
 
 
+_originals: list[tuple[Path, Place]] = []
+"""The file that was filled first in this process. Other tests get copies of it."""
+
+
 async def fill(url: str, clock: ManualClock) -> Place:
-    """Make a store with payload of every kind."""
+    """Make a store with payload of every kind, and move the clock to an hour later."""
+    path = parse(url).path
+    if path is None:
+        return await _fill(url, clock)
+    if not _originals:
+        original = Path(tempfile.mkdtemp(prefix="rollbook-tests-")) / "original.db"
+        atexit.register(shutil.rmtree, original.parent)
+        _originals.append((original, await _fill(f"sqlite:///{original}", ManualClock())))
+    original, place = _originals[0]
+    shutil.copy(original, path)
+    clock.advance((place.clock() - clock()) / 1_000_000)
+    return replace(place, url=url, clock=clock)
+
+
+async def _fill(url: str, clock: ManualClock) -> Place:
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
         first = await given.fill(store, clock)
         run = await given_runs.run(store)
