@@ -49,6 +49,9 @@ CHANGED: Final = "rollbook.changed"
 FULL_TEXT: Final = "rollbook.full."
 """The prefix of attributes that contain the full text of a shortened value."""
 
+DROPPED: Final = "rollbook.dropped"
+"""The attribute or metadata key, with the value true, of an object whose payload was removed from the store."""
+
 GROUP_KEY: Final = "rollbook.group"
 STEP_KEY: Final = "rollbook.step"
 PLAN_KEY: Final = "rollbook.key"

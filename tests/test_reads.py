@@ -25,6 +25,7 @@ from store.models import (
     Span,
     Worker,
 )
+from store.semconv import DROPPED
 from store.sql.mapping import rollouts as rollout_mapping
 
 SPAN: dict[str, Any] = {
@@ -178,9 +179,9 @@ def test_kinds_of_numbers_survive() -> None:
     assert kinds == [int, float, bool, str, list]
 
 
-def test_a_span_whose_body_was_dropped_has_no_attributes() -> None:
+def test_a_span_whose_body_was_dropped_has_only_the_attribute_that_says_so() -> None:
     made = rollout_mapping.span_model(span_row(**SPAN), None)
-    assert (made.attributes, made.events, made.links, made.model_extra) == ({}, [], [], {})
+    assert (made.attributes, made.events, made.links, made.model_extra) == ({DROPPED: True}, [], [], {})
     assert (made.status.status_code, made.status.description) == (
         SPAN["status"]["status_code"],
         SPAN["status"]["description"],
@@ -191,13 +192,15 @@ def test_a_span_whose_body_was_dropped_has_no_attributes() -> None:
 def test_two_spans_without_bodies_share_nothing_that_can_change() -> None:
     one, other = (rollout_mapping.span_model(span_row(**SPAN), None) for _ in range(2))
     one.attributes["mine"] = True
-    assert other.attributes == {}
+    assert other.attributes == {DROPPED: True}
 
 
-def test_payload_that_was_dropped_reads_as_nothing() -> None:
+def test_payload_that_was_dropped_reads_as_nothing_and_a_mark() -> None:
     stored = row(ROLLOUT_COLUMNS, rollout_id="ro-1", status="queuing", config="{}", start_at=1)
     made = rollout_mapping.rollout_model(stored, None, None)
-    assert (made.input, made.metadata, made.config) == (None, None, RolloutConfig())
+    assert (made.input, made.metadata, made.config) == (None, {DROPPED: True}, RolloutConfig())
+    kept = rollout_mapping.rollout_model(stored, None, {"metadata": {"k": 1}})
+    assert kept.metadata == {"k": 1, DROPPED: True}
     empty = row(RESOURCES_COLUMNS, resources_id="rs", version=1, create_at=1, update_at=1)
     assert rollout_mapping.resources_model(empty, None).resources == {}
 

@@ -403,6 +403,28 @@ class Dialect(ABC):
         """
         return []
 
+    async def overwrite_deleted(self, session: WriteSession) -> None:
+        """Let the session overwrite the bytes that it deletes from now on, instead of only marking them as free.
+
+        The default is for databases that have no such setting. With them, only `vacuum` removes the bytes.
+        """
+        del session
+
+    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
+        """Remove deleted rows of bodies and blobs from the files; return whether this succeeded.
+
+        If a transaction still reads an old state, the files may keep deleted rows, and the result is False. The default
+        is for databases that remove deleted rows by themselves.
+
+        Args:
+            rewrite: whether to write the database, or these tables, anew. This returns space to the operating system,
+                but blocks writers meanwhile.
+            remains: parts of deleted rows. If the database is a file that still contains one of them, the file is
+                written anew. It is also written anew if this is None: the parts are not known.
+        """
+        del rewrite, remains
+        return True
+
     @abstractmethod
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""

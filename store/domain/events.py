@@ -278,6 +278,46 @@ class BodyDropped:
     """The name of the policy that ordered the deletion."""
 
 
+@dataclass(slots=True)
+class StoreBodiesDropped:
+    """The deletion of the payload of several earlier events was ordered. The rows of `dropped` contain their positions.
+
+    The payload of some events is stored partly or only in blobs, which `store.blobs_dropped` deletes later.
+    """
+
+    type: ClassVar = "store.bodies_dropped"
+    shape: ClassVar = 1
+    policy: str
+    """The policy that ordered the deletion, in words; `redact` for a removal by hand."""
+    count: int
+    """The number of events whose payload was removed."""
+    bytes: int
+    """The number of bytes of the deleted bodies, as they were stored."""
+    first: int
+    """The smallest of the positions."""
+    last: int
+    """The largest of the positions."""
+    sha256: str
+    """The hash of the positions in ascending order, each as a big-endian 64-bit integer, in hex."""
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class StoreBlobsDropped:
+    """Blobs were deleted, because the payload of all events that refer to them was removed before."""
+
+    type: ClassVar = "store.blobs_dropped"
+    shape: ClassVar = 1
+    policy: str
+    """The policy that ordered the deletion, in words; `redact` for a removal by hand."""
+    count: int
+    bytes: int
+    """The number of bytes of the deleted blobs, as they were stored."""
+    sha256: str
+    """The hash of the 32-byte names of the blobs in ascending order, in hex."""
+    reason: str | None = None
+
+
 RolloutEvent = (
     RolloutEnqueued
     | RolloutStarted
@@ -292,9 +332,10 @@ RolloutEvent = (
     | RolloutAnnotated
     | RunFact
 )
+StoreEvent = BodyDropped | StoreBodiesDropped | StoreBlobsDropped
 ResourcesEvent = ResourcesPublished | ResourcesReplaced
 WorkerEvent = WorkerSeen | WorkerStatusChanged
-Fact = RolloutEvent | ResourcesEvent | WorkerEvent | ThreadFact | BodyDropped
+Fact = RolloutEvent | ResourcesEvent | WorkerEvent | ThreadFact | StoreEvent
 
 FACTS: dict[str, type[Fact]] = {
     fact.type: fact
@@ -314,6 +355,8 @@ FACTS: dict[str, type[Fact]] = {
         WorkerSeen,
         WorkerStatusChanged,
         BodyDropped,
+        StoreBodiesDropped,
+        StoreBlobsDropped,
         RolloutAnnotated,
         *RUN_FACTS,
         *THREAD_FACTS,

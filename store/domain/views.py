@@ -44,11 +44,11 @@ class AttemptView:
 
 @dataclass(slots=True)
 class RolloutView:
-    """A rollout with its input and its metadata."""
+    """A rollout with its input and its metadata. A body is None if it was removed from the store."""
 
     row: Row
-    input: Body
-    metadata: Body
+    input: Body | None
+    metadata: Body | None
     attempt: AttemptView | None = None
     """The attempt that the result describes in addition to the rollout; None if there is none."""
 
@@ -89,8 +89,8 @@ def view_rollout(working_set: WorkingSet, rollout_id: str, attempt_id: str | Non
     state = working_set.rollouts[rollout_id]
     return RolloutView(
         rollout_row(state),
-        working_set.bodies[state.input_position],
-        working_set.bodies[state.metadata_position],
+        working_set.bodies.get(state.input_position),
+        working_set.bodies.get(state.metadata_position),
         None if attempt_id is None else view_attempt(working_set, state.attempts[attempt_id]),
     )
 
@@ -98,7 +98,7 @@ def view_rollout(working_set: WorkingSet, rollout_id: str, attempt_id: str | Non
 def view_attempt(working_set: WorkingSet, attempt: AttemptState) -> AttemptView:
     """Return the present state of an attempt. The body with its metadata must be loaded."""
     position = attempt.metadata_position
-    metadata = None if position is None else working_set.bodies[position]
+    metadata = None if position is None else working_set.bodies.get(position)
     return AttemptView(attempt_row(attempt), attempt.sign_of_life, metadata)
 
 

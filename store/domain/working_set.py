@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
 from store.domain.commands import ModelCallKey, SpanKey
-from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded
+from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded, StoreEvent
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
@@ -292,6 +292,10 @@ class WorkingSet:
         if body is not None:
             self.body_hashes[event.position] = body.sha256
         return event
+
+    def record_store(self, fact: StoreEvent, version: int, *, actor: str | None) -> Event:
+        """Append a fact to the stream of the store. `version` is the number of the last event of this stream."""
+        return self._event("store", version, fact, actor, None, None)
 
     def keep_blob(self, body: Body) -> None:
         """Store a body as a blob, unless a blob with the hash of the body exists."""

@@ -40,6 +40,9 @@ _COUNTED = {
 }
 _EVENTS, _ATTEMPTS, _BODY_BYTES = 0, 2, 6
 
+STORE_STREAM = "store"
+"""The stream with the events of the store as a whole."""
+
 EventRow = Sequence[Any]
 """A row of `events`: position, commit_id, stream, version, command, type, shape, at, actor, cause, data, body_hash."""
 
@@ -79,6 +82,24 @@ def link(previous: bytes, commit_id: int, first: int, last: int, recorded_at: in
     """
     head = previous + _FOUR.pack(commit_id, first, last, recorded_at)
     return hashlib.sha256(head + b"".join(digests)).digest()
+
+
+class PositionsHash:
+    """SHA-256 over positions of the log, each as a big-endian int64. The positions must be added in ascending order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.count = 0
+        """The number of added positions."""
+
+    def add(self, position: int) -> None:
+        """Add a position, which is greater than all added before."""
+        self._hash.update(_int(position))
+        self.count += 1
+
+    def hexdigest(self) -> str:
+        """Return the hash in hex."""
+        return self._hash.hexdigest()
 
 
 def totals_after(totals: tuple[int, ...], events: list[tuple[str, int]]) -> tuple[int, ...]:

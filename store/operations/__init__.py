@@ -1,12 +1,30 @@
-"""Copies of whole stores: between databases, into a backup, and from a backup.
+"""Operations on whole stores: copies, backups, and the removal of payload.
 
 A copy has the id, the log and the state of the store. It gets its name only when it is complete and verified, so a copy
-that was stopped is never used as a store. The same call continues a copy that was stopped.
+that was stopped is never used as a store. The same call continues a copy that was stopped. Payload is removed by a
+policy, or from single events by hand, and the log names each removal.
 """
 
 from store.operations.backup import backup_store, restore_store
 from store.operations.copying import copy_store
+from store.operations.policy import RetentionPolicy
 from store.operations.progress import CopyProgress, OnProgress
+from store.operations.redaction import Redaction, RedactionReport, redact
 from store.operations.reports import BackupSeal, CopyReport
+from store.operations.retention import RetentionReport, remove_payload
 
-__all__ = ["BackupSeal", "CopyProgress", "CopyReport", "OnProgress", "backup_store", "copy_store", "restore_store"]
+__all__ = [
+    "BackupSeal",
+    "CopyProgress",
+    "CopyReport",
+    "OnProgress",
+    "Redaction",
+    "RedactionReport",
+    "RetentionPolicy",
+    "RetentionReport",
+    "backup_store",
+    "copy_store",
+    "redact",
+    "remove_payload",
+    "restore_store",
+]

@@ -111,7 +111,7 @@ def _rollout(row: Row, rewards: Mapping[tuple[str, str], AttemptRewards]) -> dic
     input_body = payload(codec, stored)
     metadata_body = input_body if is_one_body else payload(metadata_codec, metadata)
     fields["input"] = None if input_body is None else input_body.get("input")
-    fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
+    fields["metadata"] = rollout_mapping.rollout_metadata(input_body, metadata_body)
     return fields
 
 

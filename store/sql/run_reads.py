@@ -21,6 +21,7 @@ from store.errors import Invalid, NotFound
 from store.interface.runs import AsAt
 from store.models import PhaseGraph, Snapshot
 from store.planning.rows import RESULTS, ViewEvent
+from store.semconv import DROPPED
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
@@ -70,7 +71,11 @@ async def payloads_of(
     """Return the payload of rows of `run_views.events`: the bodies by log position, and the long texts by hash."""
     payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
     hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
-    return payloads, await run_queries.texts(dialect, session, hashes)
+    texts = await run_queries.texts(dialect, session, hashes)
+    for row in rows:
+        if any(digest is not None and digest not in texts for digest in (row[12], row[13])):
+            payloads.setdefault(row[1], {})[DROPPED] = True
+    return payloads, texts
 
 
 async def events_of_view(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:

@@ -7,6 +7,7 @@ events may refer to it.
 import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import orjson
@@ -19,11 +20,12 @@ from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_and_rest
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
-from store.domain.events import Json, decode
+from store.domain.events import BodyDropped, Json, StoreBodiesDropped, decode
 from store.domain.run_commands import IN_BLOBS
 from store.domain.run_events import RunEvent
 from store.domain.thread_events import WITH_BLOBS
 from store.errors import StoreError
+from store.journal.log_rows import STORE_STREAM, PositionsHash
 from store.models import Difference
 from store.models.enums import Frozen
 from store.verification.differences import SHOWN, Differences
@@ -130,30 +132,70 @@ def _next_limit(rows: Sequence[Row]) -> int:
 
 async def _dropped(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> dict[int, bool]:
     """Return, for each event whose body is missing, whether another event ordered the removal of the body."""
-    missing = {row[0] for row in rows if row[-1] is None and row[11] is not None}
-    if not missing:
+    return await _ordered(
+        dialect, session, {row[_POSITION] for row in rows if row[-1] is None and row[_HASH] is not None}
+    )
+
+
+async def _ordered(dialect: Dialect, session: ReadSession, positions: set[int]) -> dict[int, bool]:
+    """Return, for those of the positions that are in `dropped`, whether the event they refer to orders the removal."""
+    if not positions:
         return {}
     return {
-        position: type_ == "body.dropped" and _orders(data, position)
-        for position, type_, data in await scan.drops_between(dialect, session, min(missing), max(missing))
-        if position in missing
+        position: _orders(type_, data, position)
+        for position, type_, data in await scan.drops_between(dialect, session, min(positions), max(positions))
+        if position in positions
     }
 
 
-def _orders(data: str, position: int) -> bool:
-    try:
-        return getattr(decode("body.dropped", orjson.loads(data)), "position", None) == position
-    except Exception:  # noqa: BLE001 (the data of a changed event may have any form)
+def _orders(type_: str | None, data: str | None, position: int) -> bool:
+    """Return whether an event may have ordered the removal of the body at a position."""
+    if type_ is None or data is None:
         return False
+    match _order(type_, data):
+        case BodyDropped(position=ordered):
+            return ordered == position
+        case StoreBodiesDropped(first=first, last=last):
+            return first <= position <= last
+        case _:
+            return False
+
+
+@lru_cache(maxsize=64)
+def _order(type_: str, data: str) -> BodyDropped | StoreBodiesDropped | None:
+    """Return the fact of an event that orders the removal of bodies; None if the event orders no removal."""
+    try:
+        fact = decode(type_, orjson.loads(data))
+    except Exception:  # noqa: BLE001 (the data of a changed event may have any form)
+        return None
+    return fact if isinstance(fact, BodyDropped | StoreBodiesDropped) else None
 
 
 async def _check_drops(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    """Report rows of `dropped` that allow the removal of a body although no event orders the removal."""
+    """Report differences between the rows of `dropped` and the events that order the removal of bodies."""
+    found: dict[int, PositionsHash] = {}
     async for rows in scan.drops(dialect, session):
         for position, event_position, type_, data in rows:
-            if type_ != "body.dropped" or not _orders(data, position):
-                expected = f"an event body.dropped at {event_position} that orders the removal"
+            if _orders(type_, data, position):
+                found.setdefault(event_position, PositionsHash()).add(position)
+            else:
+                expected = f"an event at {event_position} that orders the removal"
                 differences.add("dropped", str(position), "event_position", expected, type_)
+    after = 0
+    while events := await log_queries.events(
+        dialect, session, after=after, stream=STORE_STREAM, types=[StoreBodiesDropped.type]
+    ):
+        after = events[-1][_POSITION]
+        for row in events:
+            fact, rows_of_it = _order(row[_TYPE], row[_DATA]), found.get(row[_POSITION], PositionsHash())
+            if not isinstance(fact, StoreBodiesDropped):
+                continue  # the comparison with the tables reports that the data of this event cannot be decoded
+            for name, expected, there in (
+                ("count", fact.count, rows_of_it.count),
+                ("sha256", fact.sha256, rows_of_it.hexdigest()),
+            ):
+                if expected != there:
+                    differences.add("dropped", f"rows of the event at {row[_POSITION]}", name, expected, there)
 
 
 async def _unclaimed(
@@ -183,12 +225,19 @@ REFERRING = _NAMING | IN_BLOBS
 
 async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
     """Report missing blobs to which the given rows of `events` refer."""
-    named = {name: row[_POSITION] for row in rows if row[_TYPE] in _NAMING for name in names_of_blobs(row)}
+    named: dict[str, list[int]] = {}
+    for row in rows:
+        for name in names_of_blobs(row) if row[_TYPE] in _NAMING else ():
+            named.setdefault(name, []).append(row[_POSITION])
     if named:
         # Postgres refuses a parameter with a null character, which the data of a changed event may contain.
         there = await blobs.existing(dialect, session, sorted(name for name in named if "\0" not in name))
-        for name in sorted(named.keys() - there):
-            differences.add("blobs", name, None, f"the blob to which event {named[name]} refers", None)
+        missing = {name: positions for name, positions in named.items() if name not in there}
+        ordered = await _ordered(dialect, session, {position for each in missing.values() for position in each})
+        for name, positions in sorted(missing.items()):
+            kept = [position for position in positions if not ordered.get(position, False)]
+            if kept:
+                differences.add("blobs", name, None, f"the blob to which event {kept[-1]} refers", None)
 
 
 async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:

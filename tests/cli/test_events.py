@@ -156,6 +156,14 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
             event("body.dropped", position=12, policy="older than 30 days"),
             "payload of the event at position 12 deleted: older than 30 days",
         ),
+        (
+            event("store.bodies_dropped", policy="older than 30d", count=1200, first=7, last=9000),
+            "payload of 1,200 events from position 7 to 9000 deleted: older than 30d",
+        ),
+        (
+            event("store.blobs_dropped", policy="redact", count=2, reason="asked for"),
+            "2 blobs of deleted payload deleted: redact (asked for)",
+        ),
         (event("moon.landed", crew=3), '{"crew":3}'),
     ],
 )

@@ -153,6 +153,37 @@ async def test_a_line_in_dropped_alone_lets_no_body_go(log: Database, event: int
     await refuses(log, "DELETE FROM bodies WHERE position = 2")
 
 
+async def append(log: Database, type_: str) -> None:
+    await log.execute(
+        "INSERT INTO events (position, commit_id, stream, version, command, type, shape, at, data)"
+        f" VALUES (4, 2, 'store', 2, 0, '{type_}', 1, 1, '{{}}')"
+    )
+
+
+async def test_an_event_of_the_store_lets_several_bodies_go(log: Database) -> None:
+    await append(log, "store.bodies_dropped")
+    await log.execute("INSERT INTO dropped (position, event_position) VALUES (2, 4)")
+    await log.execute("DELETE FROM bodies")
+    assert await log.rows("SELECT position FROM bodies") == []
+    await refuses(log, "DELETE FROM blobs")
+
+
+async def test_blobs_go_while_the_last_event_orders_it(log: Database) -> None:
+    await append(log, "store.blobs_dropped")
+    await refuses(log, "DELETE FROM bodies WHERE position = 2")
+    await log.execute("DELETE FROM blobs")
+    assert await log.rows("SELECT hash FROM blobs") == []
+
+
+async def test_blobs_stay_once_another_event_follows(log: Database) -> None:
+    await append(log, "store.blobs_dropped")
+    await log.execute(
+        "INSERT INTO events (position, commit_id, stream, version, command, type, shape, at, data)"
+        " VALUES (5, 3, 'rollout/a', 3, 0, 'rollout.amended', 1, 1, '{}')"
+    )
+    await refuses(log, "DELETE FROM blobs")
+
+
 async def test_one_statement_may_order_and_delete(postgres_log: Database) -> None:
     await postgres_log.execute(
         "WITH event AS (INSERT INTO events (position, commit_id, stream, version, command, type, shape, at, data)"

@@ -172,6 +172,16 @@ class Narrator:
     def _body_dropped(self, _event: HistoryEvent, data: Json) -> str:
         return f"payload of the event at position {data['position']} deleted: {data['policy']}"
 
+    def _bodies_dropped(self, _event: HistoryEvent, data: Json) -> str:
+        payload = f"payload of {data['count']:,} events from position {data['first']} to {data['last']}"
+        return f"{payload} deleted: {data['policy']}{self._because(data)}"
+
+    def _blobs_dropped(self, _event: HistoryEvent, data: Json) -> str:
+        return f"{data['count']:,} blobs of deleted payload deleted: {data['policy']}{self._because(data)}"
+
+    def _because(self, data: Json) -> str:
+        return f" ({data['reason']})" if data.get("reason") else ""
+
     _sentences: Final[dict[str, Callable[[Narrator, HistoryEvent, Json], str]]] = {
         "rollout.enqueued": _enqueued,
         "rollout.started": _started_at_once,
@@ -189,6 +199,8 @@ class Narrator:
         "worker.seen": _worker_seen,
         "worker.status_changed": _worker_moved,
         "body.dropped": _body_dropped,
+        "store.bodies_dropped": _bodies_dropped,
+        "store.blobs_dropped": _blobs_dropped,
     }
 
 

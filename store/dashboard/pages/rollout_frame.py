@@ -18,7 +18,7 @@ from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annot
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
 from store.db.dialect import Dialect, ReadSession
-from store.db.queries import filters, pages
+from store.db.queries import filters, pages, removal
 from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL, WAITING
 from store.domain.views import ATTEMPT_COLUMNS, ROLLOUT_COLUMNS
@@ -26,6 +26,7 @@ from store.errors import Invalid, NotFound
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
 from store.models.queries import SpanQuery
+from store.semconv import DROPPED
 from store.sql.mapping import rollouts as rollout_mapping
 from store.wire import paths
 
@@ -82,6 +83,8 @@ class Looked:
     waiting: rollout_story.RolloutWait | None = None
     lanes: Sequence[Lane] = field(default_factory=list[Lane])
     annotations: RolloutAnnotations = NOTHING
+    removed_by: Sequence[str] = ()
+    """The policies that removed payload of the rollout, if they removed its input or its metadata."""
 
     @property
     def rollout_id(self) -> str:
@@ -185,7 +188,13 @@ async def look(request: PageRequest) -> Looked:
         waiting,
         lanes_of(attempts, turns, _until(rollout, event)),
         await annotations_of(request, rollout_id, at),
+        await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
     )
+
+
+async def removals(request: PageRequest, rollout_id: str) -> list[str]:
+    """Return, in words, the policies that removed payload of a rollout."""
+    return await request.store.core.look(partial(removal.policies_of, rollout_id=rollout_id))
 
 
 def _until(rollout: Rollout, event: Mapping[str, Any] | None) -> float | None:

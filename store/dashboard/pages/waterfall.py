@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from store.dashboard.page import PageContent, Pages
-from store.dashboard.pages.rollout_frame import look
+from store.dashboard.pages.rollout_frame import look, removals
 from store.dashboard.request import PageRequest
 from store.dashboard.views.span_fields import SpanField, fields_of
 from store.db.reports import span_rows
@@ -18,6 +18,7 @@ from store.db.reports.span_rows import SpanRow, SpansWanted
 from store.errors import NotFound
 from store.models import Event, Link
 from store.models.queries import SpanQuery
+from store.semconv import DROPPED
 
 pages = Pages()
 
@@ -90,7 +91,8 @@ async def span(request: PageRequest) -> PageContent:
         "is_cut": _is_cut(attributes, resource, further, *(each["attributes"] for each in events))
         or len(events) < len(shown.events),
     }
-    return PageContent("span.html", values, f"Span {shown.name[:80]}")
+    removed_by = await removals(request, rollout_id) if DROPPED in shown.attributes else []
+    return PageContent("span.html", values, f"Span {shown.name[:80]}", hidden={"removed_by": removed_by})
 
 
 _HEAD: Final = {

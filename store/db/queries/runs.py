@@ -21,21 +21,24 @@ from store.db.tables import core as core_tables
 from store.domain.events import Json
 from store.domain.rollout import ACTIVE
 from store.domain.run_events import AttemptForked
+from store.semconv import DROPPED
 from store.validation.json_limits import check_text
 
 _AT_ONCE = 1000
 
 
 async def payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
-    """Return the payload of events by position, read from `bodies` and `blobs`. Events without payload are left out."""
+    """Return the payload of events by position, read from `bodies` and `blobs`. Events without payload are left out.
+
+    The payload of an event whose payload was removed has only the key `rollbook.dropped`.
+    """
     stored = await log_queries.bodies_at(dialect, session, positions)
     found = {position: payload(codec, body) for position, (codec, body) in stored.items()}
     elsewhere = [position for position in positions if position not in found]
     hashes = await _hashes(dialect, session, elsewhere)
     kept = await blobs(dialect, session, list(hashes.values()))
     for position, digest in hashes.items():
-        if digest in kept:
-            found[position] = payload(*kept[digest])
+        found[position] = payload(*kept[digest]) if digest in kept else {DROPPED: True}
     return {position: body for position, body in found.items() if body is not None}
 
 

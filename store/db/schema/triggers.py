@@ -4,8 +4,10 @@ The triggers refuse accidental changes and changes by other programs. The owner 
 `verify` compares the names and texts of the triggers with the expected ones. A trigger of another program may change
 what a statement does, so `verify` reports every unexpected trigger on a table of the store.
 
-A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` ordered the
-deletion and the table `dropped` contains the body's position. Triggers, unique keys and indexes are called guards.
+A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` or
+`store.bodies_dropped` ordered the deletion and the table `dropped` contains the body's position. A blob is a large
+value that is stored once under its hash. Blobs may be deleted only while the last event of the log has the type
+`store.blobs_dropped`. Triggers, unique keys and indexes are called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +22,11 @@ from store.db.tables.core import metadata
 __all__ = ["expected", "guards", "missing", "statements", "trigger_names"]
 
 _ORDERED = (
-    "SELECT 1 FROM dropped d JOIN events e ON e.position = d.event_position AND e.type = 'body.dropped'"
+    "SELECT 1 FROM dropped d JOIN events e ON e.position = d.event_position"
+    " AND e.type IN ('body.dropped', 'store.bodies_dropped')"
     " WHERE d.position = OLD.position"
 )
+_BLOBS_ORDERED = "(SELECT type FROM events ORDER BY position DESC LIMIT 1) IS 'store.blobs_dropped'"
 # The conditions under which SQLite refuses to insert a row. REPLACE would delete a conflicting row without firing a
 # trigger for DELETE, so a trigger for INSERT must refuse the new row. `max(position)` takes one step to the end of the
 # table.
@@ -55,13 +59,30 @@ DECLARE
 BEGIN
     EXECUTE format(
         'SELECT g.position FROM gone g WHERE NOT EXISTS (SELECT 1 FROM %1$I.dropped d'
-        ' JOIN %1$I.events e ON e.position = d.event_position AND e.type = ''body.dropped'''
+        ' JOIN %1$I.events e ON e.position = d.event_position'
+        ' AND e.type IN (''body.dropped'', ''store.bodies_dropped'')'
         ' WHERE d.position = g.position) LIMIT 1',
         TG_TABLE_SCHEMA
     ) INTO kept;
     IF kept IS NOT NULL THEN
         RAISE EXCEPTION 'the log is append-only: DELETE of % refused: no event ordered position % dropped',
             TG_TABLE_NAME, kept USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NULL;
+END
+"""
+# Which events refer to a blob is not known without a search, so this trigger only checks the last event. `verify` finds
+# a blob that was deleted although an event with payload refers to it.
+_REFUSE_BLOBS = """
+DECLARE
+    ordered boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT e.type = ''store.blobs_dropped'' FROM %I.events e ORDER BY e.position DESC LIMIT 1', TG_TABLE_SCHEMA
+    ) INTO ordered;
+    IF ordered IS NOT TRUE THEN
+        RAISE EXCEPTION 'the log is append-only: DELETE of % refused: the last event does not order it',
+            TG_TABLE_NAME USING ERRCODE = 'restrict_violation';
     END IF;
     RETURN NULL;
 END
@@ -93,7 +114,7 @@ _POSTGRES = (
             "commits": ("UPDATE", "DELETE", "TRUNCATE"),
             "events": ("UPDATE", "DELETE", "TRUNCATE"),
             "bodies": ("UPDATE", "TRUNCATE"),
-            "blobs": ("UPDATE", "DELETE", "TRUNCATE"),
+            "blobs": ("UPDATE", "TRUNCATE"),
             "dropped": ("UPDATE", "DELETE", "TRUNCATE"),
         }.items()
     ),
@@ -102,6 +123,7 @@ _POSTGRES = (
         *("refuse_unordered_delete", _REFUSE_UNORDERED),
         rest=" REFERENCING OLD TABLE AS gone",
     ),
+    _Trigger("blobs", "blobs_refuse_delete", "AFTER", ("DELETE",), "refuse_unordered_blobs", _REFUSE_BLOBS),
 )
 
 _IN_SQLITE = """
@@ -242,7 +264,7 @@ def _sqlite_triggers() -> dict[str, str]:
         conditions = {
             "insert": f" WHEN {taken}",
             "update": "",
-            "delete": f" WHEN NOT EXISTS ({_ORDERED})" if table == "bodies" else "",
+            "delete": _DELETABLE.get(table, ""),
         }
         for verb, condition in conditions.items():
             name = f"{table}_refuse_{verb}"
@@ -254,6 +276,8 @@ def _sqlite_triggers() -> dict[str, str]:
     return texts
 
 
+# The tables whose rows may be deleted, with the conditions under which SQLite refuses it.
+_DELETABLE = {"bodies": f" WHEN NOT EXISTS ({_ORDERED})", "blobs": f" WHEN NOT ({_BLOBS_ORDERED})"}
 _SQLITE_VERBS = {"insert": "INSERT over a row", "update": "UPDATE", "delete": "DELETE"}
 
 

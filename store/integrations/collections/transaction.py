@@ -335,7 +335,7 @@ class Transaction:
         }
         for name, position in (("input", state.input_position), ("metadata", state.metadata_position)):
             if position >= _FIRST_POSITION:
-                update[name] = _field(self._set.bodies[position], name)
+                update[name] = _field(self._set.bodies.get(position), name)
         return known.model_copy(update=update)
 
     async def _save_attempts(self) -> None:
@@ -366,7 +366,7 @@ class Transaction:
         }
         position = state.metadata_position
         if position is not None and position >= _FIRST_POSITION:
-            update["metadata"] = _field(self._set.bodies[position], "metadata")
+            update["metadata"] = _field(self._set.bodies.get(position), "metadata")
         return known.model_copy(update=update)
 
     async def _save_queue(self, command: Command) -> None:
@@ -416,7 +416,7 @@ def _among(field: str, values: Collection[str]) -> dict[str, Any]:
     return {field: {"within": sorted(values)}}
 
 
-def _field(body: Body, name: str) -> Any:
+def _field(body: Body | None, name: str) -> Any:
     return (payload_of(body) or {}).get(name)
 
 

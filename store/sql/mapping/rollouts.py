@@ -45,6 +45,7 @@ from store.models import (
     TraceStatus,
     Worker,
 )
+from store.semconv import DROPPED
 
 Row = Sequence[Any]
 Model = TypeVar("Model", bound=BaseModel)
@@ -149,8 +150,16 @@ def _rollout_fields(row: Row, input_body: Json | None, metadata_body: Json | Non
     # A row of a view contains the config as an object; a row of the database contains it as JSON text.
     validator = RolloutConfig.__pydantic_validator__
     fields["config"] = validator.validate_json(config) if isinstance(config, str) else validator.validate_python(config)
-    fields["metadata"] = None if metadata_body is None else metadata_body.get("metadata")
+    fields["metadata"] = rollout_metadata(input_body, metadata_body)
     return fields
+
+
+def rollout_metadata(input_body: Json | None, metadata_body: Json | None) -> Json | None:
+    """Return the metadata of a rollout. The key `rollbook.dropped` shows that the input or the metadata was removed."""
+    metadata = None if metadata_body is None else metadata_body.get("metadata")
+    if input_body is None or metadata_body is None:
+        return {**(metadata or {}), DROPPED: True}
+    return metadata
 
 
 def rollout_model(row: Row, input_body: Json | None, metadata_body: Json | None) -> Rollout:
@@ -387,11 +396,11 @@ def span_model(row: Row, body: Json | None) -> Span:
     Args:
         row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time,
             status_code, status_message, and further columns of the table.
-        body: the payload. This function changes this dict, and the model then uses it. None makes a span without
-            attributes.
+        body: the payload. This function changes this dict, and the model then uses it. None, for a removed payload,
+            makes a span that has only the attribute `rollbook.dropped`.
     """
     rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
-    held = {} if body is None else body
+    held: Json = {"attributes": {DROPPED: True}} if body is None else body
     take = held.pop
     status, resource = take("status", None), take("resource", None)
     events, links = take("events", None), take("links", None)

@@ -218,6 +218,24 @@ class Postgres(Dialect):
                 watched += [row[0] for row in await session.fetch(Sql(" UNION ALL ".join(selects), (), {}), {})]
         return [schema.removeprefix(PREFIX) for schema in watched]
 
+    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
+        del remains
+        options = "FULL, ANALYZE" if rewrite else "ANALYZE"
+        tables = ", ".join(self.qualified(table) for table in (core_tables.bodies, core_tables.blobs))
+        with _translated():
+            # VACUUM refuses to run in a transaction, and the connections of the pool have a time limit.
+            connection = await _driver.connect(self.direct, timeout=10)
+            try:
+                await connection.execute(f"VACUUM ({options}) {tables}")
+                # An older transaction may still see the rows, and VACUUM then keeps them.
+                oldest = await connection.fetchval(
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                    " AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
+                )
+            finally:
+                await _close(connection)
+        return not oldest
+
     async def size_bytes(self) -> int:
         text = (
             "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"

@@ -5,6 +5,7 @@ with aiosqlite.
 """
 
 import asyncio
+import mmap
 import os
 import sqlite3
 import tempfile
@@ -20,10 +21,10 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from store.db.dialect import Dialect, Guards, ReadSession, Row, Sql, TypeFaults, Unfinished, Wakeups, WriteSession
 from store.db.drivers.sqlite import type_faults
-from store.db.drivers.sqlite.errors import translate
+from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
-from store.db.drivers.sqlite.writer import SQLiteWriter
+from store.db.drivers.sqlite.writer import SQLiteWriter, connect
 from store.db.schema import HEAD, DatabaseInfo, prepare_sqlite, read_only_uri, triggers
 from store.db.schema import sqlite as schema
 from store.db.url import StoreURL
@@ -137,6 +138,28 @@ class SQLite(Dialect):
             return []
         return await asyncio.to_thread(_watched, self.url)
 
+    async def overwrite_deleted(self, session: WriteSession) -> None:
+        assert isinstance(session, SQLiteWriter)
+        session.do(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
+
+    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
+        self._file.check()
+        try:
+            return await asyncio.to_thread(self._vacuum, rewrite=rewrite, remains=remains)
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    def _vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
+        with closing(connect(self.path, "FULL")) as connection:
+            connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}").fetchall()
+            is_rewritten = rewrite or remains is None
+            is_done = not is_rewritten and _empty_log(connection)
+            # The unused part of a page may contain rows that were moved to another page before they were deleted.
+            if is_rewritten or (is_done and _has_any(self.path, remains or ())):
+                connection.execute("VACUUM")
+                is_done = _empty_log(connection)
+        return is_done
+
     async def size_bytes(self) -> int:
         sides = (self.path, Path(self._file.log))
         return sum(side.stat().st_size for side in sides if side.exists())
@@ -182,6 +205,20 @@ class UnfinishedSQLite(SQLite, Unfinished):
 
     async def discard(self) -> None:
         await asyncio.to_thread(schema.discard, self._final)
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """Empty the write-ahead log, which contains earlier versions of pages; return False if a reader prevents it."""
+    is_blocked, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not is_blocked
+
+
+def _has_any(path: Path, parts: Sequence[bytes]) -> bool:
+    """Return whether a file contains one of the byte strings."""
+    if not parts:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(part) >= 0 for part in parts)
 
 
 def _watched(url: StoreURL) -> list[str]:

@@ -1,0 +1,203 @@
+"""Reads for the removal of payload: rollouts that a policy selects, and the payload of their events.
+
+The payload of an event is stored in its body, and in blobs, which are values that are stored once under their hash. The
+table `dropped` contains the positions of the events whose payload was removed.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, select
+from sqlalchemy.types import BigInteger
+
+from store.db.dialect import Dialect, ReadSession
+from store.db.queries.paging import compiled
+from store.db.tables import core as core_tables
+from store.domain.rollout import TERMINAL
+
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Conditions on rollouts. All of them must be fulfilled; an empty condition is always fulfilled."""
+
+    statuses: Collection[str]
+    ended_before: int | None = None
+    """The latest end, in µs since the epoch."""
+    modes: Collection[str] = ()
+    groups: Collection[str] = ()
+    labels: Collection[str] = ()
+    """The rollout has all of these labels."""
+    without_labels: Collection[str] = ()
+    """The rollout has none of these labels."""
+    newest_kept: int = 0
+    """The number of rollouts of each group that are never selected: the ones created last. All rollouts without a group
+    are one group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The payload of an event."""
+
+    position: int
+    stream: str
+    type: str
+    version: int
+    data: str
+    body_bytes: int | None
+    """The number of bytes of the body as it is stored; None if the payload is stored only in blobs."""
+    rollout_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rollout_id", self.stream.removeprefix("rollout/"))
+
+
+async def finished_rollouts(dialect: Dialect, session: ReadSession, wanted: Selection) -> list[str]:
+    """Return the ids of the finished rollouts that fulfil the conditions, those that ended first at the beginning."""
+    rollout, label = core_tables.rollouts.c, core_tables.labels.c
+    statement = select(rollout.rollout_id).where(dialect.any_of(rollout.status, "statuses"))
+    params: dict[str, Any] = {"statuses": dialect.list_param(sorted(set(wanted.statuses) & TERMINAL))}
+    if wanted.ended_before is not None:
+        statement = statement.where(rollout.end_at <= bindparam("ended_before", type_=BigInteger))
+        params["ended_before"] = wanted.ended_before
+    for column, name, values in ((rollout.mode, "modes", wanted.modes), (rollout.group_id, "groups", wanted.groups)):
+        if values:
+            statement = statement.where(dialect.any_of(column, name))
+            params[name] = dialect.list_param(sorted(values))
+    for number, text in enumerate(sorted(wanted.labels)):
+        has_it = (label.rollout_id == rollout.rollout_id) & dialect.any_of(label.label, f"label_{number}")
+        statement = statement.where(select(label.label).where(has_it).exists())
+        params[f"label_{number}"] = dialect.list_param([text])
+    if wanted.without_labels:
+        has_one = (label.rollout_id == rollout.rollout_id) & dialect.any_of(label.label, "without")
+        statement = statement.where(~select(label.label).where(has_one).exists())
+        params["without"] = dialect.list_param(sorted(wanted.without_labels))
+    if wanted.newest_kept:
+        place = func.row_number().over(partition_by=rollout.group_id, order_by=rollout.first_position.desc())
+        ranked = select(rollout.rollout_id.label("ranked_id"), place.label("place")).subquery("ranked")
+        later = select(ranked.c.ranked_id).where(ranked.c.place > bindparam("newest_kept", type_=BigInteger))
+        statement = statement.where(rollout.rollout_id.in_(later))
+        params["newest_kept"] = wanted.newest_kept
+    statement = statement.order_by(rollout.end_at, rollout.first_position)
+    return [row[0] for row in await session.fetch(dialect.sql(statement), params)]
+
+
+async def payload_of(
+    dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], *, with_removed: bool = False
+) -> list[Payload]:
+    """Return the payload of all events of some rollouts in the order of the log.
+
+    Payload that was removed is left out, unless `with_removed` is true.
+    """
+
+    def build() -> Select[Any]:
+        event, body, gone = core_tables.events.c, core_tables.bodies.c, core_tables.dropped.c
+        columns: list[ColumnElement[Any]] = [event.position, event.stream, event.type, event.version, event.data]
+        names_blobs = (event.type == "run.event") & dialect.contains(event.data, "_sha256")
+        statement = (
+            select(*columns, func.length(body.body))
+            .outerjoin(core_tables.bodies, body.position == event.position)
+            .outerjoin(core_tables.dropped, gone.position == event.position)
+            .where(dialect.any_of(event.stream, "streams"), event.body_hash.is_not(None) | names_blobs)
+            .order_by(event.position)
+        )
+        return statement if with_removed else statement.where(gone.position.is_(None))
+
+    params = {"streams": dialect.list_param([f"rollout/{each}" for each in rollout_ids])}
+    rows = await session.fetch(compiled(dialect, ("payload_of", with_removed), build), params)
+    return [Payload(*row) for row in rows]
+
+
+async def still_finished(dialect: Dialect, session: ReadSession, rollout_ids: Collection[str]) -> set[str]:
+    """Return those of the rollouts that have a terminal status."""
+
+    def build() -> Select[Any]:
+        rollout = core_tables.rollouts.c
+        return select(rollout.rollout_id).where(
+            dialect.any_of(rollout.rollout_id, "ids"), dialect.any_of(rollout.status, "statuses")
+        )
+
+    params = {"ids": dialect.list_param(sorted(rollout_ids)), "statuses": dialect.list_param(sorted(TERMINAL))}
+    return {row[0] for row in await session.fetch(compiled(dialect, "still_finished", build), params)}
+
+
+async def removed_among(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> set[int]:
+    """Return those of the positions whose payload was removed."""
+    gone, found = core_tables.dropped.c.position, set[int]()
+    for start in range(0, len(positions), _AT_ONCE):
+        # Positions come from the database, so it is safe to make them a part of the statement.
+        listed: list[ColumnElement[int]] = [
+            literal_column(str(int(each))) for each in positions[start : start + _AT_ONCE]
+        ]
+        found |= {row[0] for row in await session.fetch(dialect.sql(select(gone).where(gone.in_(listed))), {})}
+    return found
+
+
+async def removed_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> set[int]:
+    """Return the positions from `first` to `last` whose payload was removed."""
+
+    def build() -> Select[Any]:
+        gone = core_tables.dropped.c.position
+        low, high = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
+        return select(gone).where(gone >= low, gone <= high)
+
+    rows = await session.fetch(compiled(dialect, "removed_between", build), {"first": first, "last": last})
+    return {row[0] for row in rows}
+
+
+async def policies_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
+    """Return, in words, the policies that ordered the removal of payload of a rollout, each with its reason if any."""
+
+    def build() -> Select[Any]:
+        event, gone, order = core_tables.events.c, core_tables.dropped.c, core_tables.events.alias("ordering")
+        return (
+            select(order.c.data)
+            .distinct()
+            .select_from(core_tables.events)
+            .join(core_tables.dropped, gone.position == event.position)
+            .join(order, order.c.position == gone.event_position)
+            .where(dialect.any_of(event.stream, "streams"))
+        )
+
+    params = {"streams": dialect.list_param([f"rollout/{rollout_id}"])}
+    orders = [orjson.loads(row[0]) for row in await session.fetch(compiled(dialect, "policies_of", build), params)]
+    return sorted({f"{each['policy']} ({each['reason']})" if "reason" in each else each["policy"] for each in orders})
+
+
+async def blob_sizes(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
+    """Return the stored sizes of those blobs that exist, in bytes, by hash."""
+
+    def build() -> Select[Any]:
+        blob = core_tables.blobs.c
+        columns: list[ColumnElement[Any]] = [blob.hash, func.length(blob.body)]
+        return select(*columns).where(dialect.any_of(blob.hash, "hashes"))
+
+    found: dict[str, int] = {}
+    for start in range(0, len(hashes), _AT_ONCE):
+        params = {"hashes": dialect.list_param(list(hashes[start : start + _AT_ONCE]))}
+        found.update(
+            (row[0], row[1]) for row in await session.fetch(compiled(dialect, "stored_blob_sizes", build), params)
+        )
+    return found
+
+
+async def has_blobs(dialect: Dialect, session: ReadSession) -> bool:
+    """Return whether there is any blob."""
+    return bool(await session.fetch(dialect.sql(select(core_tables.blobs.c.hash).limit(1)), {}))
+
+
+async def size_of_bodies(dialect: Dialect, session: ReadSession) -> int:
+    """Return the sum of the stored sizes of all bodies, in bytes."""
+    total = select(func.coalesce(func.sum(func.length(core_tables.bodies.c.body)), 0))
+    return int((await session.fetch(dialect.sql(total), {}))[0][0])
+
+
+async def last_version(dialect: Dialect, session: ReadSession, stream: str) -> int:
+    """Return the version of the last event of a stream; 0 if the stream has no event."""
+    event = core_tables.events.c
+    statement = select(func.coalesce(func.max(event.version), 0)).where(dialect.any_of(event.stream, "streams"))
+    rows = await session.fetch(dialect.sql(statement), {"streams": dialect.list_param([stream])})
+    return int(rows[0][0])

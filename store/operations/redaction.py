@@ -1,0 +1,241 @@
+"""Redaction: removal of the payload of single events, so that no file of the database contains it any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Self, cast
+
+import orjson
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from store.db.dialect import Dialect, ReadSession
+from store.db.queries import log as log_queries
+from store.db.queries import removal as removal_queries
+from store.db.queries import runs as run_queries
+from store.db.queries import scan
+from store.db.queries.bodies import payload
+from store.db.queries.removal import Payload
+from store.domain.events import RolloutAmended, RolloutEnqueued, RolloutStarted, SpanRecorded
+from store.errors import Corrupt, Invalid, NotFound
+from store.models.enums import Frozen
+from store.operations.removal import blobs_without_event, database, remover
+from store.runtime.clock import Clock
+from store.runtime.loop_thread import LoopThread
+from store.verification.log_scan import REFERRING, names_of_blobs
+
+POLICY = "redact"
+"""The policy that the log records."""
+_CREATED = frozenset({RolloutEnqueued.type, RolloutStarted.type})
+_SHORTEST = 4
+# From this many parts on, writing the file anew takes less time than searching it.
+_MOST_REMAINS = 60
+_PART = 48
+
+
+class Redaction(Frozen):
+    """A choice of events of a rollout, and the reason why their payload is removed. Exactly one choice is required.
+
+    `Redaction.of` makes a redaction and raises the error of the store if a value is invalid.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reason: Annotated[str, Field(min_length=1, max_length=200)]
+    """The reason. The log contains it, so it must not contain the removed text."""
+    span_id: str | None = None
+    """The spans with this id, in any attempt."""
+    input: bool = False
+    """The events that set the input. The event that creates a rollout contains its metadata in the same payload."""
+    metadata: bool = False
+    """The events that set the metadata. The event that creates a rollout contains its input in the same payload."""
+    event: Annotated[int, Field(ge=1)] | None = None
+    """The event with this number in the history of the rollout."""
+    everything: bool = False
+    """All events of the rollout, notes included."""
+
+    @model_validator(mode="after")
+    def _is_one_choice(self) -> Self:
+        chosen = (self.span_id is not None, self.input, self.metadata, self.event is not None, self.everything)
+        if sum(chosen) != 1:
+            raise ValueError("choose exactly one of: a span, the input, the metadata, an event, everything")
+        return self
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Return a redaction with these values.
+
+        Raises:
+            Invalid: a value is unknown or invalid, or not exactly one choice is given.
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"])) or "choice"
+            raise Invalid(field, first["msg"].removeprefix("Value error, ")) from None
+
+    def chooses(self, each: Payload) -> bool:
+        """Return whether the payload of an event is removed."""
+        if self.span_id is not None:
+            return each.type == SpanRecorded.type and orjson.loads(each.data)["span_id"] == self.span_id
+        if self.event is not None:
+            return each.version == self.event
+        if self.everything or each.type in _CREATED:
+            return True
+        set_fields = orjson.loads(each.data)["fields"] if each.type == RolloutAmended.type else ()
+        return ("input" if self.input else "metadata") in set_fields
+
+
+class RedactedEvent(Frozen):
+    """An event whose payload was removed."""
+
+    number: int
+    """The number of the event in the history of its rollout."""
+    position: int
+    type: str
+    data: dict[str, Any]
+    """What the log still contains of the event: ids, names, numbers, the first 200 characters of a status message."""
+
+
+class RedactionReport(Frozen):
+    """The result of a redaction."""
+
+    rollout_id: str
+    events: list[RedactedEvent]
+    bodies: int
+    """The number of bodies that this call deleted. Bodies that were removed before are not counted."""
+    blobs: int
+    """The number of blobs that this call deleted."""
+    kept_blobs: int
+    """The number of blobs with a part of this payload that stay, because other events have the same text."""
+    is_clean: bool
+    """Whether deleted rows were removed from the files too.
+
+    False if a transaction still reads an old state of the database: repeat the call later.
+    """
+
+
+async def redact(
+    url: str,
+    rollout_id: str,
+    redaction: Redaction,
+    *,
+    rewrite: bool = False,
+    actor: str | None = None,
+    clock: Clock | None = None,
+) -> RedactionReport:
+    """Remove the payload of events of a rollout, finished or not. The log records who ordered it, and the reason.
+
+    On SQLite, deleted bytes are overwritten, the write-ahead log is emptied, and the file is written anew if a search
+    still finds a part of the payload. On Postgres, the tables are vacuumed. A call that was stopped is completed by the
+    same call.
+
+    Args:
+        url: the URL of a SQLite file or a Postgres database.
+        rollout_id: the id of the rollout.
+        redaction: the choice of events, and the reason.
+        rewrite: whether to write the file (SQLite) or the tables with payload (Postgres) anew in any case. This blocks
+            writers, on Postgres readers too.
+        actor: who ordered the removal; the log records it.
+        clock: the clock of the store; the system's clock if None.
+
+    Raises:
+        NotFound: there is no store at the URL, no such rollout, or no such event with payload.
+        Invalid: the reason contains a text of the payload, or the URL is not that of a database.
+        Incompatible: the store has an older schema; the message names the command that upgrades it.
+        ReadOnly: the database user may not delete payload.
+        Unavailable: the database does not answer. The call can be repeated.
+    """
+    dialect = database(url, clock)
+    thread = LoopThread("rollbook redact")
+    try:
+        return await thread.run(_run(dialect, rollout_id, redaction, rewrite=rewrite, actor=actor))
+    finally:
+        thread.leave()
+
+
+async def _run(
+    dialect: Dialect, rollout_id: str, redaction: Redaction, *, rewrite: bool, actor: str | None
+) -> RedactionReport:
+    await dialect.open(create=False)
+    try:
+        async with dialect.read(snapshot=True) as session:
+            chosen = await _chosen(dialect, session, rollout_id, redaction)
+            bodies, blobs = await _stored(dialect, session, chosen)
+        _check_reason(redaction.reason, [*bodies.values(), *blobs.values()])
+        async with remover(
+            dialect, POLICY, actor=actor, reason=redaction.reason, overwrite=True, keep_unfinished=False
+        ) as removing:
+            await removing.remove(chosen)
+            async with dialect.read(snapshot=True) as session:
+                found = await blobs_without_event(dialect, session, only={each.position for each in chosen})
+            await removing.remove_blobs(found)
+        async with dialect.read() as session:
+            kept = await removal_queries.blob_sizes(dialect, session, sorted(blobs))
+        gone = [*bodies.values(), *(blobs[name] for name in blobs.keys() - kept.keys())]
+        remains = [part for _, stored in gone for part in _parts(stored)]
+        # If an earlier call has deleted the payload, it is not known what to search for.
+        is_known = 0 < len(remains) <= _MOST_REMAINS
+        is_clean = await dialect.vacuum(rewrite=rewrite, remains=remains if is_known else None)
+    finally:
+        await dialect.close()
+    return RedactionReport(
+        rollout_id=rollout_id,
+        events=[
+            RedactedEvent(number=each.version, position=each.position, type=each.type, data=orjson.loads(each.data))
+            for each in chosen
+        ],
+        bodies=removing.removed.bodies,
+        blobs=removing.removed.blobs,
+        kept_blobs=len(kept),
+        is_clean=is_clean,
+    )
+
+
+async def _chosen(dialect: Dialect, session: ReadSession, rollout_id: str, redaction: Redaction) -> list[Payload]:
+    if await log_queries.position_of(dialect, session, f"rollout/{rollout_id}", 1) is None:
+        raise NotFound.rollout(rollout_id)
+    found = await removal_queries.payload_of(dialect, session, [rollout_id], with_removed=True)
+    chosen = [each for each in found if redaction.chooses(each)]
+    if not chosen:
+        raise NotFound("payload", rollout_id, f"rollout {rollout_id} has no such event with payload")
+    return chosen
+
+
+async def _stored(
+    dialect: Dialect, session: ReadSession, chosen: Sequence[Payload]
+) -> tuple[dict[int, tuple[int, bytes]], dict[str, tuple[int, bytes]]]:
+    """Return codec and bytes of the bodies by position, and of the blobs by hash."""
+    referring = [each.position for each in chosen if each.type in REFERRING]
+    names = {name for row in await scan.events_at(dialect, session, referring) for name in names_of_blobs(row)}
+    bodies = await log_queries.bodies_at(dialect, session, [each.position for each in chosen])
+    return bodies, await run_queries.blobs(dialect, session, sorted(names))
+
+
+def _check_reason(reason: str, stored: Sequence[tuple[int, bytes]]) -> None:
+    for codec, body in stored:
+        try:
+            texts = _texts(payload(codec, body))
+        except Corrupt:
+            # A long text is stored without quotes, and no reason contains it.
+            continue
+        if any(len(text.strip()) >= _SHORTEST and text.strip() in reason for text in texts):
+            raise Invalid("reason", "it contains a text of the payload, and the log would keep it; leave it out")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a JSON value, without the keys of objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in cast("list[Any]", value):
+            yield from _texts(each)
+
+
+def _parts(stored: bytes) -> list[bytes]:
+    """Return parts at the beginning, in the middle and at the end of a stored body, to search for remains of it."""
+    stored, middle = bytes(stored), max(0, len(stored) // 2 - _PART // 2)
+    return sorted({stored[:_PART], stored[middle : middle + _PART], stored[-_PART:]})

@@ -1,0 +1,308 @@
+"""Removal of payload from a store in short transactions, while other processes write.
+
+The payload of an event is stored in its body, and in blobs, which are values that are stored once under their hash. A
+transaction appends an event of the stream `store` that names the policy, and deletes the payload. So a removal that is
+stopped at any moment has removed nothing that the log does not name, and the same call continues it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from sqlalchemy import Table
+
+from store.db.dialect import Changes, Dialect, ReadSession, Row, Tail, Wakeups, WriteSession, dialect_for
+from store.db.queries import log as log_queries
+from store.db.queries import removal as removal_queries
+from store.db.queries.removal import Payload
+from store.db.tables import core as core_tables
+from store.db.url import parse
+from store.domain.events import StoreBlobsDropped, StoreBodiesDropped, StoreEvent
+from store.domain.working_set import WorkingSet
+from store.errors import Invalid
+from store.journal.log_rows import STORE_STREAM, PositionsHash, log_rows
+from store.runtime.clock import Clock
+from store.verification.log_scan import REFERRING, names_of_blobs
+
+_MOST_ROWS, _FEWEST_ROWS = 256, 8
+_MOST_BYTES = 1024 * 1024
+# A transaction that takes longer than the first number makes the next one smaller; a shorter one than the second number
+# makes it larger.
+_LONG_SECONDS, _SHORT_SECONDS = 0.03, 0.01
+_LEAST_PAUSE = 0.005
+_POSITION = log_queries.EVENT_COLUMNS.index("position")
+
+
+@dataclass(slots=True)
+class Removed:
+    """The sizes of what was removed."""
+
+    rollouts: set[str] = field(default_factory=set[str])
+    events: int = 0
+    """The number of events that lost payload."""
+    bodies: int = 0
+    body_bytes: int = 0
+    blobs: int = 0
+    blob_bytes: int = 0
+    transactions: int = 0
+    longest_seconds: float = 0.0
+    """The longest time for which a transaction held the lock of the writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobsWithoutEvent:
+    """The blobs that can be removed, as of a position of the log."""
+
+    sizes: Mapping[str, int]
+    """The stored sizes in bytes, by hash."""
+    until: int
+    """The last event that was searched for references."""
+
+
+def database(url: str, clock: Clock | None = None, *, read_only: bool = False) -> Dialect:
+    """Return the database at a URL. It is not open yet.
+
+    Raises:
+        Invalid: the URL is not that of a SQLite file or a Postgres database.
+    """
+    parsed = parse(url)
+    if parsed.path is None and parsed.dsn is None:
+        reason = f"{parsed.shown} is not a database; give the URL of a SQLite file or a Postgres database"
+        raise Invalid("url", reason)
+    return dialect_for(parsed)(parsed, clock, read_only=read_only)
+
+
+def chunks(payload: Sequence[Payload], rows: int) -> list[Sequence[Payload]]:
+    """Return consecutive parts of a list with at most `rows` items and about 1 MB of bodies each."""
+    parts: list[Sequence[Payload]] = []
+    start = size = 0
+    for end, each in enumerate(payload):
+        if end > start and (end - start >= rows or size + (each.body_bytes or 0) > _MOST_BYTES):
+            parts.append(payload[start:end])
+            start, size = end, 0
+        size += each.body_bytes or 0
+    return [*parts, payload[start:]] if payload[start:] else parts
+
+
+class Remover:
+    """Deletes payload in transactions of limited length, and waits between them for other writers.
+
+    Args:
+        dialect: the open database.
+        session: a session that writes to it.
+        wakeups: announces commits to other processes.
+        policy: the policy that orders the removal, in words.
+        actor: who ordered it.
+        reason: why, or None.
+        keep_unfinished: whether to skip rollouts that are not finished.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        session: WriteSession,
+        wakeups: Wakeups,
+        policy: str,
+        *,
+        actor: str | None,
+        reason: str | None = None,
+        keep_unfinished: bool = True,
+    ) -> None:
+        self._dialect, self._session, self._wakeups = dialect, session, wakeups
+        self._policy, self._actor, self._reason = policy, actor, reason
+        self._keep_unfinished = keep_unfinished
+        self._rows = 32
+        self.removed = Removed()
+
+    async def remove(self, payload: Sequence[Payload]) -> None:
+        """Remove the bodies of events, and mark all these events as events whose payload was removed.
+
+        Rollouts that are no longer finished, and payload that another process has removed, are skipped.
+        """
+        rest = payload
+        while rest:
+            part = chunks(rest, self._rows)[0]
+            rest = rest[len(part) :]
+            await self._in_transaction(partial(self._remove_bodies, part))
+
+    async def remove_blobs(self, found: BlobsWithoutEvent) -> None:
+        """Remove blobs, except those to which an event refers that was appended after the search for references."""
+        names = sorted(found.sizes)
+        until = found.until
+        while names:
+            part: list[str] = []
+            size = 0
+            for name in names[: self._rows]:
+                if part and size + found.sizes[name] > _MOST_BYTES:
+                    break
+                part.append(name)
+                size += found.sizes[name]
+            names = names[len(part) :]
+            async with self._dialect.read() as session:
+                # Most of the new events are read without the lock.
+                kept, until = await _references(self._dialect, session, until)
+            names = [name for name in names if name not in kept]
+            sizes = {name: found.sizes[name] for name in part if name not in kept}
+            await self._in_transaction(partial(self._remove_blobs, sizes, until))
+
+    async def _in_transaction(self, work: Callable[[Tail], Awaitable[int | None]]) -> None:
+        tail = await self._session.begin()
+        began = time.monotonic()
+        try:
+            commit_id = await work(tail)
+            if commit_id is None:
+                await self._session.rollback()
+                return
+            await self._session.commit()
+        except BaseException:
+            await self._session.rollback()
+            raise
+        seconds = time.monotonic() - began
+        self._wakeups.announce(commit_id)
+        self.removed.transactions += 1
+        self.removed.longest_seconds = max(self.removed.longest_seconds, seconds)
+        if seconds > _LONG_SECONDS:
+            self._rows = max(_FEWEST_ROWS, self._rows // 2)
+        elif seconds < _SHORT_SECONDS:
+            self._rows = min(_MOST_ROWS, self._rows * 2)
+        await asyncio.sleep(max(_LEAST_PAUSE, seconds))
+        await self._session.rest()
+
+    async def _remove_bodies(self, part: Sequence[Payload], tail: Tail) -> int | None:
+        """Remove the bodies in the transaction that has begun; return the id of the commit, or None without any."""
+        dialect, session = self._dialect, self._session
+        gone = await removal_queries.removed_among(dialect, session, [each.position for each in part])
+        left = [each for each in part if each.position not in gone]
+        if self._keep_unfinished:
+            finished = await removal_queries.still_finished(dialect, session, {each.rollout_id for each in left})
+            left = [each for each in left if each.rollout_id in finished]
+        if not left:
+            return None
+        left.sort(key=lambda each: each.position)
+        digest = PositionsHash()
+        for each in left:
+            digest.add(each.position)
+        sizes = [each.body_bytes for each in left if each.body_bytes is not None]
+        fact = StoreBodiesDropped(
+            policy=self._policy,
+            count=len(left),
+            bytes=sum(sizes),
+            first=left[0].position,
+            last=left[-1].position,
+            sha256=digest.hexdigest(),
+            reason=self._reason,
+        )
+        await self._append(tail, fact, {core_tables.dropped: [(each.position, tail.next_position) for each in left]})
+        bodies: list[Row] = [(each.position,) for each in left if each.body_bytes is not None]
+        if bodies:
+            await session.write(Changes({}, {}, {core_tables.bodies: bodies}))
+        self.removed.rollouts |= {each.rollout_id for each in left}
+        self.removed.events += len(left)
+        self.removed.bodies += len(bodies)
+        self.removed.body_bytes += sum(sizes)
+        return tail.next_commit_id
+
+    async def _remove_blobs(self, sizes: Mapping[str, int], until: int, tail: Tail) -> int | None:
+        kept, _ = await _references(self._dialect, self._session, until)
+        there = await removal_queries.blob_sizes(
+            self._dialect, self._session, sorted(name for name in sizes if name not in kept)
+        )
+        if not there:
+            return None
+        names = sorted(there)
+        fact = StoreBlobsDropped(
+            policy=self._policy,
+            count=len(names),
+            bytes=sum(there.values()),
+            sha256=hashlib.sha256(b"".join(map(bytes.fromhex, names))).hexdigest(),
+            reason=self._reason,
+        )
+        await self._append(tail, fact, {})
+        await self._session.write(Changes({}, {}, {core_tables.blobs: [(name,) for name in names]}))
+        self.removed.blobs += len(names)
+        self.removed.blob_bytes += sum(there.values())
+        return tail.next_commit_id
+
+    async def _append(self, tail: Tail, fact: StoreEvent, rows: dict[Table, list[Row]]) -> None:
+        """Append an event of the store, and insert the rows that belong to it.
+
+        Both are written before anything is deleted, because the triggers of the log require it.
+        """
+        version = await removal_queries.last_version(self._dialect, self._session, STORE_STREAM)
+        working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
+        working_set.begin(0)
+        working_set.record_store(fact, version, actor=self._actor)
+        appended = log_rows(working_set, tail, tail.next_commit_id, os.urandom(16).hex(), f"removal:{os.getpid()}")
+        await self._session.write(Changes({**appended, **rows}, {}, {}))
+
+
+@asynccontextmanager
+async def remover(
+    dialect: Dialect,
+    policy: str,
+    *,
+    actor: str | None,
+    reason: str | None = None,
+    overwrite: bool = False,
+    keep_unfinished: bool = True,
+) -> AsyncGenerator[Remover]:
+    """Open a session that writes, and yield a remover that uses it. With `overwrite`, deleted bytes are overwritten."""
+    session = await dialect.writer()
+    wakeups = dialect.wakeups()
+    try:
+        if overwrite:
+            await dialect.overwrite_deleted(session)
+        yield Remover(dialect, session, wakeups, policy, actor=actor, reason=reason, keep_unfinished=keep_unfinished)
+    finally:
+        await wakeups.close()
+        await session.close()
+
+
+async def blobs_without_event(
+    dialect: Dialect, session: ReadSession, going: Collection[int] = (), only: Collection[int] | None = None
+) -> BlobsWithoutEvent:
+    """Return the blobs of removed payload to which no other event refers. This reads all events that may refer to one.
+
+    Args:
+        dialect: the database.
+        session: a snapshot of it.
+        going: positions of events whose payload counts as removed too.
+        only: positions of events; only blobs to which at least one of them refers are returned. None for all.
+    """
+    end = await log_queries.last_event(dialect, session)
+    until = 0 if end is None else int(end[_POSITION])
+    if not await removal_queries.has_blobs(dialect, session):
+        return BlobsWithoutEvent({}, until)
+    removed: set[str] = set()
+    kept: set[str] = set()
+    after = 0
+    while rows := await _referring(dialect, session, after):
+        after = rows[-1][_POSITION]
+        gone = await removal_queries.removed_between(dialect, session, rows[0][_POSITION], after)
+        for row in rows:
+            position = row[_POSITION]
+            if position not in gone and position not in going:
+                kept.update(names_of_blobs(row))
+            elif only is None or position in only:
+                removed.update(names_of_blobs(row))
+    return BlobsWithoutEvent(await removal_queries.blob_sizes(dialect, session, sorted(removed - kept)), until)
+
+
+async def _references(dialect: Dialect, session: ReadSession, after: int) -> tuple[set[str], int]:
+    """Return the blobs to which events after a position refer, and the position of the last of these events."""
+    kept: set[str] = set()
+    while rows := await _referring(dialect, session, after):
+        after = rows[-1][_POSITION]
+        kept.update(name for row in rows for name in names_of_blobs(row))
+    return kept, after
+
+
+async def _referring(dialect: Dialect, session: ReadSession, after: int) -> Sequence[Row]:
+    return await log_queries.events(dialect, session, after=after, types=sorted(REFERRING))

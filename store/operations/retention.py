@@ -1,0 +1,189 @@
+"""Retention: removal of the payload of finished rollouts by a policy."""
+
+from __future__ import annotations
+
+import time
+
+from store.db.dialect import Dialect
+from store.db.queries import removal as removal_queries
+from store.db.queries.removal import Payload
+from store.domain.events import RolloutAnnotated
+from store.models.enums import Frozen
+from store.operations.policy import RetentionPolicy
+from store.operations.removal import Removed, Remover, blobs_without_event, database, remover
+from store.runtime.clock import Clock, system_clock
+from store.runtime.loop_thread import LoopThread
+from store.verification.log_scan import REFERRING
+
+_ROLLOUTS_AT_ONCE = 100
+# Notes are written by people about a rollout, they are not payload of its execution.
+_KEPT = frozenset({RolloutAnnotated.type})
+
+
+class RetentionReport(Frozen):
+    """What a policy removed, or would remove."""
+
+    policy: str
+    """The policy in words, as the log records it."""
+    is_applied: bool
+    """Whether the payload was removed. False if it was only counted."""
+    rollouts: int
+    """The number of rollouts that lost payload."""
+    events: int
+    """The number of events that lost payload."""
+    bodies: int
+    body_bytes: int
+    """The size of the removed bodies as they were stored, in bytes."""
+    blobs: int
+    blob_bytes: int
+    """The size of the removed blobs as they were stored, in bytes."""
+    transactions: int
+    longest_seconds: float
+    """The longest time for which a transaction kept other writers waiting."""
+    size_before: int
+    """The size of the store on disk in bytes."""
+    size_after: int
+    seconds: float
+
+
+async def remove_payload(
+    url: str,
+    policy: RetentionPolicy,
+    *,
+    apply: bool = False,
+    vacuum: bool = False,
+    actor: str | None = None,
+    clock: Clock | None = None,
+) -> RetentionReport:
+    """Remove the payload of the finished rollouts that a policy selects, or only count it.
+
+    Inputs, metadata, the attributes of spans, prompts, responses, checkpoints and contents of artifacts are removed.
+    Statuses, rewards, tokens, names, times, labels and notes stay. Other processes may write meanwhile: each
+    transaction is short, and there is a pause between two of them. A call that was stopped is continued by the same
+    call.
+
+    Args:
+        url: the URL of a SQLite file or a Postgres database.
+        policy: the conditions.
+        apply: whether to remove the payload. Otherwise nothing is written.
+        vacuum: whether to return the space to the operating system at the end (SQLite), or to the tables at once
+            (Postgres). On SQLite this blocks writers, for about two seconds per 100 MB.
+        actor: who ordered the removal; the log records it.
+        clock: the clock by which ages are measured; the system's clock if None.
+
+    Raises:
+        NotFound: there is no store at the URL.
+        Invalid: the URL is not that of a database.
+        Incompatible: the store has an older schema; the message names the command that upgrades it.
+        ReadOnly: the database user may not delete payload.
+        Unavailable: the database does not answer. The call can be repeated.
+    """
+    began = time.monotonic()
+    dialect = database(url, clock, read_only=not apply)
+    thread = LoopThread("rollbook retention")
+    try:
+        report = await thread.run(_run(dialect, policy, apply=apply, vacuum=vacuum, actor=actor))
+    finally:
+        thread.leave()
+    return report.model_copy(update={"seconds": time.monotonic() - began})
+
+
+async def _run(
+    dialect: Dialect, policy: RetentionPolicy, *, apply: bool, vacuum: bool, actor: str | None
+) -> RetentionReport:
+    await dialect.open(create=False)
+    try:
+        size_before = await dialect.size_bytes()
+        if apply:
+            async with remover(dialect, str(policy), actor=actor) as removing:
+                await _each(dialect, policy, removing)
+                async with dialect.read(snapshot=True) as session:
+                    found = await blobs_without_event(dialect, session)
+                await removing.remove_blobs(found)
+            removed = removing.removed
+            if vacuum:
+                await dialect.vacuum(rewrite=dialect.has_dense_positions)
+        else:
+            removed = await _count(dialect, policy)
+        size_after = await dialect.size_bytes()
+    finally:
+        await dialect.close()
+    return RetentionReport(
+        policy=str(policy),
+        is_applied=apply,
+        rollouts=len(removed.rollouts),
+        events=removed.events,
+        bodies=removed.bodies,
+        body_bytes=removed.body_bytes,
+        blobs=removed.blobs,
+        blob_bytes=removed.blob_bytes,
+        transactions=removed.transactions,
+        longest_seconds=removed.longest_seconds,
+        size_before=size_before,
+        size_after=size_after,
+        seconds=0,
+    )
+
+
+class _Counter:
+    """Counts payload instead of removing it."""
+
+    def __init__(self) -> None:
+        self.removed = Removed()
+        self.referring: set[int] = set()
+        """The positions of events that may refer to blobs."""
+
+    async def remove(self, payload: list[Payload]) -> None:
+        removed = self.removed
+        removed.rollouts |= {each.rollout_id for each in payload}
+        removed.events += len(payload)
+        sizes = [each.body_bytes for each in payload if each.body_bytes is not None]
+        removed.bodies += len(sizes)
+        removed.body_bytes += sum(sizes)
+        self.referring |= {each.position for each in payload if each.type in REFERRING}
+
+
+async def _count(dialect: Dialect, policy: RetentionPolicy) -> Removed:
+    counter = _Counter()
+    await _each(dialect, policy, counter)
+    async with dialect.read(snapshot=True) as session:
+        sizes = (await blobs_without_event(dialect, session, counter.referring)).sizes
+    counter.removed.blobs, counter.removed.blob_bytes = len(sizes), sum(sizes.values())
+    return counter.removed
+
+
+async def _each(dialect: Dialect, policy: RetentionPolicy, removing: Remover | _Counter) -> None:
+    """Pass the payload of the selected rollouts to `removing`, that of the rollouts that ended first at the beginning.
+
+    The rollouts are selected once, at the beginning.
+    """
+    now = (dialect.clock or system_clock)()
+    excess = None
+    async with dialect.read(snapshot=True) as session:
+        selected = await removal_queries.finished_rollouts(dialect, session, policy.selection(now))
+        if policy.max_bytes is not None:
+            excess = await removal_queries.size_of_bodies(dialect, session) - policy.max_bytes
+    for start in range(0, len(selected), _ROLLOUTS_AT_ONCE):
+        some = selected[start : start + _ROLLOUTS_AT_ONCE]
+        async with dialect.read() as session:
+            found = await removal_queries.payload_of(dialect, session, some)
+        payload = [each for each in found if each.type not in _KEPT]
+        if excess is not None:
+            payload, excess = _oldest(payload, some, excess)
+        await removing.remove(payload)
+        if excess is not None and excess <= 0:
+            return
+
+
+def _oldest(payload: list[Payload], rollouts: list[str], excess: int) -> tuple[list[Payload], int]:
+    """Return the payload of the first rollouts whose bodies together have `excess` bytes, and the excess without it."""
+    of_each: dict[str, list[Payload]] = {rollout_id: [] for rollout_id in rollouts}
+    for each in payload:
+        of_each[each.rollout_id].append(each)
+    taken: list[Payload] = []
+    for its in of_each.values():
+        if excess <= 0:
+            break
+        taken += its
+        excess -= sum(each.body_bytes or 0 for each in its)
+    return taken, excess
