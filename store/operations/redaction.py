@@ -177,7 +177,7 @@ async def _run(
         remains = [part for _, stored in gone for part in _parts(stored)]
         # If an earlier call has deleted the payload, it is not known what to search for.
         is_known = 0 < len(remains) <= _MOST_REMAINS
-        is_clean = await dialect.vacuum(rewrite=rewrite, remains=remains if is_known else None)
+        is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
     finally:
         await dialect.close()
     return RedactionReport(
