@@ -47,7 +47,7 @@ def _inside(scratch: Scratch) -> None:
     driver = source.removesuffix(_REGISTRATION) + "\n"
     scratch.create("store/db/drivers/plain_sqlite.py", driver.replace("WriteSession, register\n", "WriteSession\n"))
     scratch.insert(
-        "store/sql/store.py",
+        "store/db/drivers/__init__.py",
         'register("postgresql", "store.db.drivers.postgres.dialect:Postgres")\n',
         'register("sqlite-plain", "store.db.drivers.plain_sqlite:PlainSQLite")\n',
     )
