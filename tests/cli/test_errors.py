@@ -30,6 +30,8 @@ WORKING = {
     "verify": ("verify",),
     "rebuild": ("rebuild",),
     "seal": ("seal", "{file}"),
+    "retention": ("retention", "--older-than", "1s", "--apply"),
+    "redact": ("redact", "{id}", "--input", "--reason", "requested", "--yes"),
     "history": ("history", "{id}"),
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),
