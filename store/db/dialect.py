@@ -406,19 +406,25 @@ class Dialect(ABC):
     async def overwrite_deleted(self, session: WriteSession) -> None:
         """Let the session overwrite the bytes that it deletes from now on, instead of only marking them as free.
 
-        The default is for databases that have no such setting. With them, only `vacuum` removes the bytes.
+        The default is for databases that have no such setting. With them, only `erase` removes the bytes.
         """
         del session
 
-    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
+    async def vacuum(self) -> None:
+        """Free the space of deleted bodies and blobs at once.
+
+        The default writes the database anew, and writers wait meanwhile.
+        """
+        await self.erase(rewrite=True, remains=())
+
+    async def erase(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
         """Remove deleted rows of bodies and blobs from the files; return whether this succeeded.
 
         If a transaction still reads an old state, the files may keep deleted rows, and the result is False. The default
         is for databases that remove deleted rows by themselves.
 
         Args:
-            rewrite: whether to write the database, or these tables, anew. This returns space to the operating system,
-                but blocks writers meanwhile.
+            rewrite: whether to write the database, or these tables, anew. This blocks writers.
             remains: parts of deleted rows. If the database is a file that still contains one of them, the file is
                 written anew. It is also written anew if this is None: the parts are not known.
         """

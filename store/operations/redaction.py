@@ -29,7 +29,8 @@ _CREATED = frozenset({RolloutEnqueued.type, RolloutStarted.type})
 _SHORTEST = 4
 # From this many parts on, writing the file anew takes less time than searching it.
 _MOST_REMAINS = 60
-_PART = 48
+_SHORTEST_PART = 32
+_LONGEST_IN_PAGE = 4096
 
 
 class Redaction(Frozen):
@@ -176,7 +177,7 @@ async def _run(
         remains = [part for _, stored in gone for part in _parts(stored)]
         # If an earlier call has deleted the payload, it is not known what to search for.
         is_known = 0 < len(remains) <= _MOST_REMAINS
-        is_clean = await dialect.vacuum(rewrite=rewrite, remains=remains if is_known else None)
+        is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
     finally:
         await dialect.close()
     return RedactionReport(
@@ -236,6 +237,12 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _parts(stored: bytes) -> list[bytes]:
-    """Return parts at the beginning, in the middle and at the end of a stored body, to search for remains of it."""
-    stored, middle = bytes(stored), max(0, len(stored) // 2 - _PART // 2)
-    return sorted({stored[:_PART], stored[middle : middle + _PART], stored[-_PART:]})
+    """Return the first two quarters of a stored body, to search for remains of it.
+
+    The payload of a body without compression begins with what is special about the event, such as the attributes of a
+    span. The end, such as the resource of a span, often occurs in other bodies too.
+    """
+    # The rest of a longer body is in pages of its own, which SQLite overwrites.
+    begin = bytes(stored)[:_LONGEST_IN_PAGE]
+    quarter = max(_SHORTEST_PART, len(begin) // 4)
+    return sorted({begin[:quarter], begin[quarter : 2 * quarter]} - {b""})

@@ -102,7 +102,7 @@ async def _run(
                 await removing.remove_blobs(found)
             removed = removing.removed
             if vacuum:
-                await dialect.vacuum(rewrite=dialect.has_dense_positions)
+                await dialect.vacuum()
         else:
             removed = await _count(dialect, policy)
         size_after = await dialect.size_bytes()

@@ -29,6 +29,11 @@ WORKING = {
     "verify": ("verify",),
     "rebuild": ("rebuild",),
     "seal": ("seal", "{file}"),
+    "copy": ("copy", "--help"),
+    "backup": ("backup", "{file}.{terminal}.backup"),
+    "restore": ("restore", "--help"),
+    "retention": ("retention", "--older-than", "1s", "--apply"),
+    "redact": ("redact", "{id}", "--input", "--reason", "requested", "--yes"),
     "history": ("history", "{id}"),
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),
@@ -85,10 +90,9 @@ def test_every_command_in_the_help_is_tried_here() -> None:
 
 @pytest.mark.parametrize("path", WORKING)
 def test_a_command_works_on_a_filled_store(rollbook: Rollbook, filled: Filled, tmp_path: Path, path: str) -> None:
-    arguments = [
-        each.format(id=filled.retried, waiting=filled.waiting[0], file=tmp_path / "a.seal") for each in WORKING[path]
-    ]
     for terminal in (False, True):
+        given = {"id": filled.retried, "waiting": filled.waiting[0], "file": tmp_path / "a.seal", "terminal": terminal}
+        arguments = [each.format(**given) for each in WORKING[path]]
         printed = rollbook(*arguments, terminal=terminal)
         assert printed.code == 0
         assert printed.out

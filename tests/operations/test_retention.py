@@ -65,7 +65,7 @@ async def test_a_dry_run_counts_what_the_removal_removes_and_nothing_else_change
         (note,) = (await store.annotations.query(place.task)).notes
         assert note.text == "look again"
     assert await bodies_of(place.url, place.active) == active
-    again = await removed(place)
+    again = await removed(place, vacuum=True)
     assert (again.events, again.blobs, again.transactions) == (0, 0, 0)
 
 

@@ -66,8 +66,13 @@ def redact(
         raise typer.Exit(FAILED)
 
 
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
 def _print(report: RedactionReport) -> None:
-    line(f"{report.rollout_id}: {report.bodies:,} bodies and {report.blobs:,} blobs removed")
+    removed = f"{_count(report.bodies, 'body', 'bodies')}, {_count(report.blobs, 'blob', 'blobs')}"
+    line(f"{report.rollout_id}: removed {removed}")
     line("the log still contains:")
     for each in report.events[:_PRINTED]:
         line(f"  event {each.number} {each.type}  {printable(compact(each.data))}")

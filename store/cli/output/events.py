@@ -173,11 +173,14 @@ class Narrator:
         return f"payload of the event at position {data['position']} deleted: {data['policy']}"
 
     def _bodies_dropped(self, _event: HistoryEvent, data: Json) -> str:
-        payload = f"payload of {data['count']:,} events from position {data['first']} to {data['last']}"
+        first, last, count = data["first"], data["last"], data["count"]
+        events = f"the event at position {first}" if count == 1 else f"{count:,} events from position {first} to {last}"
+        payload = f"payload of {events}"
         return f"{payload} deleted: {data['policy']}{self._because(data)}"
 
     def _blobs_dropped(self, _event: HistoryEvent, data: Json) -> str:
-        return f"{data['count']:,} blobs of deleted payload deleted: {data['policy']}{self._because(data)}"
+        blobs = "1 blob" if data["count"] == 1 else f"{data['count']:,} blobs"
+        return f"{blobs} of deleted payload deleted: {data['policy']}{self._because(data)}"
 
     def _because(self, data: Json) -> str:
         return f" ({data['reason']})" if data.get("reason") else ""

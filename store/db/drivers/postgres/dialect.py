@@ -218,7 +218,10 @@ class Postgres(Dialect):
                 watched += [row[0] for row in await session.fetch(Sql(" UNION ALL ".join(selects), (), {}), {})]
         return [schema.removeprefix(PREFIX) for schema in watched]
 
-    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
+    async def vacuum(self) -> None:
+        await self.erase(rewrite=False, remains=())
+
+    async def erase(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
         del remains
         options = "FULL, ANALYZE" if rewrite else "ANALYZE"
         tables = ", ".join(self.qualified(table) for table in (core_tables.bodies, core_tables.blobs))
@@ -230,7 +233,7 @@ class Postgres(Dialect):
                 # An older transaction may still see the rows, and VACUUM then keeps them.
                 oldest = await connection.fetchval(
                     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-                    " AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
+                    " AND backend_type = 'client backend' AND backend_xmin IS NOT NULL AND pid <> pg_backend_pid()"
                 )
             finally:
                 await _close(connection)

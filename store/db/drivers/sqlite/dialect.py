@@ -142,14 +142,14 @@ class SQLite(Dialect):
         assert isinstance(session, SQLiteWriter)
         session.do(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
 
-    async def vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None = ()) -> bool:
+    async def erase(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
         self._file.check()
         try:
-            return await asyncio.to_thread(self._vacuum, rewrite=rewrite, remains=remains)
+            return await asyncio.to_thread(self._erase, rewrite=rewrite, remains=remains)
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    def _vacuum(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
+    def _erase(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
         with closing(connect(self.path, "FULL")) as connection:
             connection.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000:.0f}").fetchall()
             is_rewritten = rewrite or remains is None
