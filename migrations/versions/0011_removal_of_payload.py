@@ -1,7 +1,8 @@
 """Allow the removal of bodies and blobs that an event of the stream `store` ordered.
 
-A body is the payload of an event. A blob is a large value that is stored once under its hash. Triggers refuse to delete
-bodies and blobs that no event ordered removed.
+A body is the payload of an event. A blob is a large value that is stored once under its hash. A trigger refuses to
+delete a body unless an event ordered its removal. Another refuses to delete blobs unless the last event of the log is
+`store.blobs_dropped`.
 """
 
 import sqlalchemy as sa

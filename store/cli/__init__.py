@@ -20,6 +20,7 @@ def main() -> NoReturn:
     try:
         app(prog_name="rollbook")
     finally:
-        # Python collects garbage several times when it exits. With these objects that took longer than many commands.
+        # Python runs the garbage collector several times at exit. `freeze` excludes all current objects from these
+        # runs, which otherwise take longer than many commands.
         gc.freeze()
     raise SystemExit(0)

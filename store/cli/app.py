@@ -55,7 +55,7 @@ class Program(Commands):
 
     @cached_property
     def commands(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """All commands by name, in the order of the help. Reading all modules takes longer than one command needs."""
+        """All commands by name, in the order of the help. This reads all modules; `get_command` reads one."""
         places = {name: place for place, name in enumerate(_ORDER)}
         found = _all_declared()
         return {name: found[name] for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))}

@@ -426,7 +426,7 @@ class Dialect(ABC):
         Args:
             rewrite: whether to write the database, or these tables, anew. This blocks writers.
             remains: parts of deleted rows. If the database is a file that still contains one of them, the file is
-                written anew. It is also written anew if this is None: the parts are not known.
+                written anew. None means that the parts are not known; the file is then always rewritten.
         """
         del rewrite, remains
         return True

@@ -171,7 +171,7 @@ class SpanNumbersReserved:
 class SpanRecorded:
     """A span was recorded. The body contains those fields of the span that the data do not contain.
 
-    Shape 2 adds `counted_before`. A span without it is written in shape 1, so its event is the same in both shapes.
+    Shape 2 adds `counted_before`. A span without `counted_before` is written in shape 1, which has the same data.
     """
 
     type: ClassVar = "span.recorded"

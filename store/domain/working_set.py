@@ -114,7 +114,7 @@ class WorkingSet:
     """
     spans: set[SpanKey] = field(default_factory=set[SpanKey])
     model_calls: dict[ModelCallKey, tuple[int, int]] = field(default_factory=dict[ModelCallKey, tuple[int, int]])
-    """For each call of a model, the greatest numbers of tokens, in and out, in one of its spans."""
+    """For each call of a model, the maximum of `tokens_in` and the maximum of `tokens_out` over its spans."""
     taken: set[str] = field(default_factory=set[str])
     """Those of the ids generated for new rollouts that existing rollouts have."""
     plan_keys: dict[str, str] = field(default_factory=dict[str, str])
@@ -324,7 +324,7 @@ class WorkingSet:
         return number
 
     def count_model_call(self, call: ModelCallKey, tokens_in: int, tokens_out: int) -> tuple[int, int]:
-        """Add a span with these numbers of tokens to a call of a model; return the numbers in the spans before it."""
+        """Record that a span reports these tokens for a call; return the maxima that its earlier spans reported."""
         before = self.model_calls.get(call)
         known_in, known_out = before or (0, 0)
         counted = max(known_in, tokens_in), max(known_out, tokens_out)

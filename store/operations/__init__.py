@@ -1,7 +1,7 @@
 """Operations on whole stores: copies, backups, and the removal of payload.
 
-A copy has the id, the log and the state of the store. It gets its name only when it is complete and verified, so a copy
-that was stopped is never used as a store. The same call continues a copy that was stopped. Payload is removed by a
+A copy has the id, the log and the state of the store. It gets its name only when it is complete and, by default,
+verified. So a copy that was stopped is never used as a store, and the same call continues it. Payload is removed by a
 policy, or from single events by hand, and the log names each removal.
 """
 

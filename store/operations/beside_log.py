@@ -19,7 +19,7 @@ class Treatment(NamedTuple):
     reason: str
 
 
-_IN_DEFAULT: Final = "if both stores are the partition `default`: only there the table is used"
+_IN_DEFAULT: Final = "if both stores are the partition `default`, because other partitions do not use the table"
 
 TREATMENTS: Final[dict[Table, Treatment]] = {
     core_tables.store_info: Treatment(False, "the copy is created with the same row"),
@@ -48,7 +48,7 @@ def copied(source: Dialect, target: Dialect) -> list[Table]:
 
 
 async def copy(source: Dialect, session: ReadSession, target: Dialect, writer: WriteSession) -> None:
-    """Copy the rows of all such tables, in place of the rows that an earlier run copied.
+    """Copy the rows of the tables that `copied` returns, and replace the rows that an earlier run copied.
 
     Args:
         source: the database that is copied.

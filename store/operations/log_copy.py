@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-import orjson
 from sqlalchemy import Table
 
 from store.db.dialect import Changes, Dialect, ReadSession, Row, Unfinished, WriteSession
 from store.db.queries import blobs, scan
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
-from store.domain.run_commands import IN_BLOBS
+from store.domain.events import BodyDropped, StoreBodiesDropped
 from store.errors import Incompatible
 from store.journal.log_rows import GENESIS
 from store.operations.progress import CopyProgress, OnProgress
@@ -24,8 +23,9 @@ from store.verification.log_scan import REFERRING, names_of_blobs
 _COMMITS, _EVENTS, _BYTES = 1000, 5000, 16 * 1024 * 1024
 """The most commits, events and uncompressed bytes of a chunk, unless a single commit has more."""
 _WIDTH = len(log_queries.EVENT_COLUMNS)
-_TYPE, _DATA = log_queries.EVENT_COLUMNS.index("type"), log_queries.EVENT_COLUMNS.index("data")
-_HASH = log_queries.EVENT_COLUMNS.index("body_hash")
+_TYPE, _HASH = log_queries.EVENT_COLUMNS.index("type"), log_queries.EVENT_COLUMNS.index("body_hash")
+# The types of events that order the removal of bodies.
+_ORDERS = frozenset({BodyDropped.type, StoreBodiesDropped.type})
 _ALL = 2**31
 
 
@@ -139,13 +139,15 @@ class LogCopy:
     async def _drops(self, session: ReadSession, rows: Sequence[Row], reached: EndOfLog) -> list[Row]:
         """Return the rows of `dropped` that belong to the events in `rows`.
 
-        If one of these events has no body any more because of a later event, let the copy continue up to that event.
+        If one of these events has no payload any more because of a later event, let the copy continue up to that event.
         """
-        ordered = {orjson.loads(row[_DATA]).get("position") for row in rows if row[_TYPE] == "body.dropped"}
-        lacking = {row[0] for row in rows if row[_HASH] is not None and row[-1] is None and row[_TYPE] not in IN_BLOBS}
-        found = await scan.drops_at(self._source, session, sorted((ordered | lacking) - {None}))
-        self.needed = max([self.needed, *(row[1] for row in found if row[0] in lacking)])
-        return [row for row in found if self.end.position < row[1] <= reached.position]
+        orders = [row[0] for row in rows if row[_TYPE] in _ORDERS]
+        lacking = [row[0] for row in rows if row[_HASH] is not None and row[-1] is None]
+        ordered = await scan.drops_ordered_at(self._source, session, orders)
+        gone = await scan.drops_at(self._source, session, lacking)
+        self.needed = max([self.needed, *(row[1] for row in gone)])
+        found = {row[0]: row for row in (*ordered, *gone)}
+        return [row for row in found.values() if self.end.position < row[1] <= reached.position]
 
     async def _copy_blobs(self, session: ReadSession, rows: Sequence[Row]) -> None:
         named = {name for row in rows if row[_TYPE] in REFERRING for name in names_of_blobs(row) if "\0" not in name}

@@ -1,4 +1,4 @@
-"""CopyProgress of a copy."""
+"""The progress of a copy, and the type of the function that receives it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

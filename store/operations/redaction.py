@@ -27,7 +27,7 @@ POLICY = "redact"
 """The policy that the log records."""
 _CREATED = frozenset({RolloutEnqueued.type, RolloutStarted.type})
 _SHORTEST = 4
-# From this many parts on, writing the file anew takes less time than searching it.
+# With more parts of removed bodies than this, rewriting the file takes less time than searching it for them.
 _MOST_REMAINS = 60
 _SHORTEST_PART = 32
 _LONGEST_IN_PAGE = 4096
@@ -218,7 +218,7 @@ def _check_reason(reason: str, stored: Sequence[tuple[int, bytes]]) -> None:
         try:
             texts = _texts(payload(codec, body))
         except Corrupt:
-            # A long text is stored without quotes, and no reason contains it.
+            # The body is not JSON: it is a blob with a long text, which is longer than any reason.
             continue
         if any(len(text.strip()) >= _SHORTEST and text.strip() in reason for text in texts):
             raise Invalid("reason", "it contains a text of the payload, and the log would keep it; leave it out")

@@ -53,7 +53,7 @@ class Removed:
     blob_bytes: int = 0
     transactions: int = 0
     longest_seconds: float = 0.0
-    """The longest time for which a transaction held the lock of the writer."""
+    """The longest time that one transaction held the write lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Remover:
         await self._session.rest()
 
     async def _remove_bodies(self, part: Sequence[Payload], tail: Tail) -> int | None:
-        """Remove the bodies in the transaction that has begun; return the id of the commit, or None without any."""
+        """Remove the bodies in the transaction that has begun; return the id of the commit, or None if none is left."""
         dialect, session = self._dialect, self._session
         gone = await removal_queries.removed_among(dialect, session, [each.position for each in part])
         left = [each for each in part if each.position not in gone]

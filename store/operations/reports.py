@@ -8,7 +8,7 @@ class BackupSeal(Seal):
     """A seal of a backup. The file contains it, as JSON in the table `backup_seal`."""
 
     tables: str
-    """SHA-256 in hex over the copied rows that the chain does not cover: heartbeats, keys, commits."""
+    """SHA-256 in hex over the copied rows that the hash chain does not fully cover, for example keys of calls."""
 
 
 class CopyReport(Frozen):

@@ -39,7 +39,7 @@ class RetentionReport(Frozen):
     """The size of the removed blobs as they were stored, in bytes."""
     transactions: int
     longest_seconds: float
-    """The longest time for which a transaction kept other writers waiting."""
+    """The longest time that one transaction held the write lock."""
     size_before: int
     """The size of the store on disk in bytes."""
     size_after: int
@@ -153,7 +153,7 @@ async def _count(dialect: Dialect, policy: RetentionPolicy) -> Removed:
 
 
 async def _each(dialect: Dialect, policy: RetentionPolicy, removing: Remover | _Counter) -> None:
-    """Pass the payload of the selected rollouts to `removing`, that of the rollouts that ended first at the beginning.
+    """Pass the payload of the selected rollouts to `removing`, in ascending order of the end of the rollouts.
 
     The rollouts are selected once, at the beginning.
     """

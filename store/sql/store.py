@@ -128,8 +128,8 @@ class SQLStore(SQLReads, Store):
         """The id of the database, which was generated when the database was created."""
         return self.core.store_id
 
-    # The code of these parts is imported when they are first used: a command of the command line uses one or none.
-    # Pyright accepts no cached property in place of a property, because it could be set.
+    # Each of these parts is imported when it is first used, because most commands use at most one of them. Pyright
+    # rejects a cached property as the override of a property, because a cached property can be assigned.
 
     @cached_property
     def json_pages(self) -> JSONPages:

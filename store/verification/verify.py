@@ -44,9 +44,12 @@ _NOT_COMPARED = (
     core_tables.worker_signals,
     core_tables.watch,
     core_tables.span_counters,
+    core_tables.model_calls,
     core_tables.batches,
     core_tables.idempotency,
     core_tables.keys,
+    core_tables.key_policy,
+    core_tables.verifications,
 )
 
 

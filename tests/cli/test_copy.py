@@ -1,4 +1,4 @@
-"""`rollbook copy`, `backup` and `restore`: what they print, and with what they exit."""
+"""`rollbook copy`, `backup` and `restore`: their output and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store from before calls of models were counted once counts a call once from its upgrade on."""
+"""After the upgrade of an older store, each new call of a model is counted once."""
 
 from __future__ import annotations
 

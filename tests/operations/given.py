@@ -23,7 +23,7 @@ COPIED = [table for table, treatment in TREATMENTS.items() if treatment.is_copie
 
 
 async def fill(url: str) -> None:
-    """Make a store with something of everything, gaps between positions where the database leaves gaps included."""
+    """Make a store with every kind of object. On Postgres, its log also has gaps."""
     clock = ManualClock()
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
         assert isinstance(store, SQLStore)
@@ -45,7 +45,7 @@ async def fill(url: str) -> None:
 
 
 async def keyed(store: Any) -> Any:
-    """Make a call that is answered once and for all."""
+    """Make a call with an idempotency key; a repetition returns the same reply."""
     with under(KEYED):
         return await store.enqueue_rollout("once", metadata={"k": [1, 2.5]})
 

@@ -1,4 +1,4 @@
-"""A copy is the same store in another database, or it is not there."""
+"""A copy is equal to its source. A copy that fails leaves no store at the target."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ from store.db.schema.sqlite import unfinished as unfinished_name
 from store.db.tables import core as core_tables
 from store.db.url import parse, with_partition
 from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, StoreError
-from store.operations import CopyProgress, copy_store, log_copy
+from store.operations import (
+    CopyProgress,
+    Redaction,
+    RetentionPolicy,
+    copy_store,
+    log_copy,
+    redact,
+    remove_payload,
+)
 from store.operations.beside_log import TREATMENTS
 from store.operations.copying import database
+from store.testing import ManualClock
 from tests import postgres
 from tests.conftest import POSTGRES, SQLITE
 from tests.journal.given import ask, run_sql, tamper
+from tests.operations import payloads
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal, content, drop, keyed, verified
 
@@ -75,6 +85,21 @@ async def test_there_and_back_is_the_same(make_url: MakeURL, full: str) -> None:
     await copy_store(full, there)
     await copy_store(there, back)
     await assert_equal(full, back)
+
+
+@pytest.mark.parametrize("to", [SQLITE, POSTGRES])
+async def test_removed_payload_is_removed_in_the_copy(
+    make_url: MakeURL, chunks: Chunks, clock: ManualClock, to: str
+) -> None:
+    source, target = make_url("sqlite"), make_url(to)
+    place = await payloads.fill(source, clock)
+    await remove_payload(source, RetentionPolicy.of(statuses=["succeeded"]), apply=True)
+    await redact(source, place.active, Redaction.of(everything=True, reason="request 17"))
+    chunks(10)
+    await copy_store(source, target)
+    await assert_equal(source, target)
+    assert await payloads.payload_rows(target) == await payloads.payload_rows(source)
+    assert (await payloads.payload_rows(source))["dropped"] > 5
 
 
 async def test_gaps_of_postgres_are_no_differences_on_sqlite(make_url: MakeURL, full_postgres: str) -> None:

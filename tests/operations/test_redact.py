@@ -72,7 +72,7 @@ async def test_the_payload_of_a_span_of_a_running_rollout_is_removed(place: Plac
         attempt = (await store.query_attempts(place.active))[0]
         await store.add_span(make_span(attempt, 2))
         await store.update_attempt(place.active, attempt.attempt_id, status="succeeded")
-    # The same call again completes nothing, and is no error.
+    # Repeating the call removes nothing and raises no error.
     again = await redacted(place, place.active, span_id=span.span_id, rewrite=True)
     assert (again.bodies, again.is_clean) == (0, True)
 

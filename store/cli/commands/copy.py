@@ -15,7 +15,9 @@ from store.db.url import parse
 
 app = typer.Typer()
 
-NoVerify = Annotated[bool, typer.Option("--no-verify", help="Do not verify the copy, which takes a third of the time.")]
+NoVerify = Annotated[
+    bool, typer.Option("--no-verify", help="Do not verify the copy. Verification is about a third of the total time.")
+]
 
 
 @app.command(rich_help_panel="Keep")

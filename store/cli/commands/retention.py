@@ -62,12 +62,16 @@ def retention(
         typer.Option(
             parser=_bytes,
             metavar="SIZE",
-            help="Remove the oldest payload, only until all bodies of the store have this size: 10GB, 500MB.",
+            help="Start with the rollouts that ended first; stop when all bodies together have this size: 10GB, 500MB.",
         ),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Remove the payload; without it, it is only counted.")] = False,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum", help="Return the space at the end. On SQLite, this blocks writers meanwhile.")
+        bool,
+        typer.Option(
+            "--vacuum",
+            help="Free the space at the end: SQLite rewrites the file and blocks writers; Postgres runs VACUUM.",
+        ),
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -112,4 +116,4 @@ def _print(report: RetentionReport) -> None:
     )
     line(f"on disk   {byte_size(report.size_before)} before, {byte_size(report.size_after)} now")
     if report.events and report.size_after >= report.size_before:
-        note("the database uses the free space for new data; --vacuum returns it to the operating system")
+        note("the database reuses the free space for new data; on SQLite, --vacuum returns it to the operating system")

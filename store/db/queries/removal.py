@@ -56,7 +56,7 @@ class Payload:
 
 
 async def finished_rollouts(dialect: Dialect, session: ReadSession, wanted: Selection) -> list[str]:
-    """Return the ids of the finished rollouts that fulfil the conditions, those that ended first at the beginning."""
+    """Return the ids of the finished rollouts that fulfil the conditions, in ascending order of their end."""
     rollout, label = core_tables.rollouts.c, core_tables.labels.c
     statement = select(rollout.rollout_id).where(dialect.any_of(rollout.status, "statuses"))
     params: dict[str, Any] = {"statuses": dialect.list_param(sorted(set(wanted.statuses) & TERMINAL))}

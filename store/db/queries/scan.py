@@ -176,6 +176,11 @@ async def drops_at(dialect: Dialect, session: ReadSession, positions: Sequence[i
     return await _at(dialect, session, core_tables.dropped, "position", positions)
 
 
+async def drops_ordered_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+    """Return the rows of `dropped` that refer to the events at some positions, in any order. Read the whole table."""
+    return await _at(dialect, session, core_tables.dropped, "event_position", positions)
+
+
 async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequence[Row]]:
     """Yield all rows of `dropped` by position, each with the type and the data of the event to which it refers.
 

@@ -46,7 +46,10 @@ class DatabaseInfo:
     revision: str
     log_format: int = LOG_FORMAT
     has_gaps: bool = False
-    """Whether the log may have gaps that this kind of database does not leave, as in a copy of another kind."""
+    """Whether the log may have gaps between positions although this database leaves none.
+
+    This is so in a copy of a log of Postgres.
+    """
 
     @classmethod
     def new(cls, clock: Clock) -> "DatabaseInfo":

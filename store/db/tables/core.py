@@ -340,9 +340,10 @@ span_counters = keyed(
     family="signal",
 )
 
-# The calls of models that spans of an attempt recorded, each with the greatest numbers of tokens in one of its spans.
-# Several spans can record the same call, for example a span of the proxy and a span of the agent, and the tokens of the
-# call are counted once. A row is read when a span is recorded. The event of the span says what was counted.
+# The calls of models that spans of an attempt recorded, each with the maximum of `tokens_in` and the maximum of
+# `tokens_out` over its spans. Several spans can record the same call, for example a span of the proxy and a span of the
+# agent, and the tokens of the call are counted once. A row is read when a span is recorded. The event of the span
+# contains what was counted.
 model_calls = keyed(
     "model_calls",
     Column("rollout_id", Str, primary_key=True),
