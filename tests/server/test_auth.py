@@ -15,6 +15,7 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
+from store import open_store
 from store.errors import StoreError
 from store.interface.store import Store
 from store.server.app import PROTECTED, ROUTES, build_app
@@ -353,8 +354,9 @@ async def test_only_a_hash_is_kept_and_nothing_is_logged(
 # -- what each role may ------------------------------------------------------------------------------------------------
 
 
-def test_every_route_has_one_role() -> None:
-    app = build_app(Partitions(_no_store()))
+async def test_every_route_has_one_role() -> None:
+    async with await open_store("memory://") as store:
+        app = build_app(Partitions(store))
     protected = [(each.method, each.path) for each in PROTECTED]
     assert len(set(protected)) == len(protected)
     served = {(each.method, each.path) for each in (*ROUTES, *DASHBOARD_ROUTES, *SOCKETS)}
@@ -363,10 +365,6 @@ def test_every_route_has_one_role() -> None:
         methods: set[str] = {WEBSOCKET} if isinstance(route, WebSocketRoute) else route.methods or set()
         served |= {(method, route.path) for method in methods - {"HEAD"}}
     assert served == set(protected)
-
-
-def _no_store() -> Any:
-    return object()
 
 
 def test_each_role_may_what_those_before_it_may() -> None:

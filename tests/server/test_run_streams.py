@@ -300,7 +300,7 @@ class Counting(SQLStore):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._runs = CountingRuns(self)
+        self.runs = CountingRuns(self)
 
 
 class CountingRuns(SQLRuns):

@@ -142,6 +142,20 @@ def log() -> None:
     call("rebuild")
 
 
+def copies() -> None:
+    call("backup", "first.backup")
+    assert "verified" in call("restore", "first.backup", "--db", "sqlite:///restored.db")
+    call("copy", "sqlite:///restored.db", "sqlite:///copied.db")
+
+
+def payload() -> None:
+    with rollbook.open_sync(os.environ["ROLLBOOK_DB"]) as opened:
+        rollout_id = opened.query_rollouts(status_in=["succeeded"])[0].rollout_id
+    call("redact", rollout_id, "--input", "--reason", "request 17", "--yes")
+    assert "bodies" in call("retention", "--older-than", "1s")
+    assert "intact" in call("verify")
+
+
 def administration() -> None:
     call("partitions create", "second")
     assert "second" in call("partitions ls")
@@ -178,6 +192,8 @@ if __name__ == "__main__":
         others.result()
     workers()
     log()
+    copies()
+    payload()
     administration()
     missing = set(names()) - RUN
     assert not missing, f"add an invocation of each of these commands to {Path(__file__).name}: {sorted(missing)}"
