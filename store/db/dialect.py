@@ -413,7 +413,7 @@ class Dialect(ABC):
     async def vacuum(self) -> None:
         """Free the space of deleted bodies and blobs at once.
 
-        The default writes the database anew, and writers wait meanwhile.
+        The default rewrites the database, and writers wait meanwhile.
         """
         await self.erase(rewrite=True, remains=())
 
@@ -424,9 +424,9 @@ class Dialect(ABC):
         is for databases that remove deleted rows by themselves.
 
         Args:
-            rewrite: whether to write the database, or these tables, anew. This blocks writers.
+            rewrite: whether to rewrite the database, or these tables. This blocks writers.
             remains: parts of deleted rows. If the database is a file that still contains one of them, the file is
-                written anew. None means that the parts are not known; the file is then always rewritten.
+                rewritten. None means that the parts are not known; the file is then always rewritten.
         """
         del rewrite, remains
         return True

@@ -127,7 +127,7 @@ async def redact(
 ) -> RedactionReport:
     """Remove the payload of events of a rollout, finished or not. The log records who ordered it, and the reason.
 
-    On SQLite, deleted bytes are overwritten, the write-ahead log is emptied, and the file is written anew if a search
+    On SQLite, deleted bytes are overwritten, the write-ahead log is emptied, and the file is rewritten if a search
     still finds a part of the payload. On Postgres, the tables are vacuumed. A call that was stopped is completed by the
     same call.
 
@@ -135,7 +135,7 @@ async def redact(
         url: the URL of a SQLite file or a Postgres database.
         rollout_id: the id of the rollout.
         redaction: the choice of events, and the reason.
-        rewrite: whether to write the file (SQLite) or the tables with payload (Postgres) anew in any case. This blocks
+        rewrite: whether to rewrite the file (SQLite) or the tables with payload (Postgres) in any case. This blocks
             writers, on Postgres readers too.
         actor: who ordered the removal; the log records it.
         clock: the clock of the store; the system's clock if None.

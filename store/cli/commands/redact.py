@@ -41,7 +41,7 @@ def redact(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Remove the payload of all events of the rollout.")] = False,
     rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="Write the file or the tables anew in any case; this blocks writers.")
+        bool, typer.Option("--rewrite", help="Rewrite the file or the tables in any case; this blocks writers.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Required, because the payload cannot be restored.")] = False,
     json: AsJson = False,
