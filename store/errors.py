@@ -346,12 +346,16 @@ class Unsupported(StoreError, NotImplementedError):
 
 
 class WrongProcess(StoreError, RuntimeError):
-    """A forked child used its parent's store, whose threads and connections the child does not have."""
+    """A forked child used its parent's store, or opened a SQLite file that its parent had open during the fork.
+
+    The child does not have the threads and connections of the parent's store. SQLite's locks do not survive a fork.
+    """
 
     def __init__(self, opened_in: int, used_in: int) -> None:
         super().__init__(
-            f"the store was opened in process {opened_in} and used in its fork {used_in}; "
-            "call open_store(url) again in the child, or pass the store to it by pickle"
+            f"the store was open in process {opened_in} when {used_in} was forked from it; "
+            "call open_store(url) again in the child (a SQLite store must be closed before the fork), or start the "
+            "child with multiprocessing's spawn and pass the store to it by pickle"
         )
         self.opened_in = opened_in
         self.used_in = used_in

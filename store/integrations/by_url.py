@@ -90,9 +90,15 @@ class StoreByURL:
 
     async def close(self) -> None:
         """Close the store in this process; a later call opens it again."""
-        store, self._store = self._store, None
-        if store is not None:
-            await store.close()
+        if self._store is not None:
+            # In a thread, as in `opened`. A fork waits until the store is closed.
+            await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._opening:
+            store, self._store = self._store, None
+            if store is not None:
+                asyncio.run(store.close())
 
     # -- called by Python around a fork ------------------------------------------------------------------------------
 
@@ -100,7 +106,9 @@ class StoreByURL:
         """Close the store if it is a SQLite file; the next call in the parent or the child opens the file again.
 
         SQLite keeps the state of its locks in the memory of the process, and a fork copies that memory. After a fork
-        during a commit, the file would stay locked for ever in the child. No call can open the store during the fork.
+        during a commit, the file would stay locked for ever in the child. After a fork during a read, the child would
+        read without a lock. So the driver interrupts reads that still run, and `call` repeats them. No call can open
+        the store during the fork.
         """
         self._opening.acquire()
         if self._store is not None and self._url.path is not None:

@@ -21,9 +21,10 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from store.db.dialect import Dialect, Guards, ReadSession, Row, Sql, TypeFaults, Unfinished, Wakeups, WriteSession
 from store.db.drivers.sqlite import type_faults
+from store.db.drivers.sqlite.commits import DataVersion, State
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
-from store.db.drivers.sqlite.reader import DataVersion, Readers, SQLiteReader, State
+from store.db.drivers.sqlite.reader import Readers, SQLiteReader
 from store.db.drivers.sqlite.writer import SQLiteWriter, connect
 from store.db.schema import HEAD, DatabaseInfo, prepare_sqlite, read_only_uri, triggers
 from store.db.schema import sqlite as schema
@@ -76,6 +77,7 @@ class SQLite(Dialect):
         return func.instr(column, value) > 0
 
     async def open(self, *, create: bool) -> str:
+        self._file.check_fork()
         info = await asyncio.to_thread(
             prepare_sqlite, self.path, create=create or self._is_private, read_only=self.read_only
         )
@@ -167,6 +169,7 @@ class SQLite(Dialect):
     async def close(self) -> None:
         self._state.close()
         await self._readers.close()
+        self._file.forget()
         if self._is_private:
             for suffix in ("", "-wal", "-shm", ".lock"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)

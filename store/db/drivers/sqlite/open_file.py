@@ -2,8 +2,9 @@
 
 import os
 from pathlib import Path
+from weakref import WeakSet
 
-from store.errors import Incompatible
+from store.errors import Incompatible, WrongProcess
 
 _CURE = (
     "stop every process that has the store open, put the right files in place, and open the store again"
@@ -32,6 +33,21 @@ class OpenFile:
     def remember(self) -> None:
         """Remember the file to which the path leads now."""
         self.opened = _inode(self.path)
+        _open_files.add(self)
+
+    def forget(self) -> None:
+        """Note that the file is closed."""
+        _open_files.discard(self)
+
+    def check_fork(self) -> None:
+        """Raise `WrongProcess` if the file was open when this process was forked.
+
+        SQLite keeps the state of its locks in the memory of the process, and a fork copies this memory, but not the
+        locks. A connection of the child would read and write without locks, and could destroy the file.
+        """
+        inode = _inode(self.path)
+        if inode in _inherited:
+            raise WrongProcess(_inherited[inode], os.getpid())
 
     def remember_log(self) -> None:
         """Remember the write-ahead log, which a connection for writing keeps open."""
@@ -66,3 +82,19 @@ def _inode(path: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
+
+
+_open_files: WeakSet[OpenFile] = WeakSet()
+_inherited: dict[tuple[int, int], int] = {}
+"""The files that were open when this process was forked, by device and inode. The value is the pid of the parent."""
+
+
+def _after_fork_in_child() -> None:
+    for file in _open_files:
+        if file.opened is not None:
+            _inherited[file.opened] = os.getppid()
+    _open_files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

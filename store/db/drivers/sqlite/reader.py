@@ -1,21 +1,22 @@
-"""Reads of a SQLite file: a small pool of connections for reading, and notifications of commits of other processes."""
+"""Reads of a SQLite file through a small pool of connections."""
 
 import asyncio
+import os
 import sqlite3
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from itertools import count
 from pathlib import Path
-from threading import Lock, Thread, current_thread
+from queue import SimpleQueue
+from threading import Event, Lock, Thread, current_thread
 from types import CoroutineType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import aiosqlite
 
-from store.db.dialect import Params, ReadSession, Row, Sql, Wakeups
+from store.db.dialect import Params, ReadSession, Row, Sql
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.type_faults import define_functions
@@ -25,7 +26,6 @@ from store.errors import Closed, StoreError
 Done = TypeVar("Done")
 
 _READERS = 4
-_DATA_VERSION = "PRAGMA data_version"
 _INTERRUPT_SECONDS = 0.1
 
 
@@ -35,9 +35,24 @@ class _Database(sqlite3.Connection):
     Such a function can execute several statements in only one call of aiosqlite's thread.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._closing = Lock()
+        self.streaming: sqlite3.Cursor | None = None
+        """The cursor whose rows are read in batches."""
+
     def executescript(self, sql_script: Any, /) -> Any:
         work, results = sql_script
         results.append(work(self))
+
+    def close(self) -> None:
+        # While one thread closes the file, `Connection.close` returns at once in the other threads.
+        with self._closing:
+            # An open cursor would keep the file open.
+            if self.streaming is not None:
+                with suppress(sqlite3.ProgrammingError):  # the connection is already closed
+                    self.streaming.close()
+            super().close()
 
 
 class _Connection(aiosqlite.Connection):
@@ -48,11 +63,16 @@ class _Connection(aiosqlite.Connection):
     the warning would be wrong, and this class suppresses it.
     """
 
+    def post(self, function: Callable[[], None]) -> None:
+        """Run a function in the connection's thread, after the calls that wait for this thread."""
+        waiting = cast("SimpleQueue[Any]", self._tx)  # pyright: ignore[reportUnknownMemberType]
+        waiting.put_nowait((None, function))
+
     def __del__(self) -> None:
         self.stop()  # pyright: ignore[reportUnknownMemberType]
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connected(path: Path) -> _Database:
     connection = sqlite3.connect(
         read_only_uri(path),
         uri=True,
@@ -113,6 +133,7 @@ class SQLiteReader(ReadSession):
     """
 
     def __init__(self, path: Path) -> None:
+        self._is_cut_off = False
         self.is_abandoned = False
         """Whether a caller left before it got a result.
 
@@ -120,18 +141,8 @@ class SQLiteReader(ReadSession):
         """
         self._path = path
         self._thread: Future[Thread] = Future()
-        self._database: sqlite3.Connection | None = None
+        self._database: _Database | None = None
         self._connection = _Connection(self._connect, iter_chunk_size=1)
-
-    @classmethod
-    async def open(cls, path: Path) -> Self:
-        """Return a session on a new connection to a file."""
-        # At exit, Python first waits for all threads that are not daemon threads, and then calls the function that
-        # closes the store. So aiosqlite's thread must be a daemon thread. A new thread is a daemon thread if the thread
-        # that creates it is one.
-        reading = await asyncio.wrap_future(_in_daemon_thread(lambda: cls(path)))
-        await reading.start()
-        return reading
 
     async def start(self) -> None:
         """Start the thread, which opens the file."""
@@ -146,6 +157,8 @@ class SQLiteReader(ReadSession):
 
     def _connect(self) -> sqlite3.Connection:
         self._thread.set_result(current_thread())
+        if self._is_cut_off:
+            raise sqlite3.OperationalError("the pool of this connection is closed")
         self._database = _connected(self._path)
         return self._database
 
@@ -172,6 +185,8 @@ class SQLiteReader(ReadSession):
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
             cursor = connection.execute(sql.text, sql.args(params))
+            assert isinstance(connection, _Database)
+            connection.streaming = cursor
             return cursor, cursor.fetchmany(batch)
 
         cursor, rows = await self.do(begin)
@@ -222,6 +237,34 @@ class SQLiteReader(ReadSession):
         if self._database is not None:
             self._database.close()
 
+    def cut_off(self) -> None:
+        """Close the connection, after the running statement has ended or was interrupted.
+
+        Later statements fail with `sqlite3.Error`. In contrast to `leave`, this method does not need the event loop of
+        the caller, so it may block the thread of that loop. It may be called at any time, and more than once.
+        """
+        self._is_cut_off = True
+        if not self._thread.done():
+            return  # `_connect` has not begun, and will not open the file
+        thread = self._thread.result()
+        closed = Event()
+
+        def close() -> None:
+            try:
+                if self._database is not None:
+                    self._database.close()
+            finally:
+                closed.set()
+
+        self._connection.post(close)
+        while thread.is_alive() and not closed.wait(_INTERRUPT_SECONDS):
+            with suppress(sqlite3.ProgrammingError):
+                if self._database is not None:
+                    self._database.interrupt()
+        # If the thread has ended, it may not have closed the connection.
+        if self._database is not None:
+            self._database.close()
+
 
 class Readers:
     """A small pool of connections, for callers in any event loop.
@@ -238,8 +281,10 @@ class Readers:
         self._waiting: deque[Future[SQLiteReader | None]] = deque()
         self._making: set[asyncio.Future[SQLiteReader]] = set()
         self._ending: set[asyncio.Future[None]] = set()
+        self._living: WeakSet[SQLiteReader] = WeakSet()
         self._made = 0
         self._closed = False
+        _pools.add(self)
 
     @asynccontextmanager
     async def lease(self, *, snapshot: bool) -> AsyncGenerator[SQLiteReader]:
@@ -365,7 +410,7 @@ class Readers:
 
     async def _make(self) -> SQLiteReader:
         """Return a new connection. If the caller is cancelled meanwhile, the pool keeps the connection."""
-        making = asyncio.ensure_future(SQLiteReader.open(self._path))
+        making = asyncio.ensure_future(self._open())
         self._making.add(making)
         making.add_done_callback(self._end_making)
         try:
@@ -375,6 +420,22 @@ class Readers:
             raise
         except sqlite3.Error as error:
             raise self.refusal(error) from error
+
+    async def _open(self) -> SQLiteReader:
+        # At exit, Python first waits for all threads that are not daemon threads, and then calls the function that
+        # closes the store. So aiosqlite's thread must be a daemon thread. A new thread is a daemon thread if the thread
+        # that creates it is one.
+        connection = await asyncio.wrap_future(_in_daemon_thread(self._unopened))
+        await connection.start()
+        return connection
+
+    def _unopened(self) -> SQLiteReader:
+        connection = SQLiteReader(self._path)
+        with self._lock:
+            self._living.add(connection)
+            if self._closed:
+                connection.cut_off()
+        return connection
 
     def _end_making(self, made: asyncio.Future[SQLiteReader]) -> None:
         self._making.discard(made)
@@ -393,6 +454,7 @@ class Readers:
         return Closed("a read") if self._closed else translate(error)
 
     async def close(self) -> None:
+        """Close the idle connections. Running reads end normally, and their connections are closed afterwards."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -402,93 +464,25 @@ class Readers:
         for left in [connection.leave() for connection in idle]:
             await asyncio.wrap_future(left)
 
-
-class State:
-    """Detector of new commits of any connection. It reads SQLite's shared memory."""
-
-    _numbers = count()
-
-    def __init__(self, path: Path) -> None:
-        self.number = next(self._numbers)
-        """The number of this detector. Versions that different detectors return cannot be compared."""
-        self._path = path
-        self._lock = Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._closed = False
-
-    def version(self) -> int | None:
-        """Return a number that changes with every commit; None if the number cannot be read without waiting."""
+    def cut_off_if_closed(self) -> None:
+        """If the pool is closed, interrupt the reads that still run, and close their connections."""
         with self._lock:
-            if self._closed:
-                return None
-            try:
-                if self._connection is None:
-                    self._connection = sqlite3.connect(
-                        read_only_uri(self._path), uri=True, isolation_level=None, timeout=0, check_same_thread=False
-                    )
-                return self._connection.execute(_DATA_VERSION).fetchone()[0]
-            except sqlite3.Error:
-                # The caller then reads the tables, and this read reports the error.
-                return None
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._connection is not None:
-                self._connection.close()
+            living = list(self._living) if self._closed else []
+        for connection in living:
+            connection.cut_off()
 
 
-class DataVersion(Wakeups):
-    """Notifications of commits of other processes.
+_pools: WeakSet[Readers] = WeakSet()
 
-    A counter of SQLite, `data_version`, changes when another connection commits. The counter is polled while a call
-    waits. It also changes for commits of this process, but ids of commits are consecutive, so a comparison of ids shows
-    whether another process has committed.
-    """
 
-    _EVERY = 0.01
-    _NEWEST = "SELECT max(commit_id) FROM commits"
+def _before_fork() -> None:
+    # In the child, SQLite would believe that it holds the locks of a connection that is open now, and the parent's
+    # process could then overwrite the part of the write-ahead log that the child reads.
+    for pool in list(_pools):
+        pool.cut_off_if_closed()
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._connection: sqlite3.Connection | None = None
-        self._seen: int | None = None
-        # The id of a commit. This process has noticed or made all commits up to it.
-        self._known: int | None = None
 
-    def announce(self, commit_id: int) -> None:
-        """Remember a commit of this process. Other processes notice the commit by SQLite's counter."""
-        if self._known is not None and commit_id == self._known + 1:
-            self._known = commit_id
-
-    async def wait(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not self._is_news():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            await asyncio.sleep(min(self._EVERY, left))
-        return True
-
-    def _is_news(self) -> bool:
-        current = self._ask(_DATA_VERSION)
-        if current == self._seen:
-            return False
-        self._seen = current
-        newest = self._ask(self._NEWEST)
-        if newest == self._known:
-            return False
-        self._known = newest
-        return True
-
-    def _ask(self, text: str) -> int:
-        try:
-            if self._connection is None:
-                self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)
-            return self._connection.execute(text).fetchone()[0]
-        except sqlite3.Error as error:
-            raise translate(error) from error
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+if hasattr(os, "register_at_fork"):
+    # Python calls these functions in the reverse order of their registration, so a module that imports this module can
+    # close its stores first.
+    os.register_at_fork(before=_before_fork)

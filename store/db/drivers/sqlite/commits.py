@@ -1,0 +1,105 @@
+"""Detection of commits that other connections make to a SQLite file."""
+
+import asyncio
+import sqlite3
+import time
+from itertools import count
+from pathlib import Path
+from threading import Lock
+
+from store.db.dialect import Wakeups
+from store.db.drivers.sqlite.errors import translate
+from store.db.schema import read_only_uri
+
+_DATA_VERSION = "PRAGMA data_version"
+
+
+class State:
+    """Detector of new commits of any connection. It reads SQLite's shared memory."""
+
+    _numbers = count()
+
+    def __init__(self, path: Path) -> None:
+        self.number = next(self._numbers)
+        """The number of this detector. Versions that different detectors return cannot be compared."""
+        self._path = path
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._closed = False
+
+    def version(self) -> int | None:
+        """Return a number that changes with every commit; None if the number cannot be read without waiting."""
+        with self._lock:
+            if self._closed:
+                return None
+            try:
+                if self._connection is None:
+                    self._connection = sqlite3.connect(
+                        read_only_uri(self._path), uri=True, isolation_level=None, timeout=0, check_same_thread=False
+                    )
+                return self._connection.execute(_DATA_VERSION).fetchone()[0]
+            except sqlite3.Error:
+                # The caller then reads the tables, and this read reports the error.
+                return None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
+
+
+class DataVersion(Wakeups):
+    """Notifications of commits of other processes.
+
+    A counter of SQLite, `data_version`, changes when another connection commits. The counter is polled while a call
+    waits. It also changes for commits of this process, but ids of commits are consecutive, so a comparison of ids shows
+    whether another process has committed.
+    """
+
+    _EVERY = 0.01
+    _NEWEST = "SELECT max(commit_id) FROM commits"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._seen: int | None = None
+        # The id of a commit. This process has noticed or made all commits up to it.
+        self._known: int | None = None
+
+    def announce(self, commit_id: int) -> None:
+        """Remember a commit of this process. Other processes notice the commit by SQLite's counter."""
+        if self._known is not None and commit_id == self._known + 1:
+            self._known = commit_id
+
+    async def wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._is_news():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            await asyncio.sleep(min(self._EVERY, left))
+        return True
+
+    def _is_news(self) -> bool:
+        current = self._ask(_DATA_VERSION)
+        if current == self._seen:
+            return False
+        self._seen = current
+        newest = self._ask(self._NEWEST)
+        if newest == self._known:
+            return False
+        self._known = newest
+        return True
+
+    def _ask(self, text: str) -> int:
+        try:
+            if self._connection is None:
+                self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, isolation_level=None)
+            return self._connection.execute(text).fetchone()[0]
+        except sqlite3.Error as error:
+            raise translate(error) from error
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
