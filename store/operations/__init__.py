@@ -7,6 +7,7 @@ policy, or from single events by hand, and the log names each removal.
 
 from store.operations.backup import backup_store, restore_store
 from store.operations.copying import copy_store
+from store.operations.forgetting import ForgetReport, Match, Search, forget
 from store.operations.policy import RetentionPolicy
 from store.operations.progress import CopyProgress, OnProgress
 from store.operations.redaction import Redaction, RedactionReport, redact
@@ -17,13 +18,17 @@ __all__ = [
     "BackupSeal",
     "CopyProgress",
     "CopyReport",
+    "ForgetReport",
+    "Match",
     "OnProgress",
     "Redaction",
     "RedactionReport",
     "RetentionPolicy",
     "RetentionReport",
+    "Search",
     "backup_store",
     "copy_store",
+    "forget",
     "redact",
     "remove_payload",
     "restore_store",

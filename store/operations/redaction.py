@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Self, cast
 
 import orjson
@@ -162,22 +163,9 @@ async def _run(
     try:
         async with dialect.read(snapshot=True) as session:
             chosen = await _chosen(dialect, session, rollout_id, redaction)
-            bodies, blobs = await _stored(dialect, session, chosen)
-        _check_reason(redaction.reason, [*bodies.values(), *blobs.values()])
-        async with remover(
-            dialect, POLICY, actor=actor, reason=redaction.reason, overwrite=True, keep_unfinished=False
-        ) as removing:
-            await removing.remove(chosen)
-            async with dialect.read(snapshot=True) as session:
-                found = await blobs_without_event(dialect, session, only={each.position for each in chosen})
-            await removing.remove_blobs(found)
-        async with dialect.read() as session:
-            kept = await removal_queries.blob_sizes(dialect, session, sorted(blobs))
-        gone = [*bodies.values(), *(blobs[name] for name in blobs.keys() - kept.keys())]
-        remains = [part for _, stored in gone for part in _parts(stored)]
-        # If an earlier call has deleted the payload, it is not known what to search for.
-        is_known = 0 < len(remains) <= _MOST_REMAINS
-        is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
+            stored = await _stored(dialect, session, chosen)
+        _check_reason(redaction.reason, [*stored.bodies.values(), *stored.blobs.values()])
+        erased = await erase_payload(dialect, chosen, stored, reason=redaction.reason, rewrite=rewrite, actor=actor)
     finally:
         await dialect.close()
     return RedactionReport(
@@ -186,11 +174,61 @@ async def _run(
             RedactedEvent(number=each.version, position=each.position, type=each.type, data=orjson.loads(each.data))
             for each in chosen
         ],
-        bodies=removing.removed.bodies,
-        blobs=removing.removed.blobs,
-        kept_blobs=len(kept),
-        is_clean=is_clean,
+        bodies=erased.bodies,
+        blobs=erased.blobs,
+        kept_blobs=erased.kept_blobs,
+        is_clean=erased.is_clean,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Payload as it is stored: codec and bytes."""
+
+    bodies: Mapping[int, tuple[int, bytes]]
+    """By the position of the event."""
+    blobs: Mapping[str, tuple[int, bytes]]
+    """By hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What was removed."""
+
+    bodies: int
+    blobs: int
+    kept_blobs: int
+    """The number of blobs that stay, because other events refer to them."""
+    is_clean: bool
+    """Whether deleted rows were removed from the files too."""
+
+
+async def erase_payload(
+    dialect: Dialect, chosen: Sequence[Payload], stored: Stored, *, reason: str, rewrite: bool, actor: str | None
+) -> Erased:
+    """Remove the payload of events from an open database and from its files.
+
+    Args:
+        dialect: the database.
+        chosen: the events.
+        stored: their payload, for a search of the file.
+        reason: the reason, which the log records.
+        rewrite: whether to rewrite the file or the tables in any case.
+        actor: who ordered the removal.
+    """
+    async with remover(dialect, POLICY, actor=actor, reason=reason, overwrite=True, keep_unfinished=False) as removing:
+        await removing.remove(chosen)
+        async with dialect.read(snapshot=True) as session:
+            found = await blobs_without_event(dialect, session, only={each.position for each in chosen})
+        await removing.remove_blobs(found)
+    async with dialect.read() as session:
+        kept = await removal_queries.blob_sizes(dialect, session, sorted(stored.blobs))
+    gone = [*stored.bodies.values(), *(stored.blobs[name] for name in stored.blobs.keys() - kept.keys())]
+    remains = [part for _, body in gone for part in _parts(body)]
+    # If an earlier call has deleted the payload, it is not known what to search for.
+    is_known = 0 < len(remains) <= _MOST_REMAINS
+    is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
+    return Erased(removing.removed.bodies, removing.removed.blobs, len(kept), is_clean)
 
 
 async def _chosen(dialect: Dialect, session: ReadSession, rollout_id: str, redaction: Redaction) -> list[Payload]:
@@ -203,14 +241,11 @@ async def _chosen(dialect: Dialect, session: ReadSession, rollout_id: str, redac
     return chosen
 
 
-async def _stored(
-    dialect: Dialect, session: ReadSession, chosen: Sequence[Payload]
-) -> tuple[dict[int, tuple[int, bytes]], dict[str, tuple[int, bytes]]]:
-    """Return codec and bytes of the bodies by position, and of the blobs by hash."""
+async def _stored(dialect: Dialect, session: ReadSession, chosen: Sequence[Payload]) -> Stored:
     referring = [each.position for each in chosen if each.type in REFERRING]
     names = {name for row in await scan.events_at(dialect, session, referring) for name in names_of_blobs(row)}
     bodies = await log_queries.bodies_at(dialect, session, [each.position for each in chosen])
-    return bodies, await run_queries.blobs(dialect, session, sorted(names))
+    return Stored(bodies, await run_queries.blobs(dialect, session, sorted(names)))
 
 
 def _check_reason(reason: str, stored: Sequence[tuple[int, bytes]]) -> None:

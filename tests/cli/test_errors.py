@@ -34,6 +34,7 @@ WORKING = {
     "restore": ("restore", "--help"),
     "retention": ("retention", "--older-than", "1s", "--apply"),
     "redact": ("redact", "{id}", "--input", "--reason", "requested", "--yes"),
+    "forget": ("forget", "--match", "a text"),
     "history": ("history", "{id}"),
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),

@@ -1,11 +1,12 @@
-"""Copies that run in processes of their own, which tests kill or whose disk they fill."""
+"""Operations that run in processes of their own, which tests kill or whose disk they fill."""
 
 from __future__ import annotations
 
 import resource
 
 from store.errors import Unavailable
-from store.operations import copy_store, log_copy
+from store.operations import Search, copy_store, forget, log_copy
+from tests.operations.payloads import SECRET
 
 EVENTS_AT_ONCE = 7
 
@@ -26,3 +27,8 @@ async def copy_until_full(source: str, target: str, room: int) -> None:
         told = str(error)
     assert "the disk is full" in told, told
     assert "free some space" in told, told
+
+
+async def forget_secret(url: str) -> None:
+    """Remove the payload with the secret text."""
+    await forget(url, Search.of(text=SECRET), reason="request 17")

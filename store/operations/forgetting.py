@@ -1,0 +1,296 @@
+"""Search for a text in the payload of all rollouts, and removal of the payload that contains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Self, cast
+
+import orjson
+from pydantic import ConfigDict, Field, ValidationError
+
+from store.db.dialect import Dialect, Row
+from store.db.queries import blobs as blob_queries
+from store.db.queries import log as log_queries
+from store.db.queries import removal as removal_queries
+from store.db.queries.bodies import raw_json
+from store.db.queries.removal import Payload
+from store.errors import Invalid
+from store.models.enums import Frozen
+from store.operations.redaction import Erased, Stored, erase_payload
+from store.operations.removal import database
+from store.runtime.clock import Clock
+from store.runtime.loop_thread import LoopThread
+from store.verification.log_scan import REFERRING, names_of_blobs
+
+_ROWS_AT_ONCE = 500
+_AROUND = 24
+_FIELDS = log_queries.EVENT_COLUMNS
+_POSITION, _STREAM, _VERSION, _TYPE, _DATA = map(_FIELDS.index, ("position", "stream", "version", "type", "data"))
+_ROLLOUT = "rollout/"
+
+
+class Search(Frozen):
+    """A text that is searched for in payload.
+
+    `Search.of` makes a search and raises the error of the store if a value is invalid.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: Annotated[str, Field(min_length=3, max_length=1000)]
+    """A part of a text, or a whole number. A payload contains it if a text or a number of its JSON value does."""
+    ignore_case: bool = False
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Return a search with these values.
+
+        Raises:
+            Invalid: a value is unknown or invalid: the text must have 3 to 1,000 characters.
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise Invalid(".".join(map(str, first["loc"])) or "search", first["msg"]) from None
+
+
+class Match(Frozen):
+    """A place that contains the text."""
+
+    stream: str
+    """The stream of the event, for example `rollout/ro-4711`."""
+    number: int
+    """The number of the event in its stream."""
+    position: int
+    type: str
+    """The type of the event."""
+    field: str
+    """The path of the first text that matches, for example `attributes.prompt`."""
+    excerpt: str
+    """The match with at most 24 characters before and after it."""
+
+
+class ForgetReport(Frozen):
+    """The result of a search, and of the removal if it was ordered."""
+
+    is_applied: bool
+    """Whether the payload was removed. False if it was only searched."""
+    until: int
+    """The position of the last event that was searched."""
+    rollouts: int
+    """The number of rollouts whose payload contains the text."""
+    matches: list[Match]
+    """The events of rollouts whose payload contains the text, with their first match, in the order of the log."""
+    kept: list[Match]
+    """Places from which the text cannot be removed.
+
+    These are names, ids, labels, status messages and other data that the log keeps, and the payload of events that do
+    not belong to a rollout, such as resources.
+    """
+    bodies: int
+    """The number of deleted bodies."""
+    blobs: int
+    """The number of deleted blobs."""
+    is_clean: bool
+    """Whether deleted rows were removed from the files too. False if a transaction still reads an old state."""
+
+
+async def forget(
+    url: str,
+    search: Search,
+    *,
+    reason: str | None = None,
+    rewrite: bool = False,
+    actor: str | None = None,
+    clock: Clock | None = None,
+) -> ForgetReport:
+    """Search for a text in all payload; with a reason, remove the payload of the events of rollouts that contain it.
+
+    Events that are appended during the search are found by the next call. A call that was stopped is continued by the
+    same call. The removal is that of `redact`.
+
+    Args:
+        url: the URL of a SQLite file or a Postgres database.
+        search: the text.
+        reason: the reason for the removal, 1 to 200 characters; the log records it. With None, nothing is written.
+        rewrite: whether to rewrite the file (SQLite) or the tables with payload (Postgres) in any case. This blocks
+            writers, on Postgres readers too.
+        actor: who ordered the removal; the log records it.
+        clock: the clock of the store; the system's clock if None.
+
+    Raises:
+        NotFound: there is no store at the URL.
+        Invalid: the reason contains the text, or has an invalid length; or the URL is not that of a database.
+        Incompatible: the store has an older schema; the message names the command that upgrades it.
+        ReadOnly: the database user may not delete payload.
+        Unavailable: the database does not answer. The call can be repeated.
+    """
+    if reason is not None:
+        _check_reason(reason, search)
+    dialect = database(url, clock, read_only=reason is None)
+    thread = LoopThread("rollbook forget")
+    try:
+        return await thread.run(_run(dialect, search, reason=reason, rewrite=rewrite, actor=actor))
+    finally:
+        thread.leave()
+
+
+def _check_reason(reason: str, search: Search) -> None:
+    if not 1 <= len(reason) <= 200:
+        raise Invalid("reason", "it must have 1 to 200 characters")
+    if _Matcher(search).first(reason) is not None:
+        raise Invalid("reason", "it contains the text, and the log would keep it; leave the text out")
+
+
+async def _run(
+    dialect: Dialect, search: Search, *, reason: str | None, rewrite: bool, actor: str | None
+) -> ForgetReport:
+    await dialect.open(create=False)
+    try:
+        found = await _found(dialect, _Matcher(search))
+        erased = Erased(0, 0, 0, is_clean=True)
+        if reason is not None:
+            # Without a match, the files may still contain payload that an earlier call has deleted, and are rewritten.
+            erased = await erase_payload(
+                dialect, found.payload, found.stored, reason=reason, rewrite=rewrite, actor=actor
+            )
+    finally:
+        await dialect.close()
+    return ForgetReport(
+        is_applied=reason is not None,
+        until=found.until,
+        rollouts=len({each.rollout_id for each in found.payload}),
+        matches=found.matches,
+        kept=found.kept,
+        bodies=erased.bodies,
+        blobs=erased.blobs,
+        is_clean=erased.is_clean,
+    )
+
+
+@dataclass(slots=True)
+class _Found:
+    payload: list[Payload] = field(default_factory=list[Payload])
+    matches: list[Match] = field(default_factory=list[Match])
+    kept: list[Match] = field(default_factory=list[Match])
+    bodies: dict[int, tuple[int, bytes]] = field(default_factory=dict[int, tuple[int, bytes]])
+    blobs: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
+    until: int = 0
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self.bodies, self.blobs)
+
+
+async def _found(dialect: Dialect, matcher: _Matcher) -> _Found:
+    found = _Found()
+    in_blobs: dict[str, tuple[str, str]] = {}
+    after = ""
+    while True:
+        # Short reads, so that the write-ahead log of SQLite does not grow.
+        async with dialect.read() as session:
+            some = await blob_queries.blobs_after(dialect, session, after, _ROWS_AT_ONCE)
+        for name, codec, _, stored in some:
+            after = name
+            first = matcher.in_payload(raw_json(codec, stored))
+            if first is not None:
+                in_blobs[name] = first
+                found.blobs[name] = (codec, stored)
+        if len(some) < _ROWS_AT_ONCE:
+            break
+    while True:
+        async with dialect.read() as session:
+            rows = await log_queries.events(dialect, session, after=found.until, limit=_ROWS_AT_ONCE, bodies=True)
+            if not rows:
+                return found
+            gone = await removal_queries.removed_between(dialect, session, rows[0][_POSITION], rows[-1][_POSITION])
+        found.until = rows[-1][_POSITION]
+        for row in rows:
+            _examine(row, matcher, in_blobs, found, is_gone=row[_POSITION] in gone)
+
+
+def _examine(
+    row: Row, matcher: _Matcher, in_blobs: dict[str, tuple[str, str]], found: _Found, *, is_gone: bool
+) -> None:
+    data = matcher.in_payload(row[_DATA].encode())
+    if data is not None:
+        found.kept.append(_match(row, *data))
+    if is_gone:
+        return
+    codec, stored = row[len(_FIELDS) :]
+    first = None if stored is None else matcher.in_payload(raw_json(codec, stored))
+    if first is None and row[_TYPE] in REFERRING:
+        first = next((in_blobs[name] for name in names_of_blobs(row) if name in in_blobs), None)
+    if first is None:
+        return
+    if not row[_STREAM].startswith(_ROLLOUT):
+        found.kept.append(_match(row, *first))
+        return
+    size = None if stored is None else len(stored)
+    found.payload.append(Payload(row[_POSITION], row[_STREAM], row[_TYPE], row[_VERSION], row[_DATA], size))
+    found.matches.append(_match(row, *first))
+    if stored is not None and len(found.bodies) < _ROWS_AT_ONCE:
+        found.bodies[row[_POSITION]] = (codec, stored)
+
+
+def _match(row: Row, path: str, excerpt: str) -> Match:
+    return Match(
+        stream=row[_STREAM],
+        number=row[_VERSION],
+        position=row[_POSITION],
+        type=row[_TYPE],
+        field=path,
+        excerpt=excerpt,
+    )
+
+
+class _Matcher:
+    """Search for a text in JSON values."""
+
+    def __init__(self, search: Search) -> None:
+        self._ignores_case = search.ignore_case
+        self._text = search.text.casefold() if search.ignore_case else search.text
+        # The text as it is written in JSON without escapes. A payload with a backslash may contain it in another form.
+        self._plain = search.text.encode(errors="surrogatepass")
+
+    def in_payload(self, raw: bytes) -> tuple[str, str] | None:
+        """Return path and excerpt of the first match in a JSON text, or in a blob that is a text without JSON."""
+        if not self._ignores_case and b"\\" not in raw and self._plain not in raw:
+            return None
+        try:
+            value: Any = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            value = raw.decode(errors="replace")
+        for path, text in _texts(value, ""):
+            excerpt = self.first(text)
+            if excerpt is not None:
+                return path, excerpt
+        return None
+
+    def first(self, text: str) -> str | None:
+        """Return the first match in a text, with the characters around it."""
+        searched = text.casefold() if self._ignores_case else text
+        at = searched.find(self._text)
+        if at < 0:
+            return None
+        # `casefold` may change the length of a text, so the excerpt of such a text is one of the folded text.
+        shown = text if len(searched) == len(text) else searched
+        return shown[max(0, at - _AROUND) : at + len(self._text) + _AROUND]
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield path and text of each key, text and number of a JSON value."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            below = f"{path}.{key}" if path else key
+            yield below, key
+            yield from _texts(item, below)
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _texts(item, f"{path}[{index}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, str(value)
