@@ -417,6 +417,18 @@ class Dialect(ABC):
         """
         await self.erase(rewrite=True, remains=())
 
+    async def compact(self, *, rewrite: bool) -> bool:
+        """Free the space of deleted rows of all tables; return whether this succeeded.
+
+        If a transaction still reads an old state, some of the space may not be free, and the result is False. The
+        default rewrites the database in any case, and writers wait meanwhile.
+
+        Args:
+            rewrite: whether to rewrite the tables, which returns all free space to the operating system.
+        """
+        del rewrite
+        return await self.erase(rewrite=True, remains=())
+
     async def erase(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
         """Remove deleted rows of bodies and blobs from the files; return whether this succeeded.
 

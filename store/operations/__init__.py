@@ -6,6 +6,7 @@ policy, or from single events by hand, and the log names each removal.
 """
 
 from store.operations.backup import backup_store, restore_store
+from store.operations.compaction import CompactReport, compact
 from store.operations.copying import copy_store
 from store.operations.forgetting import ForgetReport, Match, Search, forget
 from store.operations.policy import RetentionPolicy
@@ -16,6 +17,7 @@ from store.operations.retention import RetentionReport, remove_payload
 
 __all__ = [
     "BackupSeal",
+    "CompactReport",
     "CopyProgress",
     "CopyReport",
     "ForgetReport",
@@ -27,6 +29,7 @@ __all__ = [
     "RetentionReport",
     "Search",
     "backup_store",
+    "compact",
     "copy_store",
     "forget",
     "redact",

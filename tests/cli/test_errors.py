@@ -35,6 +35,7 @@ WORKING = {
     "retention": ("retention", "--older-than", "1s", "--apply"),
     "redact": ("redact", "{id}", "--input", "--reason", "requested", "--yes"),
     "forget": ("forget", "--match", "a text"),
+    "compact": ("compact",),
     "history": ("history", "{id}"),
     "annotate": ("annotate", "{id}", "--label", "seen"),
     "show": ("show", "{id}"),

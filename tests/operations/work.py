@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from store.errors import Unavailable
-from store.operations import Search, copy_store, forget, log_copy
+from store.operations import Search, compact, copy_store, forget, log_copy
 from tests.operations.payloads import SECRET
 
 EVENTS_AT_ONCE = 7
@@ -32,3 +32,19 @@ async def copy_until_full(source: str, target: str, room: int) -> None:
 async def forget_secret(url: str) -> None:
     """Remove the payload with the secret text."""
     await forget(url, Search.of(text=SECRET), reason="request 17")
+
+
+async def compact_store(url: str) -> None:
+    """Free the space of deleted rows."""
+    await compact(url)
+
+
+async def compact_until_full(url: str, room: int) -> None:
+    """Free the space of deleted rows while no file of this process may grow beyond a size."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    message = ""
+    try:
+        await compact(url)
+    except Unavailable as error:
+        message = str(error)
+    assert "the disk is full" in message, message

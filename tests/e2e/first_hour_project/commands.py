@@ -152,6 +152,7 @@ def payload() -> None:
     with rollbook.open_sync(os.environ["ROLLBOOK_DB"]) as opened:
         rollout_id = opened.query_rollouts(status_in=["succeeded"])[0].rollout_id
     call("redact", rollout_id, "--input", "--reason", "request 17", "--yes")
+    assert "on disk" in call("compact")
     assert "nothing was removed" not in call("forget", "--match", "a text that occurs nowhere")
     assert "bodies" in call("retention", "--older-than", "1s")
     assert "intact" in call("verify")

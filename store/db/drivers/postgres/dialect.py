@@ -55,7 +55,7 @@ from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, trig
 from store.db.schema import postgres as schemas
 from store.db.schema.postgres import MALFORMED, PREFIX, UNFINISHED, is_malformed, malformed
 from store.db.tables import core as core_tables
-from store.db.tables.core import settable
+from store.db.tables.core import metadata, settable
 from store.db.url import StoreURL
 from store.errors import Closed, Incompatible, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock
@@ -223,13 +223,19 @@ class Postgres(Dialect):
 
     async def erase(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
         del remains
+        return await self._vacuum([core_tables.bodies, core_tables.blobs], rewrite=rewrite)
+
+    async def compact(self, *, rewrite: bool) -> bool:
+        return await self._vacuum(metadata.sorted_tables, rewrite=rewrite)
+
+    async def _vacuum(self, tables: Sequence[Table], *, rewrite: bool) -> bool:
         options = "FULL, ANALYZE" if rewrite else "ANALYZE"
-        tables = ", ".join(self.qualified(table) for table in (core_tables.bodies, core_tables.blobs))
+        names = ", ".join(map(self.qualified, tables))
         with _translated():
             # VACUUM refuses to run in a transaction, and the connections of the pool have a time limit.
             connection = await _driver.connect(self.direct, timeout=10)
             try:
-                await connection.execute(f"VACUUM ({options}) {tables}")
+                await connection.execute(f"VACUUM ({options}) {names}")
                 # An older transaction may still see the rows, and VACUUM then keeps them.
                 oldest = await connection.fetchval(
                     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"

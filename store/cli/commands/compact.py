@@ -1,0 +1,42 @@
+"""`rollbook compact`: the space of deleted rows is freed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from store.cli.errors import FAILED
+from store.cli.options import DEFAULT_DB, AsJson, Db
+from store.cli.output.printing import byte_size, json_document, line, note, working
+from store.cli.output.times import duration
+
+app = typer.Typer()
+
+
+@app.command(rich_help_panel="Keep")
+def compact(
+    *,
+    db: Db = DEFAULT_DB,
+    full: Annotated[
+        bool, typer.Option("--full", help="Rewrite the tables of Postgres; this blocks readers and writers.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Free the space of deleted rows; SQLite rewrites the file, and writers wait meanwhile."""
+    # The package imports the drivers of databases, which the help of this command does not need.
+    from store.operations import compact
+
+    with working("compacting"):
+        report = asyncio.run(compact(db, rewrite=full))
+    if json:
+        json_document(report.model_dump())
+    else:
+        line(
+            f"on disk   {byte_size(report.size_before)} before, {byte_size(report.size_after)} now, in"
+            f" {duration(report.seconds)}"
+        )
+    if not report.is_complete:
+        note("a transaction still reads an old state, so some space is not free; run the same command again later")
+        raise typer.Exit(FAILED)

@@ -1,0 +1,62 @@
+"""Compaction: the space of deleted rows is freed."""
+
+from __future__ import annotations
+
+import time
+
+from store.db.dialect import Dialect
+from store.models.enums import Frozen
+from store.operations.removal import database
+from store.runtime.loop_thread import LoopThread
+
+
+class CompactReport(Frozen):
+    """The result of a compaction."""
+
+    size_before: int
+    """The size of the store on disk in bytes."""
+    size_after: int
+    is_complete: bool
+    """Whether all free space was found. False if a transaction still reads an old state: repeat the call later."""
+    seconds: float
+
+
+async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
+    """Free the space of deleted rows, and let the database count its rows anew for the plans of queries.
+
+    SQLite rewrites the file, which needs room for a second copy; writers wait meanwhile. Postgres runs `VACUUM
+    (ANALYZE)`, after which the tables use the space for new rows. Nothing that the store contains changes. A call that
+    was stopped has changed nothing, and can be repeated.
+
+    Args:
+        url: the URL of a SQLite file or a Postgres database.
+        rewrite: whether Postgres rewrites the tables (`VACUUM FULL`), one after the other, which returns the space to
+            the operating system. This blocks readers and writers, and needs room for a second copy of a table.
+
+    Raises:
+        NotFound: there is no store at the URL.
+        Invalid: the URL is not that of a database.
+        Incompatible: the store has an older schema; the message names the command that upgrades it.
+        ReadOnly: the database user may not do this.
+        Unavailable: the database does not answer, is locked for too long, or its disk is full.
+    """
+    began = time.monotonic()
+    dialect = database(url)
+    thread = LoopThread("rollbook compact")
+    try:
+        before, after, is_complete = await thread.run(_run(dialect, rewrite=rewrite))
+    finally:
+        thread.leave()
+    return CompactReport(
+        size_before=before, size_after=after, is_complete=is_complete, seconds=time.monotonic() - began
+    )
+
+
+async def _run(dialect: Dialect, *, rewrite: bool) -> tuple[int, int, bool]:
+    await dialect.open(create=False)
+    try:
+        before = await dialect.size_bytes()
+        is_complete = await dialect.compact(rewrite=rewrite)
+        return before, await dialect.size_bytes(), is_complete
+    finally:
+        await dialect.close()
