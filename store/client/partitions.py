@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from store.client.address import parse
 from store.client.store import HTTPStore
 from store.client.transport import StoreCall
+from store.db.server_url import parse
 from store.db.url import DEFAULT_PARTITION
 from store.errors import Invalid
 from store.wire import encoding, paths

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self, TypeVar
 
-from store.client import address, requests
+from store.client import requests
 from store.client.annotations import HTTPAnnotations
 from store.client.core import FULL_WAIT, HTTPCore
 from store.client.log import HTTPLog
@@ -19,6 +19,7 @@ from store.client.reads import HTTPReads
 from store.client.retrying import Retries
 from store.client.runs import HTTPRuns
 from store.client.transport import StoreCall, Transport, reading, trust_context
+from store.db import server_url
 from store.errors import Incompatible, Invalid
 from store.interface.store import Store
 from store.models import (
@@ -102,7 +103,7 @@ class HTTPStore(HTTPReads, Store):
         }
         retries = Retries(retry_seconds, timeout_seconds, connect_seconds)
         headers = _headers(self._settings["api_key"])
-        where = address.parse(url)
+        where = server_url.parse(url)
         trust = trust_context(ca_file) if where.base.startswith("https:") else None
         if ca_file is not None and trust is None:
             raise Invalid("ca_file", "has an effect only with an https:// URL; leave ca_file out")

@@ -172,7 +172,7 @@ async def _verify(
     calls: Calls,
     differences: Differences,
 ) -> VerifyReport:
-    await _guards(dialect, session, differences)
+    await check_guards(dialect, session, differences)
     await _store_info(dialect, session, store_id, differences)
     async for row in wrong_epochs(dialect, session):
         differences.add("queue_epoch", *row)
@@ -182,7 +182,7 @@ async def _verify(
     of_tables = await _tables(dialect, session, proof)
     walked = await walking or await log_scan.walk(dialect, session, bounds)
     differences.join(walked.differences, walked.difference_count)
-    await _sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
+    await check_sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
     if seal is not None:
         await _seal(dialect, session, store_id, seal, differences)
     differences.join(of_tables.first, of_tables.count)
@@ -202,7 +202,8 @@ async def _verify(
     )
 
 
-async def _guards(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+async def check_guards(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+    """Report missing, changed and unexpected triggers, unique keys and indexes of the database."""
     guards = dialect.guards()
     rows = await session.fetch(guards.in_place, {})
     for sentence in triggers.missing(guards, rows):
@@ -237,7 +238,7 @@ async def wrong_epochs(dialect: Dialect, session: ReadSession) -> AsyncIterator[
         yield str(number), None, None, {"id": number, "epoch": epoch}
 
 
-async def _sequences(
+async def check_sequences(
     dialect: Dialect, session: ReadSession, commit_id: int, position: int, differences: Differences
 ) -> None:
     """Report the database's sequences for commit ids and positions if their next numbers are already in the log."""

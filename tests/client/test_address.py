@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.client.address import parse
+from store.db.server_url import parse
 from store.errors import Invalid
 
 

@@ -172,7 +172,7 @@ def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
 
 
 def _shown(url: str) -> str:
-    from store.client import address
+    from store.db import server_url
 
-    is_server = urlsplit(url).scheme in address.SCHEMES
-    return address.parse(url).base if is_server else parse(url).shown
+    is_server = urlsplit(url).scheme in server_url.SCHEMES
+    return server_url.parse(url).base if is_server else parse(url).shown

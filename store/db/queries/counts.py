@@ -3,6 +3,7 @@
 A rollout is a task for an agent. It waits in a queue until a worker claims it, which starts an attempt to execute it.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +88,18 @@ async def counts(dialect: Dialect, session: ReadSession, now: int) -> Counts:
         head=(await session.fetch(head, {}))[0][0] or 0,
         rewarded=sum(row[2] for row in by_rollout_status),
         reward_sum=float(sum(row[3] or 0 for row in by_rollout_status)),
-        workers=await _worker_states(dialect, session, now),
+        workers=dict(Counter((await worker_states(dialect, session, now)).values())),
     )
 
 
-async def _worker_states(dialect: Dialect, session: ReadSession, now: int) -> dict[str, int]:
+async def worker_states(dialect: Dialect, session: ReadSession, now: int) -> dict[str, str]:
+    """Return the state of each worker with a heartbeat within the last day, by id; of at most 10,000 workers.
+
+    Args:
+        dialect: the database.
+        session: a session that reads.
+        now: the current time in µs since the epoch. Whether a worker is lost depends on it.
+    """
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
 
     def build() -> Select[Any]:
@@ -102,7 +110,7 @@ async def _worker_states(dialect: Dialect, session: ReadSession, now: int) -> di
         return recent.order_by(signal.last_heartbeat_at.desc()).limit(bindparam("at_most", type_=Integer))
 
     found = compiled(dialect, "recent workers", build)
-    states: dict[str, int] = {}
+    states: dict[str, str] = {}
     for worker_id, status, stats, beat_at in await session.fetch(
         found, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}
     ):
@@ -112,8 +120,7 @@ async def _worker_states(dialect: Dialect, session: ReadSession, now: int) -> di
             heartbeat_stats=orjson.loads(stats) if stats else None,
             last_heartbeat_time=to_seconds(beat_at),
         )
-        state = seen.state_at(to_seconds(now))
-        states[state] = states.get(state, 0) + 1
+        states[worker_id] = seen.state_at(to_seconds(now))
     return states
 
 

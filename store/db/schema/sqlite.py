@@ -74,25 +74,27 @@ def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = 
     """
     if not read_only:
         return prepare_for_writing(path, create=create, clock=clock).info
-    _check_place(path)
-    with _store_errors(path):
+    check_place(path)
+    check_file_system(path)
+    with store_errors(path):
         info = inspect_sqlite(path, read_only=True)
     if info is None:
-        raise _not_found(path)
+        raise not_found(path)
     return refuse_behind(info, shown(path))
 
 
 def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock) -> Prepared:
     """Prepare a file as `prepare_sqlite` does with `read_only=False`, and return the result."""
-    _check_place(path)
-    _refuse_unwritable(path)
-    with _store_errors(path):
+    check_place(path)
+    check_file_system(path)
+    refuse_unwritable(path)
+    with store_errors(path):
         info = inspect_sqlite(path)
         if info is None and not create:
-            raise _not_found(path)
+            raise not_found(path)
         if info is not None and not info.is_behind:
             return Prepared(info, info.revision)
-        with _file_lock(path):
+        with file_lock(path):
             info = inspect_sqlite(path)
             if info is None:
                 return Prepared(_create(path, DatabaseInfo.new(clock)), None)
@@ -122,7 +124,7 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
 
 def holds_store(path: Path) -> bool:
     """Return whether a file contains a store of any revision."""
-    with _store_errors(path), closing(_open(path, read_only=True)) as connection:
+    with store_errors(path), closing(_open(path, read_only=True)) as connection:
         try:
             return _tables(connection) >= MARKS
         except sqlite3.DatabaseError as error:
@@ -196,10 +198,11 @@ def prepare_unfinished(path: Path, info: DatabaseInfo) -> None:
         Incompatible: the unfinished copy belongs to another store, or an older version of this program created it.
         StoreError: the errors of `prepare_sqlite` for the place of the file.
     """
-    _check_place(path)
-    _refuse_unwritable(path)
+    check_place(path)
+    check_file_system(path)
+    refuse_unwritable(path)
     partial = unfinished(path)
-    with _store_errors(path), _file_lock(path):
+    with store_errors(path), file_lock(path):
         if path.exists():
             raise history.refuse_existing("file", str(path))
         found = inspect_sqlite(partial)
@@ -215,10 +218,10 @@ def open_unfinished(path: Path) -> DatabaseInfo:
     Raises:
         NotFound: there is no unfinished copy.
     """
-    with _store_errors(path):
+    with store_errors(path):
         info = inspect_sqlite(unfinished(path))
     if info is None:
-        raise _not_found(unfinished(path))
+        raise not_found(unfinished(path))
     return refuse_behind(info, shown(unfinished(path)))
 
 
@@ -232,7 +235,7 @@ def publish(path: Path, *, is_single_file: bool) -> None:
     """
     partial = unfinished(path)
     # Processes that create a store hold the same lock, so no file with this name appears before the renaming.
-    with _store_errors(path), _file_lock(path):
+    with store_errors(path), file_lock(path):
         if path.exists():
             raise history.refuse_existing("file", str(path))
         with closing(_open(partial)) as connection:
@@ -262,7 +265,14 @@ def _flush(path: Path) -> None:
 # -- places and errors -------------------------------------------------------------------------------------------------
 
 
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
+    """Check that a path can be the file of a store, apart from its file system.
+
+    Raises:
+        Incompatible: the file is an unfinished copy.
+        Invalid: the path is a directory.
+        NotFound: the directory does not exist.
+    """
     if path.name.endswith(_UNFINISHED):
         raise Incompatible(
             f"{path} is an unfinished copy of a store",
@@ -273,18 +283,29 @@ def _check_place(path: Path) -> None:
     if not path.parent.is_dir():
         text = f"the directory {path.parent} does not exist; make it first: mkdir -p '{path.parent}'"
         raise NotFound("directory", str(path.parent), text)
-    if MOUNTS.exists():
-        point, kind = mount_of(path.resolve(), MOUNTS.read_text(errors="surrogateescape"))
-        # The root of a sandbox may be on 9p. No other host uses such a file system, so it is allowed.
-        is_network = kind in _NETWORK and not (kind == "9p" and point == "/")
-        if is_network or kind.partition("fuse.")[2] in _NETWORK_FUSE:
-            raise Incompatible(
-                f"{path} is on {point}, a network file system ({kind}), on which SQLite loses data",
-                "choose a file on a local disk, or use postgresql://",
-            )
 
 
-def _refuse_unwritable(path: Path) -> None:
+def check_file_system(path: Path) -> str:
+    """Return the type of the file system that contains a path; an empty string if the system does not list the types.
+
+    Raises:
+        Incompatible: it is a network file system.
+    """
+    if not MOUNTS.exists():
+        return ""
+    point, kind = mount_of(path.resolve(), MOUNTS.read_text(errors="surrogateescape"))
+    # The root of a sandbox may be on 9p. No other host uses such a file system, so it is allowed.
+    is_network = kind in _NETWORK and not (kind == "9p" and point == "/")
+    if is_network or kind.partition("fuse.")[2] in _NETWORK_FUSE:
+        raise Incompatible(
+            f"{path} is on {point}, a network file system ({kind}), on which SQLite loses data",
+            "choose a file on a local disk, or use postgresql://",
+        )
+    return kind
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raise `ReadOnly` if this user cannot write the file or its directory."""
     if path.exists() and not os.access(path, os.W_OK):
         raise _read_only(
             f"the file {path} is read-only for this user; make it writable, or open it with read_only=True"
@@ -303,7 +324,8 @@ def _read_only(text: str) -> ReadOnly:
     return error
 
 
-def _not_found(path: Path) -> NotFound:
+def not_found(path: Path) -> NotFound:
+    """Return the error for a file that is missing or empty."""
     return NotFound(
         "store",
         shown(path),
@@ -384,7 +406,7 @@ def _copy(path: Path) -> Path:
 
 
 @contextmanager
-def _file_lock(path: Path) -> Generator[None]:
+def file_lock(path: Path) -> Generator[None]:
     """Hold a lock on the file `<file>.lock` during the block. If the process dies, the system releases the lock.
 
     `<file>.lock` exists only while a process holds the lock or waits for it.
@@ -439,7 +461,7 @@ def _is_still(descriptor: int, lock: Path) -> bool:
 
 
 @contextmanager
-def _store_errors(path: Path) -> Generator[None]:
+def store_errors(path: Path) -> Generator[None]:
     """Convert errors of the file system and of SQLite to errors of the store, also if SQLAlchemy wraps them."""
     try:
         yield

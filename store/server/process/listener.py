@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import json
 import os
 import socket
 import weakref
-from http.client import HTTPConnection, HTTPException
-from typing import Any, Final, cast
+from typing import cast
 
 from store.errors import Invalid
-from store.wire.paths import HEALTH, STORE
-
-_PROBE_SECONDS: Final = 1.0
+from store.wire.probe import who_answers
 
 
 class PortTaken(RuntimeError, OSError):
@@ -104,35 +100,3 @@ def _outbound_address() -> str:
         except OSError:
             return "127.0.0.1"
         return probe.getsockname()[0]
-
-
-def who_answers(host: str, port: int) -> str:
-    """Return a description of the program that answers on a port."""
-    address = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
-    health = _get(address, port, HEALTH)
-    if health is None:
-        return "a program that does not speak HTTP"
-    status, body = health
-    if status != 200 or body.get("status") != "ok":
-        return f"another HTTP server (GET {HEALTH}: {status})"
-    about = _get(address, port, STORE)
-    if about is not None and about[0] == 200 and "store_id" in about[1]:
-        return f"a Rollbook server of the store {about[1]['store_id']}, partition {about[1].get('partition')}"
-    return "another server of the Agent-lightning protocol"
-
-
-def _get(host: str, port: int, path: str) -> tuple[int, dict[str, Any]] | None:
-    connection = HTTPConnection(host, port, timeout=_PROBE_SECONDS)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read(65536)
-    except (OSError, HTTPException):
-        return None
-    finally:
-        connection.close()
-    try:
-        parsed = json.loads(body)
-    except ValueError:
-        parsed = None
-    return response.status, cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
