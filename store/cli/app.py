@@ -24,7 +24,7 @@ from store.cli.errors import Commands
 _ORDER: Final = (
     *("show", "history", "annotate", "tail", "stats", "ui"),
     *("runs", "rerun", "lineage", "compare", "undo"),
-    *("verify", "seal", "rebuild"),
+    *("verify", "seal", "rebuild", "doctor"),
     *("backup", "restore", "copy"),
     *("demo", "migrate", "enqueue", "cancel", "retry"),
     *("store", "serve"),

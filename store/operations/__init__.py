@@ -1,4 +1,4 @@
-"""Operations on whole stores: copies, backups, and the removal of payload.
+"""Operations on whole stores: copies, backups, the removal of payload, and a diagnosis.
 
 A copy has the id, the log and the state of the store. It gets its name only when it is complete and, by default,
 verified. So a copy that was stopped is never used as a store, and the same call continues it. Payload is removed by a
@@ -8,6 +8,7 @@ policy, or from single events by hand, and the log names each removal.
 from store.operations.backup import backup_store, restore_store
 from store.operations.compaction import CompactReport, compact
 from store.operations.copying import copy_store
+from store.operations.doctor import CheckResult, Diagnosis, diagnose
 from store.operations.forgetting import ForgetReport, Match, Search, forget
 from store.operations.policy import RetentionPolicy
 from store.operations.progress import CopyProgress, OnProgress
@@ -17,9 +18,11 @@ from store.operations.retention import RetentionReport, remove_payload
 
 __all__ = [
     "BackupSeal",
+    "CheckResult",
     "CompactReport",
     "CopyProgress",
     "CopyReport",
+    "Diagnosis",
     "ForgetReport",
     "Match",
     "OnProgress",
@@ -31,6 +34,7 @@ __all__ = [
     "backup_store",
     "compact",
     "copy_store",
+    "diagnose",
     "forget",
     "redact",
     "remove_payload",

@@ -27,6 +27,7 @@ WORKING = {
     "cancel": ("cancel", "{waiting}"),
     "retry": ("retry", "{id}"),
     "verify": ("verify",),
+    "doctor": ("doctor",),
     "rebuild": ("rebuild",),
     "seal": ("seal", "{file}"),
     "copy": ("copy", "--help"),

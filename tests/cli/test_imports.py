@@ -76,6 +76,7 @@ def test_the_help_of_lists_imports_models_but_no_store() -> None:
         ("show ROLLOUT", set[str]()),
         ("history ROLLOUT", set[str]()),
         ("verify", set[str]()),
+        ("doctor", {"store.sql"}),
         ("enqueue 1", {"store.sql.log", "store.verification"}),
         ("keys ls", {"store.sql.log", "store.verification"}),
     ],

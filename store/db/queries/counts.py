@@ -53,12 +53,7 @@ async def counts(dialect: Dialect, session: ReadSession, now: int) -> Counts:
         session: a session that reads.
         now: the current time in µs since the epoch. Whether a worker is lost depends on it.
     """
-    rollouts, attempts, queue, events = (
-        core_tables.rollouts.c,
-        core_tables.attempts.c,
-        core_tables.queue.c,
-        core_tables.events.c,
-    )
+    rollouts, attempts = core_tables.rollouts.c, core_tables.attempts.c
 
     def by_status() -> Select[Any]:
         rewards: Any = select(
@@ -72,24 +67,42 @@ async def counts(dialect: Dialect, session: ReadSession, now: int) -> Counts:
 
     of_rollouts = compiled(dialect, "counts of rollouts", by_status)
     of_attempts = compiled(dialect, "counts of attempts", attempts_by_status)
-    oldest = compiled(
-        dialect,
-        "oldest in the queue",
-        lambda: select(events.at).where(events.position == select(func.min(queue.position)).scalar_subquery()),
-    )
     head = compiled(dialect, "head of the log", lambda: select(func.max(core_tables.commits.c.last_position)))
-    first = await session.fetch(oldest, {})
     by_rollout_status = await session.fetch(of_rollouts, {})
     return Counts(
         rollouts={row[0]: row[1] for row in by_rollout_status},
         attempts={row[0]: row[1] for row in await session.fetch(of_attempts, {})},
         waiting=await queue_depth(dialect, session),
-        oldest_waiting_at=first[0][0] if first else None,
+        oldest_waiting_at=await oldest_waiting_at(dialect, session),
         head=(await session.fetch(head, {}))[0][0] or 0,
         rewarded=sum(row[2] for row in by_rollout_status),
         reward_sum=float(sum(row[3] or 0 for row in by_rollout_status)),
         workers=dict(Counter((await worker_states(dialect, session, now)).values())),
     )
+
+
+async def oldest_waiting_at(dialect: Dialect, session: ReadSession) -> int | None:
+    """Return the time at which the first rollout in the queue entered the queue, in µs; None if the queue is empty."""
+    event, queue = core_tables.events.c, core_tables.queue.c
+
+    def build() -> Select[Any]:
+        first = select(func.min(queue.position)).scalar_subquery()
+        found: Any = select(event.at)
+        return found.where(event.position == first)
+
+    rows = await session.fetch(compiled(dialect, "oldest in the queue", build), {})
+    return rows[0][0] if rows else None
+
+
+async def overdue_checks(dialect: Dialect, session: ReadSession, before: int) -> int:
+    """Return the number of rollouts whose next check by the watchdog was due before a time in µs since the epoch."""
+    due = bindparam("before", type_=BigInteger)
+
+    def build() -> Select[Any]:
+        found: Any = select(func.count()).select_from(core_tables.watch)
+        return found.where(core_tables.watch.c.check_at < due)
+
+    return (await session.fetch(compiled(dialect, "overdue checks", build), {"before": before}))[0][0]
 
 
 async def worker_states(dialect: Dialect, session: ReadSession, now: int) -> dict[str, str]:

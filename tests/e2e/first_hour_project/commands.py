@@ -140,6 +140,7 @@ def log() -> None:
     call("seal", "log.seal")
     assert "intact" in call("verify", "--seal", "log.seal")
     call("rebuild")
+    assert "schema revision" in call("doctor")
 
 
 def copies() -> None:

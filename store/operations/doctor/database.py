@@ -1,0 +1,168 @@
+"""Checks of the store in a database: its schema, its log, its attempts and its queue. They work with every dialect."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Select, Table, func, select
+
+from store.db.queries import counts, lost_workers, pages
+from store.db.queries import log as log_queries
+from store.db.schema.history import HEAD
+from store.db.tables import core as core_tables
+from store.operations.doctor.results import Found, ok, problem, warning
+from store.operations.doctor.target import Target
+from store.runtime.clock import MICROSECONDS, system_clock, to_seconds
+from store.verification import last, log_scan
+from store.verification.differences import Differences
+from store.verification.verify import check_guards as compare_guards
+from store.verification.verify import check_sequences as compare_sequences
+
+_AHEAD_SECONDS: Final = 1.0
+_OVERDUE_SECONDS: Final = 60.0
+"""An open store ends an overdue attempt within seconds, so after this time no process with an open store is running."""
+_WAITING_SECONDS: Final = 60.0
+_MOST_COUNTED: Final = 2_000_000
+"""The rows of a table are counted only up to this number, because a count reads the whole index."""
+_DAY: Final = 86_400 * MICROSECONDS
+_GONE: Final = frozenset({"lost", "stopped"})
+
+
+async def check_schema(target: Target) -> Found:
+    """Open the store for reading, which checks the revision of its schema."""
+    dialect = target.dialect
+    store_id = await dialect.open(create=False)
+    target.opened.push_async_callback(dialect.close)
+    return ok(f"the store {store_id} has schema revision {HEAD}, which this program needs")
+
+
+async def check_guards(target: Target) -> Found:
+    """Check the triggers, unique keys and indexes that protect the log and the tables."""
+    differences = Differences()
+    async with target.dialect.read() as session:
+        await compare_guards(target.dialect, session, differences)
+    if not differences.count:
+        return ok(f"all {len(target.dialect.guards().expected)} triggers, unique keys and indexes are in place")
+    more = f", and {differences.count - 1} more" if differences.count > 1 else ""
+    return problem(
+        f"{differences.first[0].key}{more}",
+        f"create or drop them as in a new store, then run: rollbook verify {target.option}",
+        "damage",
+    )
+
+
+async def check_sequences(target: Target) -> Found:
+    """Check that the sequences for commit ids and positions are not behind the log."""
+    dialect = target.dialect
+    differences = Differences()
+    async with dialect.read(snapshot=True) as session:
+        bounds = await log_scan.bounds(dialect, session)
+        await compare_sequences(dialect, session, bounds.commit_id, bounds.position, differences)
+    if not differences.count:
+        return ok(f"the sequences continue after commit {bounds.commit_id} and position {bounds.position}")
+    one = differences.first[0]
+    text = f"the sequence of {one.key} is at {one.found}, and the log is at {one.expected}"
+    return problem(text, f"rollbook verify {target.option}, then restore a backup", "damage")
+
+
+async def check_counts(target: Target) -> Found:
+    """Compare the last commit with the last event, and the totals of the log with the numbers of rows in two tables."""
+    dialect = target.dialect
+    async with dialect.read(snapshot=True) as session:
+        commit = await log_queries.last_commit(dialect, session)
+        bounds = await log_scan.bounds(dialect, session)
+        totals = dict(zip(pages.TOTALS, await pages.totals(dialect, session), strict=True))
+        counted = {
+            table.name: (await session.fetch(dialect.sql(_count(table)), {}))[0][0]
+            for table in (core_tables.rollouts, core_tables.workers)
+            if totals[table.name] <= _MOST_COUNTED
+        }
+    last_position = 0 if commit is None else commit[3]
+    differences = [
+        f"the table {name} has {rows} rows, and the log {totals[name]}"
+        for name, rows in counted.items()
+        if rows != totals[name]
+    ]
+    if bounds.position != last_position:
+        differences.append(f"the last event is {bounds.position}, and the last commit ends at {last_position}")
+    if differences:
+        remedy = f"rollbook verify {target.option}; if the log is intact: rollbook rebuild {target.option}"
+        return problem("; ".join(differences), remedy, "damage")
+    return ok(
+        f"the log ends at position {last_position}, and {' and '.join(counted) or 'nothing'} have as many rows as the"
+        f" log says; the full proof is: rollbook verify {target.option}"
+    )
+
+
+async def check_last_verification(target: Target) -> Found:
+    """Check the stored result of the last verification."""
+    async with target.dialect.read() as session:
+        found = await last.last(target.dialect, session)
+    if found is None:
+        return ok("the store was never verified")
+    when = f"the store was last verified at {_utc(found.verified_at)}"
+    if found.differences:
+        text = f"{when}, and {found.differences} differences were found"
+        return problem(text, f"rollbook verify {target.option}", "damage")
+    return ok(f"{when}, up to commit {found.commits}, and was intact")
+
+
+async def check_time(target: Target) -> Found:
+    """Check that the last event is not in the future, because later events get times after it."""
+    async with target.dialect.read() as session:
+        recorded_at, _ = await pages.last_times(target.dialect, session)
+    ahead = (recorded_at - system_clock()) / MICROSECONDS
+    if ahead > _AHEAD_SECONDS:
+        text = f"the last commit is {ahead:.1f} s in the future, and new events get times after it"
+        return warning(text, "set the clock of the machine of the database: timedatectl set-ntp true")
+    return ok("the last commit is not in the future")
+
+
+async def check_attempts(target: Target) -> Found:
+    """Search for attempts that should have been ended, and for attempts of workers that send no heartbeats any more."""
+    dialect, now = target.dialect, system_clock()
+    before = now - round(_OVERDUE_SECONDS * MICROSECONDS)
+    async with dialect.read(snapshot=True) as session:
+        overdue = await counts.overdue_checks(dialect, session, before)
+        attempts = await lost_workers.open_attempts(dialect, session)
+        states = await counts.worker_states(dialect, session, now)
+        silent = await lost_workers.silent_since(dialect, session, now - _DAY)
+    if overdue:
+        text = f"{_many(overdue, 'rollout has', 'rollouts have')} an attempt that is overdue for more than a minute"
+        return warning(text, f"start a process that ends overdue attempts: rollbook serve {target.option}")
+    lost = [attempt for _, attempt, worker in attempts if states.get(worker) in _GONE or worker in silent]
+    if lost:
+        text = f"{_many(len(lost), 'attempt belongs to a worker', 'attempts belong to workers')} without a heartbeat"
+        return warning(text, f"rollbook ls workers {target.option}; restart them, and their attempts are retried")
+    return ok(f"{_many(len(attempts), 'attempt', 'attempts')} of workers, and none is overdue")
+
+
+async def check_queue(target: Target) -> Found:
+    """Check that a worker is alive while rollouts wait in the queue."""
+    dialect, now = target.dialect, system_clock()
+    async with dialect.read(snapshot=True) as session:
+        waiting = await pages.queue_depth(dialect, session)
+        oldest = await counts.oldest_waiting_at(dialect, session)
+        states = await counts.worker_states(dialect, session, now)
+    alive = sum(state not in _GONE for state in states.values())
+    if not waiting or oldest is None:
+        return ok(f"no rollout waits, {_many(alive, 'worker is', 'workers are')} active")
+    seconds = (now - oldest) / MICROSECONDS
+    text = f"{_many(waiting, 'rollout waits', 'rollouts wait')}, the first for {max(0, seconds):.0f} s"
+    if not alive and seconds > _WAITING_SECONDS:
+        return warning(f"{text}, and no worker has sent a heartbeat lately", f"rollbook runner AGENT {target.option}")
+    return ok(f"{text}, {_many(alive, 'worker is', 'workers are')} active")
+
+
+def _count(table: Table) -> Select[Any]:
+    counted: Any = select(func.count())
+    return counted.select_from(table)
+
+
+def _utc(micros: int) -> str:
+    return datetime.fromtimestamp(to_seconds(micros), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _many(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"

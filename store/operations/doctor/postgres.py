@@ -1,0 +1,140 @@
+"""Checks of a Postgres server, of its settings and of the rights of the role."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from store.db.schema import postgres as schema
+from store.db.tables.core import commits, events
+from store.errors import Unavailable
+from store.operations.doctor.machine import clocks
+from store.operations.doctor.results import Found, ok, problem, warning
+from store.operations.doctor.target import Target
+
+_CONNECTIONS_PER_PROCESS: Final = 10
+"""Eight connections for reads, one for LISTEN and one for writes."""
+_MOST_SKEW_SECONDS: Final = 1.0
+_TIMEOUTS: Final = {
+    "statement_timeout": 60_000,
+    "lock_timeout": 0,
+    "idle_in_transaction_session_timeout": 60_000,
+    "transaction_timeout": 600_000,
+    "idle_session_timeout": 600_000,
+}
+"""Settings in ms, and the values below which they hurt; 0 for those that the store sets itself in each transaction."""
+_DURABLE: Final = ("synchronous_commit", "fsync", "full_page_writes")
+
+
+async def check_connection(target: Target) -> Found:
+    """Connect to the server, and check its version and its encoding."""
+    try:
+        target.connection = await target.opened.enter_async_context(schema.connected(target.dsn))
+    except Unavailable as error:
+        place = urlsplit(target.dsn)
+        command = f"pg_isready -h {place.hostname or 'localhost'} -p {place.port or 5432}"
+        return problem(error.reason, f"check the URL, and that the server runs: {command}", "unavailable")
+    return ok(f"connected to the database {await _value(target, 'current_database()::text')}")
+
+
+async def check_server(target: Target) -> Found:
+    """Check the version, and whether the server is the primary."""
+    text = f"Postgres {await _value(target, 'current_setting($1)', 'server_version')}"
+    if await _value(target, "pg_is_in_recovery()"):
+        return warning(f"{text} is a replica, which accepts no writes", "give the URL of the primary to write")
+    if await _value(target, "current_setting($1)", "default_transaction_read_only") == "on":
+        setting = "default_transaction_read_only = off"
+        return warning(f"{text} begins read-only transactions by default", await _alter(target, setting))
+    return ok(f"{text} is the primary")
+
+
+async def check_free_connections(target: Target) -> Found:
+    """Compare the number of connections with the maximum."""
+    ((most, reserved, used),) = await target.connection.fetch(
+        "SELECT current_setting('max_connections')::int,"
+        " current_setting('superuser_reserved_connections')::int"
+        " + coalesce(current_setting('reserved_connections', true), '0')::int,"
+        " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+    )
+    return free_connections(most - reserved, used)
+
+
+def free_connections(most: int, used: int) -> Found:
+    """Return the result for a server with at most `most` connections of ordinary roles, of which `used` are in use."""
+    text = f"{used} of {most} connections are in use"
+    if most - used < _CONNECTIONS_PER_PROCESS:
+        return warning(
+            f"{text}, and a process needs up to {_CONNECTIONS_PER_PROCESS}",
+            "ALTER SYSTEM SET max_connections = …, then restart Postgres; or use pgbouncer",
+        )
+    return ok(text)
+
+
+async def check_clock(target: Target) -> Found:
+    """Compare the clock of this machine with that of the server."""
+    before = time.time()
+    there = await _value(target, "extract(epoch FROM clock_timestamp())::float8")
+    return clocks(there, before, time.time(), _MOST_SKEW_SECONDS)
+
+
+async def check_timeouts(target: Target) -> Found:
+    """Check that no timeout ends the long reads and the idle connections of a store."""
+    rows = await target.connection.fetch(
+        "SELECT name, setting::bigint FROM pg_settings WHERE name = ANY($1::text[])", list(_TIMEOUTS)
+    )
+    short = {name: value for name, value in rows if 0 < value < _TIMEOUTS[name]}
+    if short:
+        shown = ", ".join(f"{name} = {value} ms" for name, value in sorted(short.items()))
+        text = f"short timeouts end long reads such as verify, or idle connections: {shown}"
+        return warning(text, await _alter(target, *(f"{name} = 0" for name in sorted(short))))
+    return ok("no timeout ends the statements or connections of a store early")
+
+
+async def check_durability(target: Target) -> Found:
+    """Check that the server has written a commit to disk when it acknowledges the commit."""
+    rows = await target.connection.fetch(
+        "SELECT name, setting FROM pg_settings WHERE name = ANY($1::text[]) AND setting = 'off'", list(_DURABLE)
+    )
+    off = sorted(name for name, _ in rows)
+    if not off:
+        return ok("the server writes each commit to disk before it acknowledges it")
+    text = f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off, so a crash may lose acknowledged commits"
+    if off == ["synchronous_commit"]:
+        return warning(text, await _alter(target, "synchronous_commit = on"))
+    remedy = "; ".join(f"ALTER SYSTEM SET {name} = on" for name in off)
+    return warning(text, f"{remedy}; SELECT pg_reload_conf()")
+
+
+async def check_role(target: Target) -> Found:
+    """Check that the role may append to the log."""
+    log = target.dialect.qualified
+    role, is_owner, can_append, can_change = (
+        await target.connection.fetch(
+            "SELECT current_user::text, pg_has_role(c.relowner, 'USAGE'),"
+            " has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')"
+            "  AND has_table_privilege($2, 'INSERT') AND has_sequence_privilege($3, 'USAGE'),"
+            " has_table_privilege(c.oid, 'UPDATE') OR has_table_privilege(c.oid, 'DELETE')"
+            " FROM pg_class c WHERE c.oid = $1::regclass",
+            *(log(events), log(commits), f'"{target.dialect.schema}".event_seq'),
+        )
+    )[0]
+    if not can_append:
+        quoted = str(role).replace("'", "''")
+        text = f"the role {role} can read the log, but cannot append to it"
+        return problem(text, f"let the owner run: rollbook migrate {target.option} --app-role '{quoted}'")
+    if is_owner:
+        return ok(f"the role {role} owns the log, so it could also change it")
+    if can_change:
+        text = f"the role {role} may change and delete events"
+        return warning(text, f'REVOKE UPDATE, DELETE, TRUNCATE ON {log(events)} FROM "{role}"')
+    return ok(f"the role {role} can append to the log, and cannot change it")
+
+
+async def _value(target: Target, expression: str, *args: object) -> Any:
+    return (await target.connection.fetch(f"SELECT {expression}", *args))[0][0]
+
+
+async def _alter(target: Target, *settings: str) -> str:
+    role = str(await _value(target, "current_user::text")).replace('"', '""')
+    return "; ".join(f'ALTER ROLE "{role}" SET {setting}' for setting in settings)

@@ -1,0 +1,148 @@
+"""All checks of a diagnosis, and the function that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from store.db.url import StoreURL, parse
+from store.errors import StoreError
+from store.operations.doctor import database, machine, postgres, server, sqlite
+from store.operations.doctor.results import CheckResult, Diagnosis, Found, of_error, problem, skipped
+from store.operations.doctor.target import POSTGRES, SERVER, SQLITE, Target
+
+DEFAULT_PORT: Final = 4747
+"""The default port of `rollbook serve`."""
+_PATIENCE_SECONDS: Final = 60.0
+_CLOSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check, and the conditions under which it is made."""
+
+    name: str
+    run: Callable[[Target], Awaitable[Found]]
+    kind: str | None = None
+    """The kind of store that is checked, as in `Target`; `database` for all except servers; None for all."""
+    needs: tuple[str, ...] = ()
+    """The names of earlier checks. If one was skipped or found a problem, this check is skipped."""
+
+    def concerns(self, target: Target) -> bool:
+        """Return whether the check is made for a store of this kind."""
+        return self.kind in {None, target.kind} or (self.kind == "database" and target.kind != SERVER)
+
+
+CHECKS: Final = (
+    Check("file", sqlite.check_file, SQLITE),
+    Check("file system", sqlite.check_file_system, SQLITE),
+    Check("connection", postgres.check_connection, POSTGRES),
+    Check("server", server.check_answer, SERVER),
+    Check("schema", database.check_schema, "database", ("file", "file system", "connection")),
+    Check("SQLite version", sqlite.check_version, SQLITE),
+    Check("permission", sqlite.check_permission, SQLITE, ("file",)),
+    Check("write-ahead log", sqlite.check_write_ahead_log, SQLITE, ("file",)),
+    Check("disk space", sqlite.check_disk_space, SQLITE, ("file",)),
+    Check("Postgres server", postgres.check_server, POSTGRES, ("connection",)),
+    Check("free connections", postgres.check_free_connections, POSTGRES, ("connection",)),
+    Check("clock", postgres.check_clock, POSTGRES, ("connection",)),
+    Check("timeouts", postgres.check_timeouts, POSTGRES, ("connection",)),
+    Check("durability", postgres.check_durability, POSTGRES, ("connection",)),
+    Check("role", postgres.check_role, POSTGRES, ("schema",)),
+    Check("guards", database.check_guards, "database", ("schema",)),
+    Check("sequences", database.check_sequences, "database", ("schema",)),
+    Check("log and tables", database.check_counts, "database", ("schema",)),
+    Check("last verification", database.check_last_verification, "database", ("schema",)),
+    Check("time of the log", database.check_time, "database", ("schema",)),
+    Check("running attempts", database.check_attempts, "database", ("schema",)),
+    Check("queue", database.check_queue, "database", ("schema",)),
+    Check("server database", server.check_database, SERVER, ("server",)),
+    Check("access", server.check_access, SERVER, ("server",)),
+    Check("version", server.check_version, SERVER, ("access",)),
+    Check("clock", server.check_clock, SERVER, ("server",)),
+    Check("open files", machine.check_open_files),
+    Check("port", machine.check_port, "database"),
+)
+"""All checks, in the order in which they are made."""
+
+
+async def diagnose(url: str, *, port: int = DEFAULT_PORT, api_key: str | None = None) -> Diagnosis:
+    """Check a store and this machine, and return what was found.
+
+    The checks only read: no store is created or upgraded, and no overdue attempt is ended. A check that fails becomes a
+    problem of its own. The results contain no passwords and no keys. The checks of the log are cheap and find only a
+    part of all damage; `log.verify` finds all of it.
+
+    Args:
+        url: the URL of a SQLite file, a Postgres database or a server.
+        port: the port that a server on this machine would use.
+        api_key: the key for a server; None if there is none.
+
+    Raises:
+        Invalid: the URL is not that of a store, or is `memory://`.
+    """
+    began = time.monotonic()
+    target = Target.of(url, port=port, api_key=api_key)
+    secrets = _secrets(target)
+    results: dict[str, CheckResult] = {}
+    try:
+        for check in CHECKS:
+            if check.concerns(target):
+                found = await _found(check, target, results)
+                remedy = None if found.remedy is None else _without(secrets, found.remedy)
+                text = _without(secrets, found.text)
+                results[check.name] = CheckResult(
+                    name=check.name, outcome=found.outcome, found=text, remedy=remedy, problem=found.problem
+                )
+    finally:
+        # A database that does not answer must not delay the results.
+        with suppress(Exception):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await target.opened.aclose()
+    return Diagnosis(db=target.url.shown, checks=list(results.values()), seconds=time.monotonic() - began)
+
+
+async def _found(check: Check, target: Target, results: dict[str, CheckResult]) -> Found:
+    for needed in check.needs:
+        if needed in results and results[needed].outcome in {"problem", "skipped"}:
+            return skipped(f"the check of the {needed} did not succeed")
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            return await check.run(target)
+    except StoreError as error:
+        return of_error(error, target.option)
+    except TimeoutError:
+        text = f"the check did not end within {_PATIENCE_SECONDS:g} s"
+        return problem(text, f"rollbook doctor {target.option}, when the database is less busy", "unavailable")
+    except Exception as error:  # noqa: BLE001 (a damaged database may raise any error, and the other checks must run)
+        return problem(f"the check failed with {type(error).__name__}: {error}", f"rollbook verify {target.option}")
+
+
+def _secrets(target: Target) -> list[str]:
+    """Return the passwords and keys that no result may contain, the longest first."""
+    urls = [target.url]
+    if (direct := target.url.options.get("direct")) is not None:
+        urls.append(parse(direct))
+    found = {secret for url in urls for secret in _passwords(url)}
+    if target.api_key:
+        found.add(target.api_key)
+    return sorted(found, key=len, reverse=True)
+
+
+def _passwords(url: StoreURL) -> Iterable[str]:
+    for password in (urlsplit(url.text).password, dict(parse_qsl(url.text.partition("?")[2])).get("password")):
+        if password:
+            yield from {password, unquote(password)}
+
+
+def _without(secrets: Iterable[str], text: str) -> str:
+    for secret in secrets:
+        # A short password may be a part of an ordinary word.
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
+    return text
