@@ -1,4 +1,4 @@
-"""Operations on whole stores: copies, backups, the removal of payload, and a diagnosis.
+"""Operations on whole stores: copies, backups, removal of payload or of a partition, and a diagnosis.
 
 A copy has the id, the log and the state of the store. It gets its name only when it is complete and, by default,
 verified. So a copy that was stopped is never used as a store, and the same call continues it. Payload is removed by a
@@ -9,6 +9,7 @@ from store.operations.backup import backup_store, restore_store
 from store.operations.compaction import CompactReport, compact
 from store.operations.copying import copy_store
 from store.operations.doctor import CheckResult, Diagnosis, diagnose
+from store.operations.dropping import DropReport, drop_partition
 from store.operations.forgetting import ForgetReport, Match, Search, forget
 from store.operations.policy import RetentionPolicy
 from store.operations.progress import CopyProgress, OnProgress
@@ -23,6 +24,7 @@ __all__ = [
     "CopyProgress",
     "CopyReport",
     "Diagnosis",
+    "DropReport",
     "ForgetReport",
     "Match",
     "OnProgress",
@@ -35,6 +37,7 @@ __all__ = [
     "compact",
     "copy_store",
     "diagnose",
+    "drop_partition",
     "forget",
     "redact",
     "remove_payload",

@@ -68,6 +68,7 @@ WORKING = {
     "proxy": ("proxy", "--help"),
     "partitions create": ("partitions", "create", "--help"),
     "partitions ls": ("partitions", "ls"),
+    "partitions drop": ("partitions", "drop", "--help"),
     "import-runs": ("import-runs", str(Path(__file__).parents[1] / "run_folders" / "golden")),
     "export-run": ("export-run", "{id}", "{file}.reports"),
     "mirror": ("mirror", "--help"),

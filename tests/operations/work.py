@@ -7,6 +7,7 @@ import resource
 from store.errors import Unavailable
 from store.operations import Search, compact, copy_store, forget, log_copy
 from tests.operations.payloads import SECRET
+from store.operations import copy_store, drop_partition, log_copy
 
 EVENTS_AT_ONCE = 7
 
@@ -15,6 +16,11 @@ async def copy(source: str, target: str) -> None:
     """Copy in small chunks."""
     setattr(log_copy, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010 (the name is private)
     await copy_store(source, target)
+
+
+async def drop(url: str, name: str) -> None:
+    """Drop a partition."""
+    await drop_partition(url, name, confirm=name)
 
 
 async def copy_until_full(source: str, target: str, room: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Annotated
 
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.printing import json_document, line
+from store.cli.output.printing import byte_size, json_document, line, note
 from store.cli.store_context import check_server
 from store.db.url import PARTITION, parse, with_partition
 from store.errors import Invalid
@@ -52,6 +53,34 @@ def partitions_create(
 
     asyncio.run(create())
     line(parse(url).shown)
+
+
+@partitions.command("drop")
+def partitions_drop(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the partition.")],
+    db: Db = DEFAULT_DB,
+    confirm: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The name again. On a terminal, the command asks for it instead."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Delete a partition with all its data, for ever, and revoke the keys that are valid only for it."""
+    # The package imports the drivers of databases, which the help of this command does not need.
+    from store.operations import drop_partition
+
+    if confirm is None:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(f"add --confirm {name}; the data cannot be restored")
+        confirm = str(typer.prompt("Type the name of the partition again to delete all its data", err=True))
+    report = asyncio.run(drop_partition(db, name, confirm=confirm))
+    if json:
+        json_document(report.model_dump())
+        return
+    size = "" if report.size_bytes is None else f", {byte_size(report.size_bytes)}"
+    line(f"dropped {report.url}{size}")
+    if report.revoked_keys:
+        note(f"revoked the keys of this partition: {', '.join(report.revoked_keys)}")
 
 
 @partitions.command("ls")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from store.db.schema import ddl, history
 from store.db.schema.history import MARKS, DatabaseInfo, read_info, refuse_behind
 from store.db.tables.core import LOG, metadata
-from store.db.url import StoreURL
-from store.errors import Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
+from store.db.url import DEFAULT_PARTITION, StoreURL
+from store.errors import Conflict, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock, system_clock
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ OLDEST = 14
 MALFORMED = (AttributeError, LookupError, ValueError, BufferError, ArithmeticError, AssertionError)
 """The errors that asyncpg's own code may raise if a server sends a message that violates the protocol."""
 
+_LISTED = "`rollbook partitions ls` shows the partitions"
 _CONNECT_SECONDS = 10
 _CLOSE_SECONDS = 5
 # Postgres ends each statement of `connected` before this time. This limit is for a server that does not answer.
@@ -65,6 +66,11 @@ class AsyncpgConnection(Protocol):
 def lock_key(schema: str) -> int:
     """Return the key of the advisory lock that a session must hold to write to a partition or to change its schema."""
     return int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "big", signed=True)
+
+
+def use_key(schema: str) -> int:
+    """Return the key of the advisory lock that sessions share while they listen to the commits of a partition."""
+    return lock_key(f"use of {schema}")
 
 
 async def prepare_postgres(
@@ -212,6 +218,69 @@ async def partitions(connection: AsyncpgConnection) -> list[str]:
         sorted(MARKS),
     )
     return [row[0] for row in rows]
+
+
+async def drop(dsn: str, schema: str) -> list[str]:
+    """Drop a partition and revoke the keys that are valid only for it, in one transaction; return the ids of the keys.
+
+    Raises:
+        NotFound: the partition does not exist.
+        Incompatible: the schema is not a store, or the role does not own it.
+        Conflict: another session uses the partition.
+        Unavailable: the server does not answer.
+    """
+    async with connected(dsn) as connection:
+        await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '2s'")
+        for key in (use_key(schema), lock_key(schema)):
+            if not (await connection.fetch("SELECT pg_try_advisory_xact_lock($1)", key))[0][0]:
+                raise _in_use(schema, await _holders(connection, key))
+        tables = {row[0] for row in await connection.fetch(_TABLES, schema)}
+        if not tables:
+            raise NotFound("partition", schema, f"there is no partition {schema.removeprefix(PREFIX)}; {_LISTED}")
+        if not tables >= MARKS:
+            raise Incompatible(f"the schema {schema} contains tables that are not a Rollbook store", _LISTED)
+        revoked = await _revoke_keys(connection, schema.removeprefix(PREFIX))
+        try:
+            await connection.execute(f'SET LOCAL client_min_messages = warning; DROP SCHEMA "{schema}" CASCADE; COMMIT')
+        except Exception as error:
+            state = getattr(error, "sqlstate", None)
+            if state in {"55P03", "40P01"}:
+                raise _in_use(schema, []) from error
+            if state == "42501":
+                raise Incompatible(f"the role may not drop the schema ({error})", "use the URL of its owner") from error
+            raise
+    return revoked
+
+
+def _in_use(partition: str, holders: Sequence[str]) -> Conflict:
+    """Return the error for a partition that other processes use; `holders` describes them, as far as it is known."""
+    names = f" ({', '.join(holders)})" if holders else ""
+    return Conflict(f"other processes use {partition}{names}", "stop them, and drop the partition again")
+
+
+async def _holders(connection: AsyncpgConnection, key: int) -> list[str]:
+    """Return descriptions of the sessions that hold an advisory lock."""
+    rows = await connection.fetch(
+        "SELECT concat_ws(' ', 'pid', l.pid::text, a.usename::text, coalesce(host(a.client_addr), 'local'),"
+        " nullif(a.application_name, '')) FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
+        " WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND l.classid::bigint << 32 | l.objid::bigint = $1 ORDER BY 1",
+        key,
+    )
+    return [row[0] for row in rows]
+
+
+async def _revoke_keys(connection: AsyncpgConnection, partition: str) -> list[str]:
+    table = f'"{PREFIX}{DEFAULT_PARTITION}".keys'
+    if not (await connection.fetch("SELECT to_regclass($1) IS NOT NULL", table))[0][0]:
+        return []
+    rows = await connection.fetch(
+        f"UPDATE {table} SET revoked_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"  # noqa: S608 (a fixed name)
+        " WHERE partition = $1 AND revoked_at IS NULL RETURNING key_id",
+        partition,
+    )
+    return sorted(row[0] for row in rows)
 
 
 async def created_schema(dsn: str, schema: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from store.db.schema import ddl, history
 from store.db.schema.history import MARKS, DatabaseInfo, read_info, refuse_behind
-from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
+from store.errors import Conflict, Corrupt, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock, system_clock
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ _NETWORK_FUSE = frozenset(
 _LOCK_SECONDS = 60.0
 _BUSY_SECONDS = 30.0
 _UNFINISHED = ".partial"
+_LISTED = "`rollbook partitions ls` shows the partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,81 @@ def discard(path: Path) -> None:
     """Delete the unfinished copy of `path`."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         unfinished(path).with_name(unfinished(path).name + suffix).unlink(missing_ok=True)
+
+
+# -- removal -----------------------------------------------------------------------------------------------------------
+
+
+def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
+    """Delete the files of a partition and revoke the keys that are valid only for it.
+
+    The keys are revoked first. If the call is stopped, the same call deletes the remaining files.
+
+    Args:
+        path: the file of the partition.
+        main: the file of the default partition, which contains the keys.
+        partition: the name of the partition.
+
+    Returns:
+        The size of the deleted files in bytes, and the ids of the revoked keys.
+
+    Raises:
+        NotFound: the partition does not exist.
+        Incompatible: the file is not a store.
+        Conflict: another connection has the file open.
+        ReadOnly: a file or the directory cannot be written.
+        Unavailable: a file cannot be used at the moment.
+    """
+    check_place(path)
+    # SQLite keeps its other files beside the actual file.
+    actual = path.resolve()
+    sides = [actual.with_name(actual.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
+    if not any(each.exists() for each in (actual, *sides)):
+        raise NotFound("partition", partition, f"there is no partition {partition} at {shown(path)}; {_LISTED}")
+    refuse_unwritable(path)
+    with store_errors(path), file_lock(path), _exclusive(actual):
+        revoked = _revoke_keys(main, partition)
+        size = sum(each.stat().st_size for each in (actual, *sides) if each.exists())
+        # The file goes first, because a file without its log would be an older state of the store.
+        for each in (actual, *sides, path):
+            each.unlink(missing_ok=True)
+        _flush(actual.parent)
+    return size, revoked
+
+
+@contextmanager
+def _exclusive(path: Path) -> Generator[None]:
+    """Keep every other connection from a file during the block, also from one that was deleted in part."""
+    if not path.exists():
+        yield
+        return
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=0)) as connection:
+        # Each connection that has read the file holds a shared lock, which excludes this one.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+            is_store = _tables(connection) >= MARKS
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            reason = f"other processes have {path} open"
+            raise Conflict(reason, "stop them, and drop the partition again") from error
+        if not is_store:
+            raise Incompatible(f"{path} is a SQLite database but not a Rollbook store", _LISTED)
+        yield
+
+
+def _revoke_keys(main: Path, partition: str) -> list[str]:
+    if not main.exists() or not holds_store(main):
+        return []
+    with closing(_open(main)) as connection:
+        if "keys" not in _tables(connection):
+            return []
+        rows = connection.execute(
+            "UPDATE keys SET revoked_at = ? WHERE partition = ? AND revoked_at IS NULL RETURNING key_id",
+            (system_clock(), partition),
+        )
+        return sorted(row[0] for row in rows.fetchall())
 
 
 def _flush(path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no stubs)
 
 from store.db.dialect import Wakeups
-from store.db.schema.postgres import MALFORMED
+from store.db.schema.postgres import MALFORMED, use_key
 
 # asyncpg has no type hints, so its objects have the type Any.
 _driver: Any = asyncpg
@@ -113,6 +113,8 @@ class Connections:
         """
         async with self._connected() as line:
             await line.add_listener(channel, heard)
+            # The lock shows `drop` that the partition is in use. While `drop` holds it, it cannot be shared.
+            await line.execute(f"SELECT pg_try_advisory_lock_shared({use_key(channel)})")
             # A broken connection counts as a notification, because later notifications are lost.
             line.add_termination_listener(heard)
             return line
@@ -123,6 +125,7 @@ class Connections:
             if self.is_line(line):
                 line.remove_termination_listener(heard)
                 with contextlib.suppress(*_GONE):
+                    await line.execute(f"SELECT pg_advisory_unlock_shared({use_key(channel)})")
                     await line.remove_listener(channel, heard)
 
     async def notify(self, channel: str, text: str) -> None:
