@@ -16,7 +16,7 @@ _PROBE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResponse:
     """The response to a request."""
 
     status: int
@@ -26,7 +26,7 @@ class Answer:
     """The header Date, which contains the time of the server."""
 
 
-def get(url: str, *, api_key: str | None = None, seconds: float) -> Answer:
+def get(url: str, *, api_key: str | None = None, seconds: float) -> ProbeResponse:
     """Send a GET request and return the response. This blocks for a few times `seconds` at most.
 
     Args:
@@ -52,7 +52,7 @@ def get(url: str, *, api_key: str | None = None, seconds: float) -> Answer:
         body = json.loads(text)
     except ValueError:
         body = None
-    return Answer(
+    return ProbeResponse(
         response.status, cast("dict[str, Any]", body) if isinstance(body, dict) else {}, response.getheader("Date")
     )
 
@@ -70,7 +70,7 @@ def who_answers(host: str, port: int) -> str:
     try:
         about = get(root + STORE, seconds=_PROBE_SECONDS)
     except (OSError, HTTPException):
-        about = Answer(503, {})
+        about = ProbeResponse(503, {})
     if about.status == 200 and "store_id" in about.body:
         return f"a Rollbook server of the store {about.body['store_id']}, partition {about.body.get('partition')}"
     return "another server of the Agent-lightning protocol"

@@ -13,7 +13,7 @@ from store.operations.doctor.machine import clocks
 from store.operations.doctor.results import Found, ok, problem, skipped, warning
 from store.operations.doctor.target import Target
 from store.wire.paths import HEALTH, PARTITIONS, STORE
-from store.wire.probe import Answer, get
+from store.wire.probe import ProbeResponse, get
 
 _READY: Final = "/readyz"
 _PATIENCE_SECONDS: Final = 5.0
@@ -87,11 +87,11 @@ async def check_clock(target: Target) -> Found:
     return clocks(there, before, after, _MOST_SKEW_SECONDS)
 
 
-async def _get(target: Target, url: str) -> Answer:
+async def _get(target: Target, url: str) -> ProbeResponse:
     return await asyncio.to_thread(get, url, api_key=target.api_key, seconds=_PATIENCE_SECONDS)
 
 
-def _detail(answer: Answer) -> str:
+def _detail(answer: ProbeResponse) -> str:
     missing = answer.body.get("missing")
     if isinstance(missing, dict):
         return ", ".join(f"{part}: {reason}" for part, reason in cast("dict[str, object]", missing).items())
