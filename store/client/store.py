@@ -405,8 +405,7 @@ class HTTPStore(HTTPReads, Store):
 def _headers(api_key: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"rollbook/{_version()}"}
     if api_key:
-        if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
-            raise Invalid("api_key", "contains characters that an HTTP header cannot contain; copy the key exactly")
+        server_url.check_key(api_key)
         headers["Authorization"] = f"Bearer {api_key}"
     return headers
 

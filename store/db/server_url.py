@@ -54,6 +54,12 @@ def parse(url: str) -> Address:
     return Address(str(URL(f"{parts.scheme}://{parts.netloc}{path}{_partition(parts, path)}")).rstrip("/"))
 
 
+def check_key(api_key: str) -> None:
+    """Raise `Invalid`, without the key in its text, if an HTTP header cannot contain the key."""
+    if not (api_key.isascii() and api_key.isprintable()) or " " in api_key:
+        raise Invalid("api_key", "contains characters that an HTTP header cannot contain; copy the key exactly")
+
+
 def _partition(parts: SplitResult, path: str) -> str:
     """Return the path segment for the partition that the query string names; empty if the path needs no segment."""
     query = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -47,3 +47,7 @@ def test_the_key_comes_from_the_environment(bare: Rollbook, monkeypatch: pytest.
     monkeypatch.setenv("ROLLBOOK_API_KEY", "rbk_0123456789_secret")
     printed = bare("doctor", "--db", "http://127.0.0.1:1")
     assert "secret" not in printed.out + printed.err
+    monkeypatch.setenv("ROLLBOOK_API_KEY", "rbk_0123456789_secret\n")
+    refused = bare("doctor", "--db", "http://127.0.0.1:1")
+    assert refused.code == 2
+    assert "secret" not in refused.out + refused.err

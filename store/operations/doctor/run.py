@@ -85,7 +85,7 @@ async def diagnose(url: str, *, port: int = DEFAULT_PORT, api_key: str | None = 
         api_key: the key for a server; None if there is none.
 
     Raises:
-        Invalid: the URL is not that of a store, or is `memory://`.
+        Invalid: the URL is not that of a store, or is `memory://`; or no request can contain the key.
     """
     began = time.monotonic()
     target = Target.of(url, port=port, api_key=api_key)

@@ -9,7 +9,7 @@ from typing import Final
 
 from store.db.dialect import Dialect, dialect_for
 from store.db.schema.postgres import AsyncpgConnection
-from store.db.server_url import SCHEMES
+from store.db.server_url import SCHEMES, check_key
 from store.db.server_url import parse as parse_server_url
 from store.db.url import StoreURL, parse
 from store.errors import Invalid
@@ -41,8 +41,10 @@ class Target:
         """Return the target of a URL. Nothing is opened.
 
         Raises:
-            Invalid: the URL is not that of a store, or is `memory://`.
+            Invalid: the URL is not that of a store, or is `memory://`; or no request can contain the key.
         """
+        if api_key:
+            check_key(api_key)
         parsed = parse(url)
         if parsed.scheme == "memory":
             raise Invalid("url", "a memory:// store exists only inside its program; name a file or a database")
