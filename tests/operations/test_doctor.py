@@ -94,6 +94,8 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     assert (found.problem, found.remedy) == ("missing", f"make it first: mkdir -p '{tmp_path}/none'")
 
 
+# `migrate` in other tests upgrades all partitions of the database, so a damaged one needs a database of its own.
+@pytest.mark.own_database
 @pytest.mark.parametrize(
     "revision,remedy", [("0001", "run: rollbook migrate --db"), ("9999", "upgrade Rollbook: pip install --upgrade")]
 )
@@ -146,6 +148,7 @@ async def test_a_failed_verification_stays_a_problem(small: str) -> None:
     assert found.found == "the store was last verified at 2025-06-15T15:06:40Z, and 3 differences were found"
 
 
+@pytest.mark.own_database
 async def test_a_check_that_fails_is_a_problem_and_the_others_are_made(small: str) -> None:
     await run_sql(small, "DROP TABLE verifications")
     found = results(await diagnose(small))
