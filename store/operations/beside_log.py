@@ -33,7 +33,8 @@ TREATMENTS: Final[dict[Table, Treatment]] = {
     core_tables.queue_epoch: Treatment(False, "no process has read the queue of the copy yet"),
     core_tables.keys: Treatment(True, _IN_DEFAULT),
     core_tables.key_policy: Treatment(True, _IN_DEFAULT),
-    core_tables.verifications: Treatment(False, "the copy is verified itself"),
+    core_tables.operation_runs: Treatment(False, "operations on the source; the copy is verified itself"),
+    core_tables.verifications: Treatment(False, "as `operation_runs`, which replaced it"),
 }
 """All tables that neither belong to the log nor are computed from it."""
 

@@ -49,6 +49,7 @@ _NOT_COMPARED = (
     core_tables.idempotency,
     core_tables.keys,
     core_tables.key_policy,
+    core_tables.operation_runs,
     core_tables.verifications,
 )
 
@@ -172,14 +173,11 @@ async def _verify(
     calls: Calls,
     differences: Differences,
 ) -> VerifyReport:
-    await check_guards(dialect, session, differences)
-    await _store_info(dialect, session, store_id, differences)
-    async for row in wrong_epochs(dialect, session):
-        differences.add("queue_epoch", *row)
+    await check_store(dialect, session, store_id, differences)
     bounds = await log_scan.bounds(dialect, session)
     walking = team.begin(Walk(bounds=bounds))
     proof = Proof(dialect, session, team, calls)
-    of_tables = await _tables(dialect, session, proof)
+    of_tables = await differences_in(dialect, session, proof.run())
     walked = await walking or await log_scan.walk(dialect, session, bounds)
     differences.join(walked.differences, walked.difference_count)
     await check_sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
@@ -200,6 +198,14 @@ async def _verify(
         difference_count=differences.count,
         seconds=0,
     )
+
+
+async def check_store(dialect: Dialect, session: ReadSession, store_id: str, differences: Differences) -> None:
+    """Report missing or foreign triggers and indexes, and wrong rows of the tables that describe the store."""
+    await check_guards(dialect, session, differences)
+    await _store_info(dialect, session, store_id, differences)
+    async for row in wrong_epochs(dialect, session):
+        differences.add("queue_epoch", *row)
 
 
 async def check_guards(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
@@ -272,9 +278,10 @@ async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Sea
         differences.add("seal", key, "last_position", seal.position, commit[3])
 
 
-async def _tables(dialect: Dialect, session: ReadSession, proof: Proof) -> Differences:
+async def differences_in(dialect: Dialect, session: ReadSession, results: AsyncIterator[Compared]) -> Differences:
+    """Return the differences in the results of comparisons of streams, which are computed in the given session."""
     differences = Differences()
-    async for compared in proof.run():
+    async for compared in results:
         unwatched = set(compared.unwatched)
         states = {
             stream.key: stream.state

@@ -36,17 +36,19 @@ def test_an_edited_row_is_named_and_the_code_is_three(rollbook: Rollbook, filled
 
 def test_the_result_is_stored_for_metrics(rollbook: Rollbook, filled: Filled) -> None:
     commits = rollbook("verify", "--json").json["commits"]
-    stored = "SELECT commits || ' ' || differences FROM verifications"
-    assert execute(filled.url, stored) == [f"{commits} 0"]
+    stored = "SELECT operation || ' ' || commit_id || ' ' || differences || ' ' || runs FROM operation_runs"
+    (last,) = execute(filled.url, "SELECT max(commit_id) FROM commits")
+    assert int(last) >= commits
+    assert execute(filled.url, stored) == [f"verify {last} 0 1"]
     execute(filled.url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{filled.retried}'")
     assert rollbook("verify").code == 3
-    assert execute(filled.url, stored) == [f"{commits} 1"]
+    assert execute(filled.url, stored) == [f"verify {last} 1 2"]
 
 
 def test_a_result_that_cannot_be_stored_is_printed_and_noted(
     filled_file: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusing = "CREATE TRIGGER refusing BEFORE INSERT ON verifications BEGIN SELECT RAISE(ABORT, 'no'); END"
+    refusing = "CREATE TRIGGER refusing BEFORE INSERT ON operation_runs BEGIN SELECT RAISE(ABORT, 'no'); END"
     execute(filled_file.url, refusing)
     printed = runner(filled_file.url, monkeypatch)("verify")
     assert printed.code == 3

@@ -7,8 +7,8 @@ _MIGRATION = '''"""The queue is ordered by priority, then by position."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012"
-down_revision = "0011"
+revision = "0013"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 
@@ -140,8 +140,8 @@ def _rows(scratch: Scratch) -> None:
         '    Column("rank", Integer, nullable=False, server_default="0"),\n'
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
-    scratch.create("migrations/versions/0012_queue_rank.py", _MIGRATION)
-    scratch.replace("store/db/schema/history.py", 'HEAD = "0011"\n', 'HEAD = "0012"\n')
+    scratch.create("migrations/versions/0013_queue_rank.py", _MIGRATION)
+    scratch.replace("store/db/schema/history.py", 'HEAD = "0012"\n', 'HEAD = "0013"\n')
 
 
 def _loading(scratch: Scratch) -> None:

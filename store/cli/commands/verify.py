@@ -33,7 +33,7 @@ _OF_THE_LOG = frozenset(
     {"chain", "totals", "events", "commits", "bodies", "blobs", "dropped", "store_info", "seal", "sequences"}
 )
 # The checks of tables that do not belong to the log and are not computed from it.
-_BESIDE_THE_LOG = frozenset({"keys", "key_policy", "idempotency", "batches", "verifications"})
+_BESIDE_THE_LOG = frozenset({"keys", "key_policy", "idempotency", "batches", "operation_runs", "verifications"})
 
 
 @app.command(rich_help_panel="Prove")

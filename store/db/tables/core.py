@@ -52,6 +52,7 @@ __all__ = [
     "labels",
     "metadata",
     "notes",
+    "operation_runs",
     "queue",
     "queue_epoch",
     "resources",
@@ -437,7 +438,36 @@ key_policy = keyed(
     family="access",
 )
 
-# The result of the last verification, for metrics. There is at most one row.
+# The last run of each operation on this partition: verification, backup, retention. There is one row for each kind of
+# operation that was ever run. The last five columns describe the last run that ended normally.
+operation_runs = keyed(
+    "operation_runs",
+    Column("operation", Str, primary_key=True),
+    # The process that runs the operation now, as `host:pid`. Null if no process does.
+    Column("runner", Str),
+    # The time until which no other process may run the operation. The runner moves it on while it works.
+    Column("lease_until", BigInteger),
+    # The start of the last run, whatever its end.
+    Column("attempted_at", BigInteger, nullable=False),
+    Column("runs", BigInteger, nullable=False),
+    Column("failures", BigInteger, nullable=False),
+    # The end and the error of the last run, if it failed.
+    Column("failed_at", BigInteger),
+    Column("error", Str),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    # The last commit of the log in the state that the run read.
+    Column("commit_id", BigInteger),
+    # The number of differences that a verification found. Null for other operations.
+    Column("differences", BigInteger),
+    # The version of Rollbook, and what the run did, in words.
+    Column("version", Str),
+    Column("detail", Str),
+    family="report",
+)
+
+# The result of the last verification, as versions before revision 0012 store it. A server of such a version that is
+# still open writes to this table. Nothing reads it.
 verifications = keyed(
     "verifications",
     Column("one", BigInteger, primary_key=True, autoincrement=False),

@@ -8,15 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
+from store.db.queries import operation_runs
 from store.db.queries.counts import Counts
+from store.db.queries.operation_runs import OperationRun
 from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptStatus, RolloutStatus, WorkerStatus
+from store.runtime.clock import MICROSECONDS, system_clock
 from store.server.metrics.requests import Family
 from store.server.partitions import Partitions
 from store.server.pending import OpenStream
 from store.sql.store import SQLStore
-from store.verification.last import LastVerification, last
 
 _FRESH_SECONDS: Final = 2.0
 _UNUSED_FRESH_SECONDS: Final = 60.0
@@ -36,7 +38,8 @@ class _Database:
     counts: Counts | None
     """None if the store is not an `SQLStore`."""
     size_bytes: int
-    verified: LastVerification | None
+    operations: Mapping[str, OperationRun]
+    """The last run of each operation."""
 
 
 class Measured:
@@ -109,8 +112,9 @@ class Measured:
 async def _measured(store: Store) -> _Database:
     if not isinstance(store, SQLStore):
         await store.statistics()
-        return _Database(None, 0, None)
-    return _Database(await store.core.counts(), await store.core.size_bytes(), await store.core.look(last))
+        return _Database(None, 0, {})
+    runs = await store.core.look(operation_runs.all_runs)
+    return _Database(await store.core.counts(), await store.core.size_bytes(), runs)
 
 
 _WORKER_STATES: Final[tuple[str, ...]] = (*get_args(WorkerStatus), "stopped", "lost")
@@ -133,10 +137,29 @@ class _DatabaseFamilies:
         self._reward = Family("rollbook_mean_reward", "Mean of the last rewards of all rollouts with a reward.")
         self._size = Family("rollbook_database_bytes", "Size of the partition in the database.")
         self._verified = Family(
-            "rollbook_last_verify_age_seconds", "Seconds since the last verification; absent before the first."
+            "rollbook_last_verify_age_seconds",
+            "Seconds since the last verification of the whole store; absent before the first.",
         )
         self._differences = Family(
-            "rollbook_last_verify_differences", "Differences that the last verification found; absent before the first."
+            "rollbook_last_verify_differences",
+            "Differences that the last verification of the whole store found; absent before the first.",
+        )
+        self._done_at = Family(
+            "rollbook_operation_success_timestamp_seconds",
+            "End of the last run of an operation that ended normally, in seconds since the epoch.",
+        )
+        self._duration = Family(
+            "rollbook_operation_duration_seconds", "Duration of the last run of an operation that ended normally."
+        )
+        self._found = Family(
+            "rollbook_operation_differences", "Differences that the last verification of each kind found."
+        )
+        self._failed = Family(
+            "rollbook_operation_failed", "Whether the last run of an operation ended with an error or was interrupted."
+        )
+        self._runs = Family("rollbook_operation_runs_total", "Runs of an operation that ended.", "counter")
+        self._failures = Family(
+            "rollbook_operation_failures_total", "Runs of an operation that ended with an error.", "counter"
         )
         self._head = Family(
             "rollbook_log_position", "The last position of the log; its rate of increase is events per second."
@@ -148,7 +171,8 @@ class _DatabaseFamilies:
         return [
             *(self.partitions, self._up, self._depth, self._oldest, self._rollouts, self._attempts),
             *(self._workers, self._rewarded, self._reward, self._size, self._head),
-            *(self._verified, self._differences),
+            *(self._verified, self._differences, self._done_at, self._duration, self._found),
+            *(self._failed, self._runs, self._failures),
         ]
 
     def set(self, partition: str, found: _Database | None) -> None:
@@ -171,10 +195,23 @@ class _DatabaseFamilies:
             self._reward.set(counts.reward_sum / counts.rewarded, partition=partition)
         self._size.set(found.size_bytes, partition=partition)
         self._head.set(counts.head, partition=partition)
-        if found.verified is not None:
-            age = max(0.0, time.time() - found.verified.verified_at / 1e6)
-            self._verified.set(age, partition=partition)
-            self._differences.set(found.verified.differences, partition=partition)
+        for name, run in found.operations.items():
+            self._set_operation(partition, name, run)
+
+    def _set_operation(self, partition: str, name: str, run: OperationRun) -> None:
+        labels = {"partition": partition, "operation": name}
+        now = system_clock()
+        if run.ended_at is not None:
+            self._done_at.set(run.ended_at / MICROSECONDS, **labels)
+            self._duration.set((run.ended_at - (run.started_at or run.ended_at)) / MICROSECONDS, **labels)
+            if run.differences is not None:
+                self._found.set(run.differences, **labels)
+            if name == "verify":
+                self._verified.set(max(0.0, (now - run.ended_at) / MICROSECONDS), partition=partition)
+                self._differences.set(run.differences or 0, partition=partition)
+        self._failed.set(int(run.state(now) in {"failed", "interrupted"}), **labels)
+        self._runs.set(run.runs, **labels)
+        self._failures.set(run.failures, **labels)
 
 
 def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
