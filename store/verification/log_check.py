@@ -35,15 +35,16 @@ _BODY_BYTES = TOTALS.index("body_bytes")
 
 
 class LogCheck:
-    """One check of the log from its beginning to its end."""
+    """One check of the log up to its end, from its beginning or from a commit on."""
 
-    def __init__(self, report: Report, *, dense: bool) -> None:
-        """Begin before the first commit.
+    def __init__(self, report: Report, *, dense: bool, after: Row | None = None) -> None:
+        """Begin before the first commit, or after a given commit.
 
         Args:
             report: called with each difference.
             dense: whether the database leaves no gaps between commit ids and between positions, so that a gap is a
                 difference.
+            after: the row of the commit before the first commit to check. It is taken as correct.
         """
         self._report = report
         self._dense = dense
@@ -57,6 +58,10 @@ class LogCheck:
         self._stamp: int | None = None
         self._is_size_known = True
         self._next = 0
+        if after is not None:
+            self._last_id, self._last_position = after[0], after[3]
+            self._previous = memoryview(after[_CHAIN]).tobytes()
+            self._totals = tuple(after[_FIRST_TOTAL : _FIRST_TOTAL + len(TOTALS)])
         self.commits = 0
         self.events = 0
         self.bodies = 0

@@ -33,6 +33,11 @@ from store.verification.log_check import TRAILING, LogCheck
 
 _EVENTS_AT_ONCE = 5000
 _BYTES_AT_ONCE = 32 * 1024 * 1024
+_EVENT_TOTAL = log_queries.COMMIT_COLUMNS.index("events")
+_SIZE_TOTAL = log_queries.COMMIT_COLUMNS.index("body_bytes")
+# The most events and bytes of bodies that the commits checked by `walk_end` have together.
+_END_EVENTS = 100_000
+_END_BYTES = 256 * 1024 * 1024
 
 
 class Bounds(Frozen):
@@ -88,10 +93,56 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
     )
 
 
+async def walk_end(dialect: Dialect, session: ReadSession, until: Bounds, commits: int) -> Walked:
+    """Check the last commits of the log as `walk` does. The state before them is taken as correct.
+
+    Blobs and removed bodies are not checked, because these checks read whole tables.
+
+    Args:
+        dialect: the database.
+        session: a session that reads a snapshot.
+        until: the end of the log in this snapshot.
+        commits: the number of commits to check. Fewer are checked if they have very many events or large bodies.
+    """
+    differences = Differences()
+    base = await _base(dialect, session, commits)
+    check = LogCheck(differences.add, dense=dialect.has_dense_positions, after=base)
+    await _read(dialect, session, check, differences, until, after=base)
+    return Walked(
+        commits=check.commits,
+        events=check.events,
+        last_position=check.last_position,
+        head=check.head,
+        differences=differences.first,
+        difference_count=differences.count,
+    )
+
+
+async def _base(dialect: Dialect, session: ReadSession, commits: int) -> Row | None:
+    """Return the commit before the last commits of the log; None if the log has no commit before them."""
+    ids = await log_queries.last_commit_ids(dialect, session, commits + 1)
+    rows = await log_queries.commits(dialect, session, after=min(ids, default=1) - 1, limit=commits + 1)
+    if not rows:
+        return None
+    last = rows[-1]
+    # The last commit is always checked. Earlier ones are checked while the sizes according to the totals are small.
+    for row in rows[:-1]:
+        if last[_EVENT_TOTAL] - row[_EVENT_TOTAL] <= _END_EVENTS and last[_SIZE_TOTAL] - row[_SIZE_TOTAL] <= _END_BYTES:
+            return row if len(rows) > commits or row is not rows[0] else None
+    return rows[-2] if len(rows) > 1 else None
+
+
 async def _read(
-    dialect: Dialect, session: ReadSession, check: LogCheck, differences: Differences, until: Bounds
+    dialect: Dialect,
+    session: ReadSession,
+    check: LogCheck,
+    differences: Differences,
+    until: Bounds,
+    *,
+    after: Row | None = None,
 ) -> None:
-    after, last_commit, limit = -(2**63), 0, 500
+    """Pass the log up to `until` to `check`, from its beginning or from the end of the commit `after` on."""
+    last_commit, after_position, limit = (0, -(2**63), 500) if after is None else (after[0], after[3], 500)
     rest: Sequence[Row] = ()
     more_commits = True
     while True:
@@ -101,12 +152,14 @@ async def _read(
             last_commit = commits[-1][0] if commits else last_commit
             check.add_commits(commits)
         if not rest:
-            found = await scan.events_and_bodies(dialect, session, after=after, until=until.position, limit=limit)
+            found = await scan.events_and_bodies(
+                dialect, session, after=after_position, until=until.position, limit=limit
+            )
             rest = await blobs.filled(dialect, session, found, lengths=True)
             if not rest:
                 break
             await check_texts(dialect, session, rest, differences)
-            after = rest[-1][0]
+            after_position = rest[-1][0]
             limit = _next_limit(rest)
         if check.wants_commits and not more_commits:
             check.end(rest)

@@ -369,6 +369,18 @@ async def last_commit(dialect: Dialect, session: ReadSession, until: int | None 
     return rows[0] if rows else None
 
 
+async def last_commit_ids(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
+    """Return the ids of the last commits, at most `limit`, in descending order."""
+
+    def build() -> Select[Any]:
+        commit_id = core_tables.commits.c.commit_id
+        found: Any = select(commit_id).order_by(commit_id.desc()).limit(_int("at_most"))
+        return found
+
+    rows = await session.fetch(compiled(dialect, "last_commit_ids", build), {"at_most": limit})
+    return [row[0] for row in rows]
+
+
 async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Row | None:
     """Return the row of the commit that contains the last event up to a position; None before the first event."""
     event = await last_event(dialect, session, position)

@@ -81,6 +81,17 @@ async def streams(dialect: Dialect, session: ReadSession, *, after: int, until: 
     return [row[0] for row in await session.fetch(compiled(dialect, "streams", build), params)]
 
 
+async def stream_before(dialect: Dialect, session: ReadSession, name: str, first: str) -> str | None:
+    """Return the greatest name of a stream that is smaller than `name` and not smaller than `first`; None if none."""
+
+    def build() -> Select[*tuple[Any, ...]]:
+        stream = core_tables.events.c.stream
+        return select(func.max(stream)).where(stream < _text("name"), stream >= _text("first"))
+
+    rows = await session.fetch(compiled(dialect, "stream_before", build), {"name": name, "first": first})
+    return rows[0][0] if rows else None
+
+
 async def events_between(
     dialect: Dialect,
     session: ReadSession,
