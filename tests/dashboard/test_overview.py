@@ -6,6 +6,7 @@ from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
 from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.journal.given import run_sql
 from tests.server.api import Api
 
 
@@ -113,3 +114,42 @@ async def test_what_workers_and_attempts_are_called_stays_text(api: Api, store: 
     assert "img" not in page.tags[page.tags.index("main") :]
     assert page.tags.count("script") == Read((await api.get("//ui/previews")).body).tags.count("script")
     assert HOSTILE in page.text
+
+
+async def test_a_store_that_was_never_verified_says_so(api: Api) -> None:
+    assert (await api.get("//ui/overview.json")).ok()["verified"] == {"whole": None, "sample": None}
+    assert "Never verified" in Read((await api.get("//ui/")).body).text
+
+
+async def test_the_last_verification_is_shown_with_its_commit(api: Api, store: Store) -> None:
+    await succeeded(store)
+    await store.log.verify()
+    values = (await api.get("//ui/overview.json")).ok()
+    whole = values["verified"]["whole"]
+    assert (whole["commit_id"], whole["differences"], whole["state"]) == (values["log"]["commit_id"], 0, "succeeded")
+    page = Read((await api.get("//ui/")).body)
+    assert f"Verified up to commit {whole['commit_id']:,}" in page.text
+    assert "alert" not in page.marked("role")
+
+
+async def test_differences_are_a_warning_that_leads_to_the_audit_page(api: Api, store: Store, durable_url: str) -> None:
+    begun = await succeeded(store)
+    await run_sql(durable_url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{begun.rollout_id}'")
+    await store.log.verify()
+    assert (await api.get("//ui/overview.json")).ok()["verified"]["whole"]["differences"] == 1
+    page = Read((await api.get("//ui/")).body)
+    assert "found 1 difference between the database and its log" in page.text
+    assert page.marked("role").count("alert") == 1
+    assert page.links.count("/ui/audit") > Read((await api.get("//ui/failures")).body).links.count("/ui/audit")
+
+
+async def test_a_failed_verification_is_a_warning_with_its_error(api: Api, durable_url: str) -> None:
+    await run_sql(
+        durable_url,
+        "INSERT INTO operation_runs (operation, attempted_at, runs, failures, failed_at, error)"
+        f" VALUES ('verify_sample', 5, 1, 1, 6, '{HOSTILE.replace(chr(39), '')}')",
+    )
+    sample = (await api.get("//ui/overview.json")).ok()["verified"]["sample"]
+    assert (sample["state"], sample["at"], sample["error"]) == ("failed", None, HOSTILE)
+    page = Read((await api.get("//ui/")).body)
+    assert f"The last verification of a sample failed: {HOSTILE}" in page.text

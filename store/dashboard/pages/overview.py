@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
@@ -12,6 +12,8 @@ from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.dashboard.views.stuck import Stuck, stuck
 from store.db.dialect import Dialect, ReadSession
+from store.db.queries import operation_runs
+from store.db.queries.operation_runs import OperationRun
 from store.db.reports import overview_rows
 from store.db.reports.failure_rows import FailedAttempt, failed_attempts
 from store.db.reports.overview_rows import Overview
@@ -31,7 +33,7 @@ _OUTCOMES: Final = ("succeeded", "failed", "cancelled")
 @pages.get("/ui/")
 async def overview(request: PageRequest) -> PageContent:
     """Show the current state of the store."""
-    seen, failed = await request.store.core.look(_look, snapshot=True)
+    seen, failed, runs = await request.store.core.look(_look, snapshot=True)
     found = list(stuck(seen))
     minutes = _minutes(seen)
     values: dict[str, Any] = {
@@ -49,17 +51,42 @@ async def overview(request: PageRequest) -> PageContent:
         "workers": seen.workers,
         "log": seen.log,
         "size_bytes": await request.store.core.size_bytes(),
+        "verified": {
+            "whole": _verified(runs, "verify", seen.now),
+            "sample": _verified(runs, "verify_sample", seen.now),
+        },
     }
     peak = max(map(_sum, minutes))
     hidden = {"bars": _bars(minutes, peak), "bar_height": _BAR_HEIGHT, "peak": peak, "second": MICROSECONDS}
     return PageContent("overview.html", values, "Overview", hidden=hidden)
 
 
-async def _look(dialect: Dialect, session: ReadSession) -> tuple[Overview, list[FailedAttempt]]:
+async def _look(
+    dialect: Dialect, session: ReadSession
+) -> tuple[Overview, list[FailedAttempt], dict[str, OperationRun]]:
     seen = await overview_rows.overview(
         dialect, session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN
     )
-    return seen, await failed_attempts(dialect, session, limit=_SHOWN)
+    failed = await failed_attempts(dialect, session, limit=_SHOWN)
+    return seen, failed, await operation_runs.all_runs(dialect, session)
+
+
+def _verified(runs: Mapping[str, OperationRun], operation: str, now: int) -> dict[str, Any] | None:
+    """Return the last verification of a kind; None if there was none.
+
+    `at`, `commit_id` and `differences` are None if no verification of this kind has ended normally. `error` is None
+    unless the last one failed.
+    """
+    run = runs.get(operation)
+    if run is None:
+        return None
+    return {
+        "at": run.ended_at,
+        "commit_id": run.commit_id,
+        "differences": run.differences,
+        "state": run.state(now),
+        "error": run.error,
+    }
 
 
 def _is_whole(seen: Overview, found: Sequence[Stuck]) -> bool:
