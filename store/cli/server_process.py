@@ -33,6 +33,7 @@ from store.server.auth.tls import Certificate
 from store.server.partitions import Partitions
 from store.server.process.listener import is_loopback
 from store.server.process.peers import Peers
+from store.server.process.scheduler import Scheduler
 from store.server.process.serve import Server
 from store.server.process.workers import Seat
 from store.server.routes.operations import own_metrics
@@ -103,6 +104,9 @@ async def _serve(
         surveys=is_first and not settings.read_only,
     )
     ring: KeyRing | None = None
+    # Another process cannot open a private store, and a read-only server stores no results.
+    has_schedule = not is_private and not settings.read_only and isinstance(root, SQLStore)
+    scheduler = Scheduler(partitions, settings.db, settings.schedule) if has_schedule else None
     is_local = is_loopback(settings.host)
     try:
         if not is_private:
@@ -118,12 +122,13 @@ async def _serve(
             fallback=settings.fallback,
             is_read_only=settings.read_only,
             stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
+            scheduler=scheduler,
         )
         if is_first and not settings.read_only:
             await close_orphans(root)
         _allow_many_sockets()
         _tune_collector()
-        async with _executing(root, settings if is_first else None):
+        async with _executing(root, settings if is_first else None), _scheduling(scheduler, is_first=is_first):
             if seat is None:
                 server = Server(app, on_started, takes_signals=True, certificate=settings.certificate)
                 await server.serve([listener])
@@ -166,6 +171,22 @@ async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGener
         # The next runner of the pipeline resumes the runs that are interrupted here.
         part.interrupt()
         await asyncio.wait({part.ended}, timeout=_PIPELINE_SECONDS)
+
+
+@asynccontextmanager
+async def _scheduling(scheduler: Scheduler | None, *, is_first: bool) -> AsyncGenerator[None]:
+    """Run the scheduled operations until the end of the `async with` block, if this is the first worker."""
+    if scheduler is None:
+        yield
+        return
+    running = asyncio.create_task(scheduler.run()) if is_first else None
+    try:
+        yield
+    finally:
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        await scheduler.close()
 
 
 def _log_end(end: End) -> None:

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ import orjson
 from store.cli.import_string import named, pipeline_named
 from store.cli.output.printing import line
 from store.domain.statuses import UNRESPONSIVE_SECONDS
+from store.errors import Invalid
 from store.models import PhaseGraph
+from store.operations.schedule import BackupPlan, Schedule, read_policy
 from store.run_folders.trading_phases import TA
 from store.server.auth.tls import Certificate
 from store.server.request_ids import request_id
@@ -58,6 +60,8 @@ class ServeSettings:
     """The maximum number of open streams of each server process."""
     max_streams_per_key: int = MAX_STREAMS_PER_KEY
     """The maximum number of open streams of one API key in each server process."""
+    schedule: Schedule = field(default_factory=Schedule)
+    """The operations that the server runs by itself."""
 
     def run_defaults(self) -> RunDefaults:
         """Return the default settings for runs that clients post.
@@ -71,6 +75,40 @@ class ServeSettings:
         else:
             graph = TA if pipeline is None else pipeline.graph
         return RunDefaults(graph=graph, unresponsive_seconds=self.unresponsive_seconds)
+
+
+def schedule_of(
+    *,
+    sample_seconds: float | None,
+    verify_at: time | None,
+    backup_seconds: float | None,
+    backup_dir: Path | None,
+    backup_keep: int,
+    retention_seconds: float | None,
+    retention: Path | None,
+    takes_options: bool,
+) -> Schedule:
+    """Return the schedule that options of `rollbook serve` describe.
+
+    Raises:
+        Invalid: an option needs another one, the file with the policy is invalid, or the server runs no operations
+            because `takes_options` is false.
+    """
+    for name, given in (("--backup-dir", backup_dir), ("--retention", retention)):
+        if given is not None and not takes_options:
+            raise Invalid(name, "a server that is read-only or whose store is in memory runs no operations; omit it")
+    if (backup_seconds is None) != (backup_dir is None):
+        raise Invalid("--backup-every", "give --backup-every and --backup-dir, or neither")
+    if (retention_seconds is None) != (retention is None):
+        raise Invalid("--retention-every", "give --retention-every and --retention, or neither")
+    return Schedule(
+        sample_seconds=sample_seconds,
+        verify_at=verify_at,
+        backup_seconds=backup_seconds,
+        backup=None if backup_dir is None else BackupPlan(backup_dir.absolute(), backup_keep),
+        retention_seconds=retention_seconds,
+        retention=None if retention is None else read_policy(retention),
+    )
 
 
 def announce(text: str) -> None:

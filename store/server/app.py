@@ -34,6 +34,7 @@ from store.server.metrics.requests import Metrics
 from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
+from store.server.process.scheduler import Scheduler
 from store.server.routes import annotations, data, following, log, operations, queue, runs, viewer
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
@@ -116,6 +117,7 @@ def build_app(
     run_defaults: RunDefaults | None = None,
     fallback: Path | None = None,
     stream_slots: StreamSlots | None = None,
+    scheduler: Scheduler | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -133,6 +135,7 @@ def build_app(
         run_defaults: the defaults of posted runs; None for `RunDefaults()`.
         fallback: a directory of run folders. Web front ends get these runs while the database is unavailable.
         stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
+        scheduler: the scheduled operations, which the admin page shows; the caller runs and closes it.
     """
     # The store imports the code of these parts when they are first used. No request should wait for that.
     _ = partitions.root.log, partitions.root.runs, partitions.root.annotations, partitions.root.threads
@@ -154,6 +157,7 @@ def build_app(
     app.state.fast_path = _fast_path(app, partitions, max_body_bytes, ring, is_local=is_local) if is_fast else None
     app.router.routes.extend(BESIDE)
     origins = [origin for each in cors_origins if (origin := each.strip())]
+    app.state.scheduler = scheduler
     _add_layers(app, partitions, origins, max_body_bytes, ring, is_local=is_local, is_read_only=is_read_only)
     _add_error_handlers(app)
     app.openapi = openapi
@@ -184,7 +188,12 @@ def _add_layers(
     # The layer that is added last is the outermost.
     app.add_middleware(RouteLayer, routes=ROUTES)
     app.add_middleware(
-        DashboardLayer, parked=app.state.parked, partitions=partitions, ring=ring, is_read_only=is_read_only
+        DashboardLayer,
+        parked=app.state.parked,
+        partitions=partitions,
+        ring=ring,
+        scheduler=app.state.scheduler,
+        is_read_only=is_read_only,
     )
     app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins, slots=app.state.stream_slots)
     app.add_middleware(PartitionLayer, partitions=partitions)

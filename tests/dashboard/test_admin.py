@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from datetime import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from store.interface.store import Store
+from store.operations.schedule import Schedule
+from store.server.partitions import Partitions
+from store.server.process.scheduler import Scheduler
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.dashboard.given import HOSTILE, Read, succeeded
-from tests.server.api import Answer, Api
+from tests.server.api import Answer, Api, speaking_to
 from tests.server.keyed import Keyed, keyed_server, own_database
 
 
@@ -147,7 +152,7 @@ async def test_the_database_is_described_without_its_password(keyed: Keyed, stor
     assert whole["events"] == len([event async for event in store.log.tail()])
     assert whole["chain_head"] == (await store.log.verify()).chain_head
     text = Read((await keyed.ask(None, path="//ui/admin")).body).text
-    assert "nothing is deleted" in text
+    assert "no event is deleted" in text
     assert re.search(r"Migrations revision \d{4}", text)
 
 
@@ -156,3 +161,41 @@ async def test_a_server_that_takes_no_keys_says_so(api: Api) -> None:
     assert (page["takes_keys"], page["keys"], page["partitions"]) == (False, [], None)
     refused = await api.send("POST", "//ui/admin/keys", data={"role": "admin"})
     assert refused.status == 422
+
+
+async def test_a_server_without_a_schedule_says_so(api: Api) -> None:
+    assert (await api.get("//ui/admin.json")).ok()["operations"] is None
+    assert "This server runs no operations by itself" in Read((await api.get("//ui/admin")).body).text
+    refused = await api.send("POST", "//ui/admin/operations/verify/run")
+    assert refused.status == 409
+
+
+async def test_an_operation_is_started_from_the_page(store: Store, store_url: str) -> None:
+    partitions = Partitions(store, store_url)
+    scheduler = Scheduler(partitions, store_url, Schedule(sample_seconds=None, verify_at=time(3)))
+    async with speaking_to(partitions, scheduler=scheduler) as api:
+        (shown,) = (await api.get("//ui/admin.json")).ok()["operations"]
+        assert (shown["operation"], shown["state"], shown["attempted_at"]) == ("verify", None, None)
+        assert shown["next_at"] is not None
+        page = Read((await api.get("//ui/admin")).body)
+        assert "Verify everything" in page.text
+        assert page.marked("action").count("/ui/admin/operations/verify/run") == 1
+        for operation in ("verify_sample", "backup", "retention", "unknown"):
+            refused = await api.send("POST", f"//ui/admin/operations/{operation}/run")
+            assert refused.status in {409, 422}, operation
+        started = await api.send("POST", "//ui/admin/operations/verify/run", allow_redirects=False)
+        assert (started.status, started.headers["location"]) == (303, "/ui/admin")
+        async with asyncio.timeout(60):
+            while not shown["ended_at"]:
+                await asyncio.sleep(0.05)
+                (shown,) = (await api.get("//ui/admin.json")).ok()["operations"]
+        assert (shown["state"], shown["differences"], shown["runs"]) == ("succeeded", 0, 1)
+        text = Read((await api.get("//ui/admin")).body).text
+        assert "0 differences" in text
+    await scheduler.close()
+
+
+async def test_only_an_admin_starts_an_operation(keyed: Keyed) -> None:
+    reader = secret_in(await made(keyed, None, role="reader"))
+    refused = await keyed.ask(reader, "POST", "//ui/admin/operations/verify/run")
+    assert refused.status == 403

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import replace
+from datetime import time
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans
+from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, lifetime
 from store.db.url import parse
 from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.errors import Invalid
@@ -25,6 +27,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("store.server")
 
 app = typer.Typer()
+
+_TIME_OF_DAY: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+
+
+def _interval(text: str) -> float | None:
+    return None if text == "never" else lifetime(text)
+
+
+def _time_of_day(text: str) -> time | None:
+    if text == "never":
+        return None
+    found = _TIME_OF_DAY.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a time of day; write 03:00, 22:30 or never")
+    return time(int(found[1]), int(found[2]))
 
 
 class LogLevel(Enum):
@@ -105,9 +122,42 @@ def serve(
         bool,
         typer.Option("--read-only", help="Refuse every change; the database may be a replica that accepts only reads."),
     ] = False,
+    verify_sample_every: Annotated[
+        Any,
+        typer.Option(parser=_interval, metavar="TIME|never", help="The interval between verifications of a sample."),
+    ] = "1h",
+    verify_at: Annotated[
+        Any,
+        typer.Option(
+            parser=_time_of_day, metavar="HH:MM|never", help="The local time of the daily verification of everything."
+        ),
+    ] = "03:00",
+    backup_every: Annotated[
+        Any,
+        typer.Option(parser=_interval, metavar="TIME|never", help="The interval between backups; needs --backup-dir."),
+    ] = "never",
+    backup_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", exists=True, file_okay=False, writable=True, help="The directory of scheduled backups."
+        ),
+    ] = None,
+    backup_keep: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The number of scheduled backups of each partition that are kept.")
+    ] = 7,
+    retention_every: Annotated[
+        Any,
+        typer.Option(
+            parser=_interval, metavar="TIME|never", help="The interval between removals of payload; needs --retention."
+        ),
+    ] = "never",
+    retention: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The policy by which payload is removed: TOML, as in docs/operations.md."),
+    ] = None,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
-    from store.cli.server_settings import ServeSettings, announce, log_as_json
+    from store.cli.server_settings import ServeSettings, announce, log_as_json, schedule_of
     from store.server.auth.tls import Certificate
     from store.server.process.listener import bind, url_of
     from store.server.process.systemd import inherited_listener, notify_ready
@@ -130,6 +180,16 @@ def serve(
         max_streams=max_streams,
         max_streams_per_key=max_streams_per_key,
         read_only=read_only,
+        schedule=schedule_of(
+            sample_seconds=verify_sample_every,
+            verify_at=verify_at,
+            backup_seconds=backup_every,
+            backup_dir=backup_dir,
+            backup_keep=backup_keep,
+            retention_seconds=retention_every,
+            retention=retention,
+            takes_options=not read_only and parse(db).scheme != "memory",
+        ),
     )
     if read_only and (pipeline is not None or fallback is not None):
         raise typer.BadParameter("--read-only executes no runs; leave --pipeline and --fallback out")

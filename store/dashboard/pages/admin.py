@@ -1,21 +1,24 @@
-"""The admin page: API keys, partitions, and facts about the database."""
+"""The admin page: API keys, scheduled operations, partitions, and facts about the database."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import metadata
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from store.dashboard.page import Done, PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.db.queries.operation_runs import Operation, OperationRun
 from store.db.reports import log_rows
 from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
-from store.runtime.clock import system_clock
+from store.operations.schedule import ScheduledOperation
+from store.runtime.clock import MICROSECONDS, system_clock
 from store.sql.api_keys import ROLES, Key, Keys, Role
+from store.sql.store import SQLStore
 
 logger = logging.getLogger("store.dashboard")
 
@@ -32,6 +35,14 @@ _ROLE_DESCRIPTIONS: Final[dict[Role, str]] = {
     "algorithm": "enqueues, cancels and re-runs",
     "admin": "all of these; also manages keys and verifies the log",
 }
+_TITLES: Final[dict[str, str]] = {
+    "verify": "Verify everything",
+    "verify_sample": "Verify a sample",
+    "backup": "Back up",
+    "retention": "Remove payload",
+}
+_STARTABLE: Final[tuple[Operation, ...]] = ("verify", "verify_sample", "backup")
+"""The operations that the page can start. Payload that was removed cannot be restored, so no button removes it."""
 _DAY: Final = 86_400
 _SHOWN: Final = 500
 
@@ -53,6 +64,7 @@ async def admin(request: PageRequest) -> PageContent:
         "schema": history.HEAD,
         "versions": {"rollbook": metadata.version("rollbook"), "python": platform.python_version()},
         "writer": _writer(request),
+        "operations": await _operations(request),
     }
     hidden = {
         "roles": _ROLE_DESCRIPTIONS,
@@ -61,6 +73,8 @@ async def admin(request: PageRequest) -> PageContent:
         "own": _own_key(request),
         "now": system_clock(),
         "delays": DELAYS,
+        "titles": _TITLES,
+        "startable": _STARTABLE,
     }
     return PageContent("admin.html", values, "Admin", hidden=hidden)
 
@@ -143,6 +157,26 @@ async def revoke_key(request: PageRequest) -> Done:
     return Done(request.url("admin"), f"The key {key.key_id} is revoked. Servers refuse it after at most five seconds.")
 
 
+@pages.post("/ui/admin/operations/{operation}/run", role="admin")
+async def run_operation(request: PageRequest) -> Done:
+    """Start a scheduled operation now.
+
+    Raises:
+        Invalid: the operation is unknown, or cannot be started from a page.
+        Conflict: this server has no schedule, or the operation is not part of it, or it is running.
+    """
+    startable: dict[str, Operation] = {each: each for each in _STARTABLE}
+    operation = startable.get(request.ids["operation"])
+    if operation is None:
+        raise Invalid("operation", f"must be one of {', '.join(_STARTABLE)}")
+    scheduler = _scheduler(request)
+    if scheduler is None:
+        raise Conflict("this server runs no operations", "it is read-only, or its store is in memory")
+    await scheduler.start(request.store, request.partition, operation)
+    logger.info("%s started the operation %s of %s", request.visitor.actor, operation, request.partition)
+    return Done(request.url("admin"), f"{_TITLES[operation]}: started. Reload this page to see the result.")
+
+
 # -- keys ------------------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +250,54 @@ def _own_key(request: PageRequest) -> str | None:
 def _bound_to(request: PageRequest) -> str | None:
     """Return the only partition for which the visitor's key is valid; None if the key is valid for all partitions."""
     return request.extra.get("key_partition")
+
+
+# -- operations ------------------------------------------------------------------------------------------------------
+
+
+class OperationScheduler(Protocol):
+    """The scheduled operations of a server."""
+
+    async def operations(self, store: SQLStore) -> Sequence[ScheduledOperation]:
+        """Return all operations of a partition that are scheduled or were run."""
+        ...
+
+    async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:
+        """Start an operation now, and return without waiting for its end."""
+        ...
+
+
+def _scheduler(request: PageRequest) -> OperationScheduler | None:
+    return request.extra.get("scheduler")
+
+
+async def _operations(request: PageRequest) -> list[dict[str, Any]] | None:
+    """Return the operations of the partition; None if this server runs none."""
+    scheduler = _scheduler(request)
+    if scheduler is None:
+        return None
+    now = system_clock()
+    return [_operation(each, now) for each in await scheduler.operations(request.store)]
+
+
+def _operation(scheduled: ScheduledOperation, now: int) -> dict[str, Any]:
+    last = scheduled.last or OperationRun(scheduled.operation)
+    return {
+        "operation": scheduled.operation,
+        "state": None if scheduled.last is None else last.state(now),
+        "attempted_at": last.attempted_at or None,
+        "runner": last.runner,
+        "error": last.error,
+        "runs": last.runs,
+        "failures": last.failures,
+        "ended_at": last.ended_at,
+        "seconds": None if last.ended_at is None else (last.ended_at - (last.started_at or 0)) / MICROSECONDS,
+        "commit_id": last.commit_id,
+        "differences": last.differences,
+        "version": last.version,
+        "detail": last.detail,
+        "next_at": scheduled.next_at,
+    }
 
 
 # -- database --------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from store.server.call import Call, ClientLeft, headers_of
 from store.server.errors import Headers, refusal
 from store.server.partitions import Partitions
 from store.server.pending import Parked
+from store.server.process.scheduler import Scheduler
 from store.server.routing import LayerRoute, RouteIndex, path_within
 from store.sql.store import SQLStore
 from store.wire.errors import status_of
@@ -94,6 +95,7 @@ class DashboardLayer:
         parked: the waiting calls, which include the streams of pages.
         partitions: the partitions to which pages link.
         ring: the keys of visitors; None if no keys are required.
+        scheduler: the scheduled operations; None if there are none.
         is_read_only: whether pages offer no actions.
     """
 
@@ -104,12 +106,14 @@ class DashboardLayer:
         partitions: Partitions,
         ring: KeyRing | None = None,
         *,
+        scheduler: Scheduler | None = None,
         is_read_only: bool = False,
     ) -> None:
         self._app = app
         self._parked = parked
         self._partitions = partitions
         self._ring = ring
+        self._scheduler = scheduler
         self._is_read_only = is_read_only
         self._routes = RouteIndex(DASHBOARD_ROUTES)
 
@@ -222,6 +226,7 @@ class DashboardLayer:
             extra={
                 "keys_url": None if self._ring is None else self._ring.url,
                 "key_partition": None if admission is None else admission.key.partition,
+                "scheduler": self._scheduler,
             },
         )
 

@@ -1,0 +1,251 @@
+"""One run of a scheduled operation, in a process of its own.
+
+A server starts this module as a process, so that an operation takes neither processor time nor memory from the process
+that answers requests. The process claims the operation in the database, runs it, and stores the result. It ends at once
+when the server has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from store.db.dialect import Dialect, dialect_for
+from store.db.queries import operation_runs
+from store.db.queries.operation_runs import Operation, RunResult
+from store.db.url import parse
+from store.errors import Closed, Invalid, StoreError, Unavailable
+from store.models.enums import Frozen
+from store.operations.backup import backup_store
+from store.operations.policy import RetentionPolicy
+from store.operations.retention import remove_payload
+from store.runtime.clock import MICROSECONDS, system_clock
+from store.verification import last
+from store.verification.sample import verify_sample
+from store.verification.verify import verify
+
+logger = logging.getLogger("store.operations")
+
+LEASE_SECONDS: Final = 120.0
+"""The time for which a process claims an operation. It extends the claim after a third of this time."""
+_NICE: Final = 10
+
+
+class RunOrder(Frozen):
+    """The operation to run. The process reads it as JSON from the first line of standard input."""
+
+    url: str
+    operation: Operation
+    seen: int | None
+    """The start of the last run that the server knows; None if it knows of none. A later run makes the order void."""
+    lease_seconds: Annotated[float, Field(gt=0)] = LEASE_SECONDS
+    backup_directory: Path | None = None
+    backup_keep: Annotated[int, Field(ge=1)] = 1
+    retention: RetentionPolicy | None = None
+
+
+class RunOutcome(Frozen):
+    """The outcome of an order. The process writes it as JSON to standard output."""
+
+    state: Literal["done", "skipped", "failed"]
+    """Skipped: another process runs the operation, or has run it since the server read its last run."""
+    detail: str = ""
+    """What the run did, or why it failed."""
+    differences: int | None = None
+
+
+def runner_name(pid: int) -> str:
+    """Return the name under which a process of this machine claims operations."""
+    return f"{socket.gethostname()}:{pid}"
+
+
+async def run(order: RunOrder) -> RunOutcome:
+    """Claim an operation, run it, and store its result. The error of an operation is stored and returned.
+
+    If a sample differs, or cannot be read, the whole store is verified in the same call, because the next sample may
+    not contain the difference.
+
+    Raises:
+        StoreError: the database does not answer, or is not a store of this version.
+    """
+    parsed = parse(order.url)
+    dialect = dialect_for(parsed)(parsed, None)
+    store_id = await dialect.open(create=False)
+    try:
+        runs = _Runs(dialect, store_id, order)
+        outcome = await runs.run(order.operation, order.seen)
+        if runs.is_suspect:
+            async with dialect.read() as session:
+                known = (await operation_runs.all_runs(dialect, session)).get("verify")
+            whole = await runs.run("verify", None if known is None else known.attempted_at)
+            if whole.state != "skipped":
+                detail = f"{outcome.detail}; then the whole store: {whole.detail}"
+                outcome = outcome.model_copy(update={"detail": detail, "differences": whole.differences})
+        return outcome
+    finally:
+        await dialect.close()
+
+
+class _TakenOver(RuntimeError):
+    """Another process runs the operation, because this process did not extend its claim in time."""
+
+
+class _Runs:
+    """The runs of one process on one partition."""
+
+    def __init__(self, dialect: Dialect, store_id: str, order: RunOrder) -> None:
+        self._dialect = dialect
+        self._store_id = store_id
+        self._order = order
+        self._runner = runner_name(os.getpid())
+        self.is_suspect = False
+        """Whether a sample differs from the log, or cannot be read."""
+
+    async def run(self, operation: Operation, seen: int | None) -> RunOutcome:
+        """Claim an operation, run it, and store its result."""
+        lease = self._order.lease_seconds
+        claimed = await operation_runs.claim(self._dialect, operation, self._runner, seen=seen, lease_seconds=lease)
+        if claimed is None:
+            return RunOutcome(state="skipped")
+        try:
+            async with self._kept(operation):
+                return await self._work(operation)
+        except Exception as error:
+            is_expected = isinstance(error, StoreError | OSError | _TakenOver)
+            self.is_suspect |= operation == "verify_sample" and not isinstance(error, Closed | Unavailable | OSError)
+            if not is_expected:
+                logger.exception("the scheduled operation %s failed", operation)
+            text = str(error) or type(error).__name__
+            await operation_runs.fail(self._dialect, operation, text, runner=self._runner)
+            return RunOutcome(state="failed", detail=text)
+
+    @asynccontextmanager
+    async def _kept(self, operation: Operation) -> AsyncGenerator[None]:
+        """Extend the claim until the end of the block. Cancel the block if another process has taken over."""
+        lease = self._order.lease_seconds
+
+        async def keep() -> None:
+            while True:
+                await asyncio.sleep(lease / 3)
+                # If the database does not answer, the operation ends with an error of its own.
+                with suppress(Unavailable):
+                    if not await operation_runs.renew(self._dialect, operation, self._runner, lease_seconds=lease):
+                        raise _TakenOver("another process runs the operation, because this one did not answer in time")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                keeping = group.create_task(keep())
+                yield
+                keeping.cancel()
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    async def _work(self, operation: Operation) -> RunOutcome:
+        if operation == "verify":
+            report = await verify(self._dialect, self._store_id, None, _no_calls)
+            await last.record(self._dialect, report, runner=self._runner)
+            detail = f"{report.events:,} events and {sum(report.rows.values()):,} rows"
+            return RunOutcome(state="done", detail=detail, differences=report.difference_count)
+        began = system_clock()
+        match operation:
+            case "verify_sample":
+                result = await self._verify_sample(began)
+            case "backup":
+                result = await self._back_up(began)
+            case "retention":
+                result = await self._remove_payload(began)
+        await operation_runs.succeed(self._dialect, operation, result, runner=self._runner)
+        return RunOutcome(state="done", detail=result.detail, differences=result.differences)
+
+    async def _verify_sample(self, began: int) -> RunResult:
+        report = await verify_sample(self._dialect, self._store_id)
+        self.is_suspect = report.difference_count > 0
+        detail = f"the last {report.commits:,} commits and {report.streams:,} streams"
+        return RunResult(began, report.commit_id, report.difference_count, detail)
+
+    async def _back_up(self, began: int) -> RunResult:
+        directory, partition = self._order.backup_directory, self._dialect.url.partition
+        if directory is None:
+            raise Invalid("backup_directory", "no directory is given")
+        # A backup that was stopped is continued by the next one, so it has the same name until it is complete.
+        name = f"{self._store_id}-{partition}"
+        unfinished = directory / f"{name}.unfinished"
+        if await asyncio.to_thread(unfinished.exists):
+            # The process was killed after the backup was complete, and before it was renamed.
+            await asyncio.to_thread(_give_name, unfinished, name, round(unfinished.stat().st_mtime * MICROSECONDS))
+        report = await backup_store(self._order.url, unfinished)
+        file = await asyncio.to_thread(_give_name, unfinished, name, began)
+        deleted = await asyncio.to_thread(_delete_oldest, directory, name, self._order.backup_keep)
+        detail = f"{file.name}, {report.size_bytes:,} bytes, verified; older backups deleted: {len(deleted)}"
+        return RunResult(began, report.commit_id, None, detail)
+
+    async def _remove_payload(self, began: int) -> RunResult:
+        policy = self._order.retention
+        if policy is None:
+            raise Invalid("retention", "no policy is given")
+        report = await remove_payload(self._order.url, policy, apply=True, actor="schedule")
+        size = report.body_bytes + report.blob_bytes
+        return RunResult(began, None, None, f"payload of {report.rollouts:,} rollouts, {size:,} bytes ({policy})")
+
+
+def _no_calls() -> int:
+    return 0
+
+
+def _give_name(unfinished: Path, name: str, at: int) -> Path:
+    """Rename a complete backup so that its name contains the time of its start, and return the new path."""
+    time = datetime.fromtimestamp(at / MICROSECONDS, UTC)
+    file = unfinished.with_name(f"{name}-{time:%Y%m%dT%H%M%S}.{at // 1000 % 1000:03}Z.backup")
+    # A rename would replace an existing file; a link fails instead.
+    os.link(unfinished, file)
+    unfinished.unlink()
+    return file
+
+
+def _delete_oldest(directory: Path, name: str, keep: int) -> list[Path]:
+    """Delete all backups of this name but the last `keep`, and return their paths."""
+    oldest = sorted(directory.glob(f"{name}-????????T??????.???Z.backup"))[:-keep]
+    for file in oldest:
+        file.unlink(missing_ok=True)
+    return oldest
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+def _end_with_server() -> None:
+    """End this process when standard input ends, which means that the server has ended."""
+    # At the end of Python, a thread that reads `sys.stdin` would hold its lock.
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+def main() -> None:
+    """Read an order from standard input, run it, and write the outcome to standard output."""
+    logging.basicConfig(level=logging.WARNING)
+    with suppress(OSError):
+        os.nice(_NICE)
+    order = RunOrder.model_validate_json(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_server, daemon=True).start()
+    try:
+        outcome = asyncio.run(run(order))
+    except StoreError as error:
+        outcome = RunOutcome(state="failed", detail=str(error))
+    sys.stdout.write(outcome.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

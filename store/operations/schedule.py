@@ -1,0 +1,129 @@
+"""The schedule of operations that a server runs by itself: verification, backup, and removal of payload by a policy."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from store.db.queries.operation_runs import OPERATIONS, Operation, OperationRun
+from store.errors import Invalid
+from store.operations.policy import RetentionPolicy
+from store.runtime.clock import MICROSECONDS
+
+START_SECONDS: Final = 60.0
+"""The time from the start of a server to the first operation, so that a restart is not slowed down by operations."""
+RETRY_SECONDS: Final = 600.0
+"""The time from the start of a run whose process was killed to the next run, unless the interval is shorter."""
+_DAY_SECONDS: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackupPlan:
+    """Where backups are written, and how many are kept."""
+
+    directory: Path
+    keep: int
+    """The number of backups of a partition that are kept; the oldest are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a server runs which operation on each partition. An operation whose time is None is never run."""
+
+    sample_seconds: float | None = 3600.0
+    """The interval between two verifications of a sample."""
+    verify_at: time | None = time(3)
+    """The local time of the daily verification of the whole store."""
+    backup_seconds: float | None = None
+    """The interval between two backups."""
+    backup: BackupPlan | None = None
+    retention_seconds: float | None = None
+    """The interval between two removals of payload."""
+    retention: RetentionPolicy | None = None
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The operations that are run."""
+        return [each for each in OPERATIONS if self.interval(each) is not None]
+
+    def interval(self, operation: Operation) -> float | None:
+        """Return the interval between two runs of an operation in seconds; None if the operation is never run."""
+        match operation:
+            case "verify":
+                return None if self.verify_at is None else _DAY_SECONDS
+            case "verify_sample":
+                return self.sample_seconds
+            case "backup":
+                return None if self.backup is None else self.backup_seconds
+            case "retention":
+                return None if self.retention is None else self.retention_seconds
+
+    def next_at(self, operation: Operation, last: OperationRun | None, started_at: int) -> int | None:
+        """Return the time of the next run of an operation in µs since the epoch; None if it is never run.
+
+        A run that was missed because no server ran is made up for after the start of a server.
+
+        Args:
+            operation: the operation.
+            last: its last run; None if it was never run.
+            started_at: the start of the server, in µs since the epoch.
+        """
+        seconds = self.interval(operation)
+        if seconds is None:
+            return None
+        earliest = started_at + _micros(min(seconds, START_SECONDS))
+        if operation == "verify" and self.verify_at is not None:
+            due = _next_day_time(started_at if last is None else last.attempted_at, self.verify_at)
+        else:
+            due = earliest if last is None else last.attempted_at + _micros(seconds)
+        if last is not None and last.runner is not None:
+            # If the runner still works, it stores its result. Otherwise the run was interrupted, and is repeated.
+            again = last.attempted_at + _micros(min(seconds, RETRY_SECONDS))
+            due = max(min(due, again), last.lease_until or 0)
+        return max(due, earliest)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledOperation:
+    """An operation of a partition: its last run, and the time of its next one in µs since the epoch."""
+
+    operation: Operation
+    last: OperationRun | None
+    next_at: int | None
+    """None if this server never runs the operation."""
+
+
+def _next_day_time(after: int, at: time) -> int:
+    """Return the first moment after `after` at which local clocks show the given time of day."""
+    day = datetime.fromtimestamp(after / MICROSECONDS).astimezone().date()
+    while True:
+        # `astimezone` takes the offset from UTC of this day, which may differ from that of the day before.
+        moment = round(datetime.combine(day, at).astimezone().timestamp() * MICROSECONDS)
+        if moment > after:
+            return moment
+        day += timedelta(days=1)
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * MICROSECONDS)
+
+
+def read_policy(path: Path) -> RetentionPolicy:
+    """Return the retention policy in a TOML file. Its keys are the fields of `RetentionPolicy`.
+
+    Raises:
+        Invalid: the file cannot be read, is not TOML, or contains an invalid condition or none.
+    """
+    try:
+        conditions: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Invalid("retention", f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid("retention", f"{path} is not TOML: {error}") from None
+    try:
+        return RetentionPolicy.of(**conditions)
+    except Invalid as error:
+        raise Invalid("retention", f"{path}: {error}") from None

@@ -1,0 +1,222 @@
+"""The scheduler of a server: it starts the operations of a `Schedule` on each partition, each in a process of its own.
+
+The time of the last run of an operation is stored in the database. So several servers of one database share the
+schedule, and a restart changes nothing. Of several servers, the one whose process claims the operation runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from typing import Final
+
+from store.db.dialect import dialect_for
+from store.db.queries import operation_runs
+from store.db.queries.operation_runs import OPERATIONS, Operation, OperationRun
+from store.db.url import parse, with_partition
+from store.errors import Conflict, StoreError
+from store.operations.run import LEASE_SECONDS, RunOrder, RunOutcome, runner_name
+from store.operations.schedule import START_SECONDS, Schedule, ScheduledOperation
+from store.runtime.clock import MICROSECONDS, system_clock
+from store.server.partitions import Partitions
+from store.sql.store import SQLStore
+
+logger = logging.getLogger("store.server.scheduler")
+
+_LOOK_SECONDS: Final = 30.0
+"""The maximum time until a new partition is noticed, and until an unavailable database is asked again."""
+_LEAST_SECONDS: Final = 0.05
+
+
+class Scheduler:
+    """Runs the operations of a schedule.
+
+    Args:
+        partitions: the stores of the server.
+        url: the URL of the root store.
+        schedule: when to run which operation.
+        lease_seconds: the time after which another server may repeat an operation whose process was killed.
+    """
+
+    def __init__(
+        self, partitions: Partitions, url: str, schedule: Schedule, *, lease_seconds: float = LEASE_SECONDS
+    ) -> None:
+        self.schedule = schedule
+        self._partitions = partitions
+        self._url = url
+        self._lease_seconds = lease_seconds
+        self._started_at = system_clock()
+        self._due: dict[tuple[str, Operation], int] = {}
+        """For each partition and operation, the time in µs at which its last run is read again."""
+        self._processes: set[Process] = set()
+        self._ordered: set[asyncio.Task[None]] = set()
+        """The runs that visitors ordered."""
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Until cancelled, start the operations that are due, one after the other."""
+        intervals = [seconds for each in OPERATIONS if (seconds := self.schedule.interval(each)) is not None]
+        if not intervals:
+            return
+        # Nothing is due earlier, so no partition has to be opened earlier.
+        await asyncio.sleep(min(*intervals, START_SECONDS))
+        while True:
+            try:
+                names = await self._partitions.names()
+            except StoreError as error:
+                logger.warning("the partitions with scheduled operations could not be listed: %s", error)
+                names = [self._partitions.root_name]
+            for name in names:
+                for operation in self.schedule.operations:
+                    if self._due.get((name, operation), 0) <= system_clock():
+                        await self._attend(name, operation)
+            self._due = {key: due for key, due in self._due.items() if key[0] in names}
+            left = (min(self._due.values(), default=0) - system_clock()) / MICROSECONDS
+            await asyncio.sleep(min(max(left, _LEAST_SECONDS), _LOOK_SECONDS))
+
+    async def operations(self, store: SQLStore) -> list[ScheduledOperation]:
+        """Return all operations of a partition that are scheduled or were run.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        known = await store.core.look(operation_runs.all_runs)
+        scheduled = self.schedule.operations
+        return [
+            ScheduledOperation(each, known.get(each), self.schedule.next_at(each, known.get(each), self._started_at))
+            for each in OPERATIONS
+            if each in scheduled or each in known
+        ]
+
+    async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:
+        """Start an operation now, and return without waiting for its end.
+
+        Raises:
+            Conflict: the operation is running, here or in another server, or is not part of the schedule.
+            StoreError: the database does not answer.
+        """
+        if operation not in self.schedule.operations:
+            raise Conflict(f"the operation {operation} is not part of this server's schedule", "see `rollbook serve`")
+        last = (await store.core.look(operation_runs.all_runs)).get(operation)
+        if last is not None and last.state(system_clock()) == "running":
+            raise Conflict(f"the operation {operation} is running already, in {last.runner}", "wait until it has ended")
+        task = asyncio.create_task(self._execute(partition, operation, last))
+        self._ordered.add(task)
+        task.add_done_callback(self._ordered.discard)
+
+    async def close(self) -> None:
+        """End all processes. The next server repeats what they did not complete."""
+        self._is_closed = True
+        for process in self._processes:
+            process.kill()
+        if self._ordered:
+            await asyncio.wait(self._ordered)
+
+    async def _attend(self, name: str, operation: Operation) -> None:
+        """Run an operation if it is due, and set the time at which its last run is read again."""
+        self._due[name, operation] = system_clock() + round(_LOOK_SECONDS * MICROSECONDS)
+        try:
+            async with self._partitions.use(name) as store:
+                if not isinstance(store, SQLStore):
+                    return
+                last = (await store.core.look(operation_runs.all_runs)).get(operation)
+            due = self.schedule.next_at(operation, last, self._started_at)
+            if due is not None and due <= system_clock():
+                await self._execute(name, operation, last)
+                async with self._partitions.use(name) as store:
+                    assert isinstance(store, SQLStore)  # it was one above
+                    last = (await store.core.look(operation_runs.all_runs)).get(operation)
+                due = self.schedule.next_at(operation, last, self._started_at)
+        except StoreError as error:
+            logger.warning("the operation %s of the partition %s could not be started: %s", operation, name, error)
+        except Exception:
+            # An unexpected error must not stop the other operations.
+            logger.exception("the operation %s of the partition %s could not be started", operation, name)
+        else:
+            seconds = self.schedule.interval(operation)
+            if due is not None and seconds is not None:
+                # If the run is due again at once, it could not be claimed, so it is not tried again immediately.
+                pause = min(seconds, _LOOK_SECONDS)
+                self._due[name, operation] = max(due, system_clock() + round(pause * MICROSECONDS))
+
+    async def _execute(self, name: str, operation: Operation, last: OperationRun | None) -> None:
+        """Run an operation in a process of its own, and log its outcome."""
+        plan = self.schedule.backup
+        order = RunOrder(
+            url=with_partition(self._url, name),
+            operation=operation,
+            seen=None if last is None else last.attempted_at,
+            lease_seconds=self._lease_seconds,
+            backup_directory=None if plan is None else plan.directory,
+            backup_keep=1 if plan is None else plan.keep,
+            retention=self.schedule.retention,
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "store.operations.run"),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            # Ctrl+C in a terminal goes to all processes of a session. The server ends this process itself.
+            start_new_session=True,
+        )
+        self._processes.add(process)
+        try:
+            if self._is_closed:
+                return
+            outcome = await _outcome(process, order)
+            if outcome is None and not self._is_closed:
+                outcome = await self._record_end(process, order)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            self._processes.discard(process)
+        if outcome is not None:
+            _log(name, operation, outcome)
+
+    async def _record_end(self, process: Process, order: RunOrder) -> RunOutcome:
+        """Store that a process ended without an outcome, for example because the system had no memory left."""
+        error = f"its process ended with exit code {process.returncode}"
+
+        async def record() -> None:
+            parsed = parse(order.url)
+            dialect = dialect_for(parsed)(parsed, None)
+            await dialect.open(create=False)
+            try:
+                await operation_runs.fail(dialect, order.operation, error, runner=runner_name(process.pid))
+            finally:
+                await dialect.close()
+
+        # Writing to SQLite blocks the event loop, so this runs in a thread with an event loop of its own.
+        await asyncio.to_thread(lambda: asyncio.run(record()))
+        return RunOutcome(state="failed", detail=error)
+
+
+async def _outcome(process: Process, order: RunOrder) -> RunOutcome | None:
+    """Send an order to a process, and return the outcome; None if the process ends without one."""
+    assert process.stdin is not None  # both are pipes
+    assert process.stdout is not None
+    try:
+        # Standard input stays open, because its end tells the process that the server has ended.
+        process.stdin.write(order.model_dump_json().encode() + b"\n")
+        await process.stdin.drain()
+        answer = await process.stdout.read()
+    except (ConnectionResetError, BrokenPipeError):
+        answer = b""
+    await process.wait()
+    return RunOutcome.model_validate_json(answer) if answer else None
+
+
+def _log(name: str, operation: Operation, outcome: RunOutcome) -> None:
+    if outcome.state == "failed":
+        logger.error("the operation %s of the partition %s failed: %s", operation, name, outcome.detail)
+    elif outcome.differences:
+        logger.error(
+            "the operation %s of the partition %s found %d differences: run `rollbook verify`",
+            *(operation, name, outcome.differences),
+        )
+    elif outcome.state == "done":
+        logger.info("the operation %s of the partition %s is done: %s", operation, name, outcome.detail)

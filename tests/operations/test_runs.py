@@ -1,0 +1,253 @@
+"""A scheduled operation is run by one process at a time, and its result, or its error, is in the database."""
+
+# ruff: noqa: ASYNC240 (the files are small, and nothing else runs in the loop)
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.db.dialect import dialect_for
+from store.db.queries import operation_runs
+from store.db.queries.operation_runs import Operation, OperationRun, RunResult
+from store.db.url import parse
+from store.errors import NotFound
+from store.models import Seal
+from store.operations import RetentionPolicy, copy_store, restore_store
+from store.operations.run import RunOrder, RunOutcome, run
+from store.runtime.clock import system_clock
+from store.sql.store import SQLStore
+from tests.journal.given import ask, run_sql, tamper
+from tests.operations.conftest import MakeURL
+from tests.operations.given import assert_equal
+
+POLICY = RetentionPolicy.of(older_than=0.001)
+
+
+@pytest.fixture
+async def url(durable_url: str) -> str:
+    """The URL of a store with a few rollouts."""
+    async with await open_store(durable_url) as store:
+        for number in range(3):
+            rollout = await store.start_rollout({"question": number})
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+    return durable_url
+
+
+async def runs(url: str) -> dict[str, OperationRun]:
+    """Return the last run of each operation."""
+    async with await SQLStore.open(url, read_only=True) as store:
+        return await store.core.look(operation_runs.all_runs)
+
+
+async def ordered(url: str, operation: Operation, **fields: Any) -> RunOutcome:
+    """Run an operation after its last run."""
+    last = (await runs(url)).get(operation)
+    return await run(RunOrder(url=url, operation=operation, seen=None if last is None else last.attempted_at, **fields))
+
+
+async def claimed(url: str, operation: Operation, runner: str, lease_seconds: float = 60) -> OperationRun | None:
+    """Claim an operation as another process does."""
+    last = (await runs(url)).get(operation)
+    parsed = parse(url)
+    dialect = dialect_for(parsed)(parsed, None)
+    await dialect.open(create=False)
+    try:
+        seen = None if last is None else last.attempted_at
+        return await operation_runs.claim(dialect, operation, runner, seen=seen, lease_seconds=lease_seconds)
+    finally:
+        await dialect.close()
+
+
+@pytest.mark.parametrize("operation", ["verify", "verify_sample"])
+async def test_the_result_of_a_verification_is_stored(url: str, operation: Operation) -> None:
+    before = system_clock()
+    outcome = await ordered(url, operation)
+    assert (outcome.state, outcome.differences) == ("done", 0)
+    found = await runs(url)
+    assert found.keys() == {operation}
+    last = found[operation]
+    assert before <= last.attempted_at <= (last.started_at or 0) <= (last.ended_at or 0) <= system_clock()
+    ((commit_id,),) = await ask(url, "SELECT max(commit_id) FROM commits")
+    assert (last.runner, last.lease_until, last.runs, last.failures, last.error) == (None, None, 1, 0, None)
+    assert (last.commit_id, last.differences, last.version) == (int(commit_id), 0, "0.1.0")
+
+
+async def test_the_results_are_no_part_of_the_log_and_of_the_state(url: str) -> None:
+    async with await open_store(url) as store:
+        before = await store.log.verify()
+        await ordered(url, "verify_sample")
+        after = await store.log.verify()
+    assert (after.ok, after.chain_head, after.state_hash) == (True, before.chain_head, before.state_hash)
+    assert (await runs(url))["verify"].runs == 2
+
+
+async def test_differences_of_a_sample_are_followed_by_a_verification_of_the_whole_store(url: str) -> None:
+    await run_sql(url, "UPDATE rollouts SET status = 'failed'")
+    outcome = await ordered(url, "verify_sample")
+    assert (outcome.state, outcome.differences) == ("done", 3)
+    found = await runs(url)
+    assert found["verify"].differences == 3
+    assert 1 <= (found["verify_sample"].differences or 0) <= 3
+
+
+async def test_a_sample_that_cannot_be_read_is_followed_by_a_verification_of_the_whole_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'wrong.db'}"
+    async with await open_store(url) as store:
+        await store.enqueue_rollout(1)
+    # SQLite stores a value of any type in any column.
+    await run_sql(url, "UPDATE rollouts SET first_position = 'x', input_position = X'FF'")
+    assert (await ordered(url, "verify_sample")).differences
+    assert (await runs(url))["verify"].differences
+
+
+async def test_only_one_of_several_processes_runs_an_operation(url: str) -> None:
+    order = RunOrder(url=url, operation="verify", seen=None)
+    outcomes = await asyncio.gather(*(run(order) for _ in range(3)))
+    assert sorted(outcome.state for outcome in outcomes) == ["done", "skipped", "skipped"]
+    # An order that was written before the last run is void, so a late server does not repeat it.
+    assert (await run(order)).state == "skipped"
+    assert (await runs(url))["verify"].runs == 1
+
+
+async def test_an_operation_of_a_killed_process_is_free_when_its_lease_has_ended(url: str) -> None:
+    first = await claimed(url, "verify", "elsewhere:1")
+    assert first is not None
+    assert first.state(system_clock()) == "running"
+    assert (await ordered(url, "verify")).state == "skipped"
+    await run_sql(url, f"UPDATE operation_runs SET lease_until = {system_clock() - 1}")
+    assert (await runs(url))["verify"].state(system_clock()) == "interrupted"
+    assert (await ordered(url, "verify")).state == "done"
+
+
+async def test_a_process_that_was_taken_over_stores_nothing(url: str) -> None:
+    assert await claimed(url, "backup", "slow:1", lease_seconds=0.001)
+    await asyncio.sleep(0.01)
+    assert await claimed(url, "backup", "fast:2")
+    parsed = parse(url)
+    dialect = dialect_for(parsed)(parsed, None)
+    await dialect.open(create=False)
+    assert not await operation_runs.renew(dialect, "backup", "slow:1", lease_seconds=60)
+    await operation_runs.fail(dialect, "backup", "too late", runner="slow:1")
+    await operation_runs.succeed(dialect, "backup", RunResult(1, 1, None, "too late"), runner="slow:1")
+    assert await operation_runs.renew(dialect, "backup", "fast:2", lease_seconds=60)
+    await dialect.close()
+    last = (await runs(url))["backup"]
+    assert (last.runner, last.runs, last.detail) == ("fast:2", 0, None)
+
+
+async def test_a_lease_is_extended_while_the_operation_works(url: str, tmp_path: Path) -> None:
+    running = asyncio.create_task(ordered(url, "backup", backup_directory=tmp_path, backup_keep=1, lease_seconds=0.15))
+    leases: set[int] = set()
+    while not running.done():
+        last = (await runs(url)).get("backup")
+        if last is not None and last.lease_until is not None:
+            leases.add(last.lease_until)
+        await asyncio.sleep(0.01)
+    assert running.result().state == "done"
+    assert len(leases) > 1
+
+
+async def test_a_backup_is_a_verified_store_that_is_named_by_store_and_partition_and_time(
+    url: str, make_url: MakeURL, tmp_path: Path
+) -> None:
+    directory = tmp_path / "backups"
+    directory.mkdir()
+    outcome = await ordered(url, "backup", backup_directory=directory, backup_keep=2)
+    assert outcome.state == "done", outcome
+    (file,) = directory.iterdir()
+    async with await SQLStore.open(url) as store:
+        store_id = store.store_id
+    assert file.name.startswith(f"{store_id}-{parse(url).partition}-20")
+    target = make_url("sqlite")
+    restored = await restore_store(file, target)
+    assert restored.is_verified
+    assert isinstance(restored.seal, Seal)
+    await assert_equal(url, target)
+    assert restored.commit_id == (await runs(url))["backup"].commit_id
+
+
+async def test_the_oldest_backups_are_deleted_and_other_files_stay(url: str, tmp_path: Path) -> None:
+    other = tmp_path / "ffff-default-20200101T000000.000Z.backup"
+    other.touch()
+    made: list[str] = []
+    for _ in range(3):
+        before = set(tmp_path.iterdir())
+        await ordered(url, "backup", backup_directory=tmp_path, backup_keep=2)
+        made += [path.name for path in set(tmp_path.iterdir()) - before if path.suffix == ".backup"]
+    assert {path.name for path in tmp_path.glob("*.backup")} == {other.name, *made[1:]}
+
+
+async def test_a_failed_backup_deletes_nothing_and_is_stored_as_a_failure(url: str, tmp_path: Path) -> None:
+    directory = tmp_path / "backups"
+    directory.mkdir()
+    assert (await ordered(url, "backup", backup_directory=directory, backup_keep=1)).state == "done"
+    (kept,) = directory.iterdir()
+    moved = directory.rename(tmp_path / "moved")
+    outcome = await ordered(url, "backup", backup_directory=directory, backup_keep=1)
+    assert outcome.state == "failed"
+    last = (await runs(url))["backup"]
+    assert (last.state(system_clock()), last.runs, last.failures, last.runner) == ("failed", 2, 1, None)
+    assert last.error
+    assert last.detail is not None  # of the last backup that was made
+    assert kept.name in last.detail
+    assert [path.name for path in moved.iterdir()] == [kept.name]
+    moved.rename(directory)
+    assert (await ordered(url, "backup", backup_directory=directory, backup_keep=1)).state == "done"
+    last = (await runs(url))["backup"]
+    assert (last.state(system_clock()), last.error, last.failures) == ("succeeded", None, 1)
+
+
+async def test_a_backup_of_a_damaged_log_deletes_no_older_one(url: str, tmp_path: Path) -> None:
+    await ordered(url, "backup", backup_directory=tmp_path, backup_keep=1)
+    before = sorted(tmp_path.glob("*.backup"))
+    await tamper(url, "UPDATE events SET actor = 'someone' WHERE position = 1")
+    outcome = await ordered(url, "backup", backup_directory=tmp_path, backup_keep=1)
+    assert outcome.state == "failed"
+    assert "the copy has" in outcome.detail
+    assert sorted(tmp_path.glob("*.backup")) == before
+
+
+async def test_a_backup_that_was_killed_before_its_renaming_is_kept(url: str, tmp_path: Path) -> None:
+    await ordered(url, "backup", backup_directory=tmp_path, backup_keep=5)
+    (file,) = tmp_path.glob("*.backup")
+    unfinished = file.with_name(file.name[: -len("-20261126T111340.888Z.backup")] + ".unfinished")
+    shutil.move(file, unfinished)
+    assert (await ordered(url, "backup", backup_directory=tmp_path, backup_keep=5)).state == "done"
+    assert len(list(tmp_path.glob("*.backup"))) == 2
+    assert not unfinished.exists()
+
+
+async def test_payload_is_removed_by_the_policy(url: str) -> None:
+    await asyncio.sleep(0.01)
+    outcome = await ordered(url, "retention", retention=POLICY)
+    assert outcome.state == "done"
+    assert outcome.detail.startswith("payload of 3 rollouts")
+    async with await open_store(url) as store:
+        assert (await store.log.verify()).ok
+
+
+@pytest.mark.parametrize("operation, missing", [("backup", "directory"), ("retention", "policy")])
+async def test_an_order_without_its_settings_fails(url: str, operation: Operation, missing: str) -> None:
+    outcome = await ordered(url, operation)
+    assert outcome.state == "failed"
+    assert missing in outcome.detail
+
+
+async def test_a_database_that_is_no_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        await run(RunOrder(url=f"sqlite:///{tmp_path / 'none.db'}", operation="verify", seen=None))
+
+
+async def test_a_copy_has_no_results_of_the_operations_on_its_source(url: str, make_url: MakeURL) -> None:
+    await ordered(url, "verify_sample")
+    target = make_url("sqlite")
+    await copy_store(url, target)
+    found = await runs(target)
+    assert found.keys() == {"verify"}  # the verification of the copy
+    assert found["verify"].differences == 0
