@@ -141,8 +141,14 @@ async def test_a_row_that_is_missing_is_damage(small: str) -> None:
     assert "rollbook rebuild --db" in str(found.remedy)
 
 
+VERIFIED = (
+    "INSERT INTO operation_runs (operation, attempted_at, runs, failures, started_at, ended_at, commit_id, differences)"
+    " VALUES ('verify', 1, 1, 0, 1, {}, 2, 3)"
+)
+
+
 async def test_a_failed_verification_stays_a_problem(small: str) -> None:
-    await run_sql(small, f"INSERT INTO verifications VALUES (1, {1_750_000_000 * MICROSECONDS}, 2, 3)")
+    await run_sql(small, VERIFIED.format(1_750_000_000 * MICROSECONDS))
     found = await checked(small, "last verification")
     assert found.problem == "damage"
     assert found.found == "the store was last verified at 2025-06-15T15:06:40Z, and 3 differences were found"
@@ -150,14 +156,14 @@ async def test_a_failed_verification_stays_a_problem(small: str) -> None:
 
 @pytest.mark.own_database
 async def test_a_check_that_fails_is_a_problem_and_the_others_are_made(small: str) -> None:
-    await run_sql(small, "DROP TABLE verifications")
+    await run_sql(small, "ALTER TABLE operation_runs RENAME TO renamed")
     found = results(await diagnose(small))
     assert found["last verification"].outcome == "problem"
-    assert "verifications" in found["last verification"].found
+    assert "operation_runs" in found["last verification"].found
     assert [name for name, each in found.items() if each.outcome == "skipped"] == []
     if parse(small).path is not None:
-        await run_sql(small, "CREATE TABLE verifications (id, verified_at, commits, differences)")
-        await run_sql(small, "INSERT INTO verifications VALUES (1, 'yesterday', 2, 0)")
+        await run_sql(small, "ALTER TABLE renamed RENAME TO operation_runs")
+        await run_sql(small, VERIFIED.format("'yesterday'"))
         wrong = await checked(small, "last verification")
         assert wrong.found.startswith("the check failed with TypeError: ")
 

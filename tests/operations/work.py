@@ -5,9 +5,8 @@ from __future__ import annotations
 import resource
 
 from store.errors import Unavailable
-from store.operations import Search, compact, copy_store, forget, log_copy
+from store.operations import Search, compact, copy_store, drop_partition, forget, log_copy
 from tests.operations.payloads import SECRET
-from store.operations import copy_store, drop_partition, log_copy
 
 EVENTS_AT_ONCE = 7
 

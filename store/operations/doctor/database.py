@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from sqlalchemy import Select, Table, func, select
 
-from store.db.queries import counts, lost_workers, pages
+from store.db.queries import counts, lost_workers, operation_runs, pages
 from store.db.queries import log as log_queries
 from store.db.schema.history import HEAD
 from store.db.tables import core as core_tables
 from store.operations.doctor.results import Found, ok, problem, warning
 from store.operations.doctor.target import Target
 from store.runtime.clock import MICROSECONDS, system_clock, to_seconds
-from store.verification import last, log_scan
+from store.verification import log_scan
 from store.verification.differences import Differences
 from store.verification.verify import check_guards as compare_guards
 from store.verification.verify import check_sequences as compare_sequences
@@ -98,14 +98,14 @@ async def check_counts(target: Target) -> Found:
 async def check_last_verification(target: Target) -> Found:
     """Check the stored result of the last verification."""
     async with target.dialect.read() as session:
-        found = await last.last(target.dialect, session)
-    if found is None:
+        found = (await operation_runs.all_runs(target.dialect, session)).get("verify")
+    if found is None or found.ended_at is None:
         return ok("the store was never verified")
-    when = f"the store was last verified at {_utc(found.verified_at)}"
+    when = f"the store was last verified at {_utc(found.ended_at)}"
     if found.differences:
         text = f"{when}, and {found.differences} differences were found"
         return problem(text, f"rollbook verify {target.option}", "damage")
-    return ok(f"{when}, up to commit {found.commits}, and was intact")
+    return ok(f"{when}, up to commit {found.commit_id}, and was intact")
 
 
 async def check_time(target: Target) -> Found:
