@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -48,6 +49,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.http)
         if "postgres" in values or not _ON_POSTGRES.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.postgres)
+
+
+def pytest_sessionstart() -> None:
+    """Turn off garbage collection until all tests are collected: that creates millions of objects and no garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Turn on garbage collection for new objects only, so that it never visits the modules and the collected tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
