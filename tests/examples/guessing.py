@@ -1,23 +1,21 @@
-"""The parts between an agent and its model as processes that may be killed: `python -m … proxy|policy PORT …`."""
+"""The parts between an agent and its model as processes that may be killed."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
 
 from store import open_store
 from store.examples.guess_number.game import HIGHER, SMALL, Game
 from store.examples.guess_number.policy import Sampled
 from store.examples.guess_number.server import PolicyServer
 from store.training import Backend, LLMProxy
+from tests.faults import processes
 
 GAME = SMALL
 MODEL = "halving"
-READY = "ready\n"
 
 
 class Halving:
@@ -47,27 +45,23 @@ class KillableProcess:
 
     def __init__(self, kind: str, *arguments: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+            self.port: int = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._command = [sys.executable, "-m", "tests.examples.guessing", kind, str(self.port), *arguments]
-        self._process: subprocess.Popen[str] | None = None
+        self._arguments = (kind, self.port, *arguments)
+        self._process: processes.Killable | None = None
 
     def start(self) -> None:
         """Start it, and return when it answers."""
-        # It ends when its input does, so that it never outlives the tests.
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == READY
+        self._process = processes.Killable(_run, *self._arguments)
 
     def kill(self) -> None:
         """Kill it without a chance to finish anything."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.communicate()
 
 
-async def _run(kind: str, port: int, *arguments: str) -> None:
+async def _run(ready: Connection, kind: str, port: int, *arguments: str) -> None:
     async with AsyncExitStack() as until_the_end:
         if kind == "policy":
             server = await until_the_end.enter_async_context(PolicyServer(GAME, port))
@@ -77,10 +71,4 @@ async def _run(kind: str, port: int, *arguments: str) -> None:
             store = await until_the_end.enter_async_context(await open_store(store_url))
             backend = Backend("policy", policy_url, models=[MODEL], supports_token_ids=True, supports_logprobs=True)
             await until_the_end.enter_async_context(LLMProxy(port, store=store, backends=[backend]))
-        sys.stdout.write(READY)
-        sys.stdout.flush()
-        await asyncio.to_thread(sys.stdin.read)
-
-
-if __name__ == "__main__":
-    asyncio.run(_run(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))
+        await processes.until_left(ready)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import multiprocessing
 from collections.abc import Callable, Coroutine, Generator
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -13,7 +14,10 @@ from typing import Any
 # in hundredths of a second, and are as clean as spawned ones.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["store.opening", "store.testing.samples", "tests.faults.work", "tests.operations.work"]
+    [
+        *("store.opening", "store.sql.store", "store.server.app", "store.testing.samples", "store.training.runner"),
+        *("tests.client.server_process", "tests.examples.guessing", "tests.faults.work", "tests.operations.work"),
+    ]
 )
 
 _LEAVE_SECONDS = 60
@@ -28,6 +32,31 @@ def start(main: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> BasePro
 
 def _run(main: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
     asyncio.run(main(*args))
+
+
+class Killable:
+    """A process that is ready, and that ends when it is killed or when the tests end."""
+
+    def __init__(self, main: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Start `main(ready, *args)`, which calls `until_left(ready)` when it is ready, and wait until it does."""
+        ready, its_end = _CONTEXT.Pipe()
+        self._process = start(main, its_end, *args)
+        its_end.close()
+        # Raises EOFError if the process ends first.
+        ready.recv()
+        self._ready = ready
+
+    def kill(self) -> None:
+        """Kill it without a chance to finish anything."""
+        kill(self._process)
+        self._ready.close()
+
+
+async def until_left(ready: Connection) -> None:
+    """Let the test know that this process is ready, and return when the test process has ended."""
+    ready.send(None)
+    with contextlib.suppress(EOFError, OSError):
+        await asyncio.to_thread(ready.recv)
 
 
 @contextlib.contextmanager
