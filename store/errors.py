@@ -353,9 +353,9 @@ class WrongProcess(StoreError, RuntimeError):
 
     def __init__(self, opened_in: int, used_in: int) -> None:
         super().__init__(
-            f"the store was open in process {opened_in} when {used_in} was forked from it; "
-            "call open_store(url) again in the child (a SQLite store must be closed before the fork), or start the "
-            "child with multiprocessing's spawn and pass the store to it by pickle"
+            f"the store was open in process {opened_in} when process {used_in} was forked from it; close a SQLite "
+            "store before the fork and call open_store(url) again in the child, or start the child with the method "
+            "spawn of multiprocessing and pass the store to it by pickle"
         )
         self.opened_in = opened_in
         self.used_in = used_in

@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Turn off garbage collection until all tests are collected: that creates millions of objects and no garbage."""
+    """Turn off garbage collection until all tests are collected. Collection creates many objects and no garbage."""
     gc.disable()
 
 

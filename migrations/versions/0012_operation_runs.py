@@ -12,10 +12,10 @@ down_revision = "0011"
 
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
-# Finds the database roles that may update the table `verifications`. They also need access to the new table.
+# Finds the database roles with a privilege on the table `verifications`. They also need access to the new table.
 _USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
-    " AND table_name = 'verifications' AND privilege_type = 'UPDATE' AND grantee NOT IN (current_user, 'PUBLIC')"
+    " AND table_name = 'verifications' AND privilege_type = :privilege AND grantee NOT IN (current_user, 'PUBLIC')"
 )
 # The number of commits is not the id of the last commit if the log has gaps, so the id stays unknown.
 _COPY = (
@@ -50,8 +50,9 @@ def upgrade() -> None:
     if bind.dialect.name != "postgresql":
         return
     quote = bind.dialect.identifier_preparer.quote_identifier
-    for role in bind.execute(_USERS).scalars().all():
-        bind.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON operation_runs TO {quote(role)}")
+    for held, granted in (("SELECT", "SELECT"), ("UPDATE", "SELECT, INSERT, UPDATE, DELETE")):
+        for role in bind.execute(_USERS, {"privilege": held}).scalars().all():
+            bind.exec_driver_sql(f"GRANT {granted} ON operation_runs TO {quote(role)}")
 
 
 def downgrade() -> None:

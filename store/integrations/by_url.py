@@ -91,7 +91,7 @@ class StoreByURL:
     async def close(self) -> None:
         """Close the store in this process; a later call opens it again."""
         if self._store is not None:
-            # In a thread, as in `opened`. A fork waits until the store is closed.
+            # The store is closed in a thread, as in `opened`. A fork waits until it is closed.
             await asyncio.to_thread(self._close)
 
     def _close(self) -> None:

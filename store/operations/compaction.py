@@ -1,4 +1,4 @@
-"""Compaction: the space of deleted rows is freed."""
+"""Compaction, which frees the space of deleted rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ class CompactReport(Frozen):
     """The size of the store on disk in bytes."""
     size_after: int
     is_complete: bool
-    """Whether all free space was found. False if a transaction still reads an old state: repeat the call later."""
+    """Whether the space of all deleted rows was freed.
+
+    False if a transaction still reads an old state: repeat the call later.
+    """
     seconds: float
 
 
 async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
-    """Free the space of deleted rows, and let the database count its rows anew for the plans of queries.
+    """Free the space of deleted rows, and update the statistics of the query planner of Postgres.
 
     SQLite rewrites the file, which needs room for a second copy; writers wait meanwhile. Postgres runs `VACUUM
     (ANALYZE)`, after which the tables use the space for new rows. Nothing that the store contains changes. A call that
@@ -36,8 +39,8 @@ async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
     Raises:
         NotFound: there is no store at the URL.
         Invalid: the URL is not that of a database.
-        Incompatible: the store has an older schema; the message names the command that upgrades it.
-        ReadOnly: the database user may not do this.
+        Incompatible: the store has an older schema, and the message names the command that upgrades it; or the role
+            does not own the tables on Postgres.
         Unavailable: the database does not answer, is locked for too long, or its disk is full.
     """
     began = time.monotonic()

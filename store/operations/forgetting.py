@@ -31,7 +31,7 @@ _ROLLOUT = "rollout/"
 
 
 class Search(Frozen):
-    """A text that is searched for in payload.
+    """A search for a text in payload.
 
     `Search.of` makes a search and raises the error of the store if a value is invalid.
     """
@@ -39,7 +39,7 @@ class Search(Frozen):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Annotated[str, Field(min_length=3, max_length=1000)]
-    """A part of a text, or a whole number. A payload contains it if a text or a number of its JSON value does."""
+    """The text to find. It matches any part of a text, a key or a number in the JSON value."""
     ignore_case: bool = False
 
     @classmethod
@@ -73,7 +73,7 @@ class Match(Frozen):
 
 
 class ForgetReport(Frozen):
-    """The result of a search, and of the removal if it was ordered."""
+    """The result of a search, and of the removal if one was requested."""
 
     is_applied: bool
     """Whether the payload was removed. False if it was only searched."""
@@ -117,7 +117,7 @@ async def forget(
         reason: the reason for the removal, 1 to 200 characters; the log records it. With None, nothing is written.
         rewrite: whether to rewrite the file (SQLite) or the tables with payload (Postgres) in any case. This blocks
             writers, on Postgres readers too.
-        actor: who ordered the removal; the log records it.
+        actor: who requested the removal; the log records it.
         clock: the clock of the store; the system's clock if None.
 
     Raises:
@@ -178,6 +178,22 @@ class _Found:
     bodies: dict[int, tuple[int, bytes]] = field(default_factory=dict[int, tuple[int, bytes]])
     blobs: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
     until: int = 0
+    in_use: set[str] = field(default_factory=set[str])
+    """The hashes of blobs with the text to which an event with payload refers."""
+    removed: list[tuple[str, Payload, Match]] = field(default_factory=list[tuple[str, Payload, Match]])
+    """The hashes of blobs with the text, each with an event whose payload was removed."""
+
+    def add_leftovers(self) -> None:
+        """Add the events whose payload was removed, but whose blob an earlier call did not reach."""
+        leftovers = {
+            payload.position: (payload, match) for name, payload, match in self.removed if name not in self.in_use
+        }
+        self.payload = sorted(
+            [*self.payload, *(each for each, _ in leftovers.values())], key=lambda each: each.position
+        )
+        self.matches = sorted(
+            [*self.matches, *(each for _, each in leftovers.values())], key=lambda each: each.position
+        )
 
     @property
     def stored(self) -> Stored:
@@ -189,12 +205,12 @@ async def _found(dialect: Dialect, matcher: _Matcher) -> _Found:
     in_blobs: dict[str, tuple[str, str]] = {}
     after = ""
     while True:
-        # Short reads, so that the write-ahead log of SQLite does not grow.
+        # The reads are short, so that the write-ahead log of SQLite does not grow.
         async with dialect.read() as session:
             some = await blob_queries.blobs_after(dialect, session, after, _ROWS_AT_ONCE)
         for name, codec, _, stored in some:
             after = name
-            first = matcher.in_payload(raw_json(codec, stored))
+            first = matcher.in_blob(raw_json(codec, stored))
             if first is not None:
                 in_blobs[name] = first
                 found.blobs[name] = (codec, stored)
@@ -204,6 +220,7 @@ async def _found(dialect: Dialect, matcher: _Matcher) -> _Found:
         async with dialect.read() as session:
             rows = await log_queries.events(dialect, session, after=found.until, limit=_ROWS_AT_ONCE, bodies=True)
             if not rows:
+                found.add_leftovers()
                 return found
             gone = await removal_queries.removed_between(dialect, session, rows[0][_POSITION], rows[-1][_POSITION])
         found.until = rows[-1][_POSITION]
@@ -217,12 +234,16 @@ def _examine(
     data = matcher.in_payload(row[_DATA].encode())
     if data is not None:
         found.kept.append(_match(row, *data))
+    names = [name for name in names_of_blobs(row) if name in in_blobs] if row[_TYPE] in REFERRING else []
     if is_gone:
+        payload = Payload(row[_POSITION], row[_STREAM], row[_TYPE], row[_VERSION], row[_DATA], None)
+        found.removed += ((name, payload, _match(row, *in_blobs[name])) for name in names)
         return
+    found.in_use.update(names)
     codec, stored = row[len(_FIELDS) :]
     first = None if stored is None else matcher.in_payload(raw_json(codec, stored))
-    if first is None and row[_TYPE] in REFERRING:
-        first = next((in_blobs[name] for name in names_of_blobs(row) if name in in_blobs), None)
+    if first is None and names:
+        first = in_blobs[names[0]]
     if first is None:
         return
     if not row[_STREAM].startswith(_ROLLOUT):
@@ -255,15 +276,25 @@ class _Matcher:
         # The text as it is written in JSON without escapes. A payload with a backslash may contain it in another form.
         self._plain = search.text.encode(errors="surrogatepass")
 
+    def in_blob(self, raw: bytes) -> tuple[str, str] | None:
+        """Return path and excerpt of the first match in a blob, which is a JSON text or any other text.
+
+        The answer of a model is a text that may look like JSON, so both are searched.
+        """
+        try:
+            found = self.in_payload(raw)
+        except orjson.JSONDecodeError:
+            found = None
+        if found is None:
+            excerpt = self.first(raw.decode(errors="replace"))
+            found = None if excerpt is None else ("", excerpt)
+        return found
+
     def in_payload(self, raw: bytes) -> tuple[str, str] | None:
-        """Return path and excerpt of the first match in a JSON text, or in a blob that is a text without JSON."""
+        """Return path and excerpt of the first match in a JSON text."""
         if not self._ignores_case and b"\\" not in raw and self._plain not in raw:
             return None
-        try:
-            value: Any = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            value = raw.decode(errors="replace")
-        for path, text in _texts(value, ""):
+        for path, text in _texts(orjson.loads(raw), ""):
             excerpt = self.first(text)
             if excerpt is not None:
                 return path, excerpt

@@ -214,7 +214,7 @@ async def erase_payload(
         stored: their payload, for a search of the file.
         reason: the reason, which the log records.
         rewrite: whether to rewrite the file or the tables in any case.
-        actor: who ordered the removal.
+        actor: who requested the removal.
     """
     async with remover(dialect, POLICY, actor=actor, reason=reason, overwrite=True, keep_unfinished=False) as removing:
         await removing.remove(chosen)

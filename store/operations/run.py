@@ -48,7 +48,10 @@ class RunOrder(Frozen):
     url: str
     operation: Operation
     seen: int | None
-    """The start of the last run that the server knows; None if it knows of none. A later run makes the order void."""
+    """The start of the last run that the server knows; None if it knows of none.
+
+    If the operation has run since then, the order is skipped.
+    """
     lease_seconds: Annotated[float, Field(gt=0)] = LEASE_SECONDS
     backup_directory: Path | None = None
     backup_keep: Annotated[int, Field(ge=1)] = 1
@@ -141,7 +144,9 @@ class _Runs:
                 # If the database does not answer, the operation ends with an error of its own.
                 with suppress(Unavailable):
                     if not await operation_runs.renew(self._dialect, operation, self._runner, lease_seconds=lease):
-                        raise _TakenOver("another process runs the operation, because this one did not answer in time")
+                        raise _TakenOver(
+                            "another process has taken over the operation, because this one did not extend its claim"
+                        )
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -177,13 +182,13 @@ class _Runs:
     async def _back_up(self, began: int) -> RunResult:
         directory, partition = self._order.backup_directory, self._dialect.url.partition
         if directory is None:
-            raise Invalid("backup_directory", "no directory is given")
+            raise Invalid("backup_directory", "no directory is given; start the server with --backup-dir")
         # A backup that was stopped is continued by the next one, so it has the same name until it is complete.
         name = f"{self._store_id}-{partition}"
         unfinished = directory / f"{name}.unfinished"
         if await asyncio.to_thread(unfinished.exists):
-            # The process was killed after the backup was complete, and before it was renamed.
-            await asyncio.to_thread(_give_name, unfinished, name, round(unfinished.stat().st_mtime * MICROSECONDS))
+            # The process was killed after the backup was complete.
+            await asyncio.to_thread(_finish_naming, unfinished, name)
         report = await backup_store(self._order.url, unfinished)
         file = await asyncio.to_thread(_give_name, unfinished, name, began)
         deleted = await asyncio.to_thread(_delete_oldest, directory, name, self._order.backup_keep)
@@ -193,7 +198,7 @@ class _Runs:
     async def _remove_payload(self, began: int) -> RunResult:
         policy = self._order.retention
         if policy is None:
-            raise Invalid("retention", "no policy is given")
+            raise Invalid("retention", "no policy is given; start the server with --retention")
         report = await remove_payload(self._order.url, policy, apply=True, actor="schedule")
         size = report.body_bytes + report.blob_bytes
         return RunResult(began, None, None, f"payload of {report.rollouts:,} rollouts, {size:,} bytes ({policy})")
@@ -213,6 +218,14 @@ def _give_name(unfinished: Path, name: str, at: int) -> Path:
     return file
 
 
+def _finish_naming(unfinished: Path, name: str) -> None:
+    found = unfinished.stat()
+    if found.st_nlink > 1:
+        unfinished.unlink()  # the file already has its new name too
+    else:
+        _give_name(unfinished, name, round(found.st_mtime * MICROSECONDS))
+
+
 def _delete_oldest(directory: Path, name: str, keep: int) -> list[Path]:
     """Delete all backups of this name but the last `keep`, and return their paths."""
     oldest = sorted(directory.glob(f"{name}-????????T??????.???Z.backup"))[:-keep]
@@ -226,7 +239,7 @@ def _delete_oldest(directory: Path, name: str, keep: int) -> list[Path]:
 
 def _end_with_server() -> None:
     """End this process when standard input ends, which means that the server has ended."""
-    # At the end of Python, a thread that reads `sys.stdin` would hold its lock.
+    # A thread that reads `sys.stdin` would hold its lock when the interpreter exits, so this reads the descriptor.
     while os.read(0, 1024):
         pass
     os._exit(1)

@@ -64,7 +64,7 @@ class Schedule:
     def next_at(self, operation: Operation, last: OperationRun | None, started_at: int) -> int | None:
         """Return the time of the next run of an operation in µs since the epoch; None if it is never run.
 
-        A run that was missed because no server ran is made up for after the start of a server.
+        A run that was missed because no server was running is due soon after the next start of a server.
 
         Args:
             operation: the operation.
@@ -120,9 +120,11 @@ def read_policy(path: Path) -> RetentionPolicy:
     try:
         conditions: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Invalid("retention", f"{path} cannot be read: {error.strerror}") from None
+        raise Invalid(
+            "retention", f"{path} cannot be read: {error.strerror}; correct the path or its permissions"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid("retention", f"{path} is not TOML: {error}") from None
+        raise Invalid("retention", f"{path} is not TOML: {error}; correct the file") from None
     try:
         return RetentionPolicy.of(**conditions)
     except Invalid as error:

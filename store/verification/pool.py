@@ -240,7 +240,8 @@ def _size(dialect: Dialect, events: int) -> int:
 def start() -> subprocess.Popen[bytes]:
     """Start one worker process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "store.verification.pool"],
+        # Without `-P`, a directory `store` in the working directory would be imported instead of this package.
+        [sys.executable, "-P", "-m", "store.verification.pool"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from store.db.schema import HEAD
 from tests.cli.conftest import Filled, Rollbook, execute
 
 
@@ -18,7 +19,7 @@ def test_the_results_are_printed_for_people_and_programs(rollbook: Rollbook, fil
     ]
     assert all(each["problem"] is None for each in checks["checks"])
     shown = rollbook("doctor", terminal=True)
-    # The rollouts of the filled store wait since last year.
+    # The rollouts of the filled store have been waiting since last year.
     assert "warning  queue" in shown.out.replace("\x1b[33m", "")
     assert "remedy: rollbook runner AGENT --db" in shown.out
     assert shown.err.startswith("0 problems, ")
@@ -35,7 +36,7 @@ def test_the_exit_codes(bare: Rollbook, filled_file: Filled, make_url: Callable[
     behind = bare("doctor", "--db", filled_file.url)
     assert behind.code == 1
     assert f"run: rollbook migrate --db '{filled_file.url}'" in behind.out
-    execute(filled_file.url, "UPDATE alembic_version SET version_num = '0011'")
+    execute(filled_file.url, f"UPDATE alembic_version SET version_num = '{HEAD}'")
     execute(filled_file.url, "DROP TRIGGER events_refuse_delete")
     damaged = bare("doctor", "--db", filled_file.url, "--json")
     assert damaged.code == 3

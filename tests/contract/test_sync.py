@@ -250,5 +250,5 @@ def test_a_forked_child_is_told_to_open_its_own(store: Store) -> None:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        assert f"when {child} was forked from it" in pipe.read()
+        assert f"when process {child} was forked from it" in pipe.read()
     os.waitpid(child, 0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from store.db.schema import migrate
-from tests import databases
+from store.db.url import parse
+from tests import databases, postgres
 from tests.alembic_check import migrate_from_nothing
 
 
@@ -25,3 +28,29 @@ async def test_a_store_that_was_never_verified_has_no_result(own_url: str) -> No
     database = await databases.connect(own_url)
     assert await database.rows("SELECT * FROM operation_runs") == []
     await database.close()
+
+
+async def test_roles_that_read_or_write_the_old_table_may_use_the_new_one(
+    postgres_database: Callable[..., str],
+) -> None:
+    url = postgres.with_partition(postgres_database(), "default")
+    await migrate_from_nothing(url, "0011")
+    role = f"app_{parse(url).text.split('/')[-1][:8]}"
+    reader, writer = f"{role}_reader", f"{role}_writer"
+    postgres.execute(
+        url,
+        f"CREATE ROLE {reader}; CREATE ROLE {writer}; GRANT SELECT ON rollbook_default.verifications TO {reader};"
+        f" GRANT SELECT, UPDATE ON rollbook_default.verifications TO {writer}",
+    )
+    try:
+        await migrate(url)
+        held = "SELECT has_table_privilege('{}', 'rollbook_default.operation_runs', '{}')"
+        for each, privilege, expected in (
+            (reader, "SELECT", True),
+            (reader, "INSERT", False),
+            (writer, "SELECT", True),
+            (writer, "UPDATE", True),
+        ):
+            assert postgres.execute(url, held.format(each, privilege)) == ("t" if expected else "f"), (each, privilege)
+    finally:
+        postgres.execute(url, f"DROP OWNED BY {reader}, {writer}; DROP ROLE {reader}, {writer}")

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from store import Invalid, NotFound, open_store
+from store import Incompatible, Invalid, NotFound, open_store
+from store.db.schema import migrate
+from store.db.url import parse
 from store.operations import RetentionPolicy, compact, remove_payload
 from store.testing import ManualClock
+from tests import postgres
 from tests.cli.conftest import runner
 from tests.faults import processes
 from tests.operations.payloads import Place, fill, verified
@@ -80,11 +83,25 @@ async def test_a_full_disk_is_reported_and_changes_nothing(tmp_path: Path, clock
     assert (await compact(place.url)).is_complete
 
 
-async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+async def test_a_missing_store_and_a_server_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         await compact(f"sqlite:///{tmp_path / 'none.db'}")
     with pytest.raises(Invalid, match="not a database"):
         await compact("http://127.0.0.1:1")
+
+
+async def test_a_role_that_does_not_own_the_tables_is_refused(postgres_database: Callable[..., str]) -> None:
+    url = postgres.with_partition(postgres_database(), "default")
+    async with await open_store(url):
+        pass
+    role = f"app_{parse(url).text.split('/')[-1][:8]}"
+    postgres.execute(url, f"CREATE ROLE {role} LOGIN")
+    try:
+        await migrate(url, app_role=role)
+        with pytest.raises(Incompatible, match="does not own the tables"):
+            await compact(url.replace("postgres@", f"{role}@"))
+    finally:
+        postgres.execute(url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 @pytest.mark.torture

@@ -137,7 +137,7 @@ async def test_a_sequence_behind_the_log_is_damage(small: str) -> None:
 async def test_a_row_that_is_missing_is_damage(small: str) -> None:
     await run_sql(small, "DELETE FROM workers")
     found = await checked(small, "log and tables")
-    assert (found.problem, found.found) == ("damage", "the table workers has 0 rows, and the log 1")
+    assert (found.problem, found.found) == ("damage", "the table workers has 0 rows, but the log counts 1")
     assert "rollbook rebuild --db" in str(found.remedy)
 
 
@@ -176,7 +176,7 @@ async def test_overdue_attempts_and_a_queue_without_workers_are_found(durable_ur
         await store.dequeue_rollout("w1")
     found = results(await diagnose(durable_url))
     assert found["running attempts"].outcome == "warning"
-    assert found["running attempts"].found == "1 rollout has an attempt that is overdue for more than a minute"
+    assert found["running attempts"].found == "1 rollout has an attempt that has been overdue for more than a minute"
     assert str(found["running attempts"].remedy).endswith(f"rollbook serve {option(durable_url)}")
     assert found["queue"].outcome == "warning"
     assert found["queue"].found.startswith("2 rollouts wait, the first for ")
@@ -292,7 +292,7 @@ def test_the_limits_between_outcomes(found: Any, outcome: str) -> None:
 # -- Postgres ----------------------------------------------------------------------------------------------------------
 
 
-async def test_settings_that_hurt_are_found(postgres_database: Callable[..., str]) -> None:
+async def test_harmful_settings_are_found(postgres_database: Callable[..., str]) -> None:
     url = postgres_database(synchronous_commit="off", statement_timeout="5s", idle_session_timeout="10s")
     async with await open_store(url):
         pass

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from store import Invalid, NotFound, open_store
-from store.models import PromptTemplate
+from store.models import PromptTemplate, RunEvent
 from store.operations import ForgetReport, Search, forget
+from store.operations.removal import Remover
 from store.semconv import DROPPED
 from store.testing import ManualClock
 from store.testing.samples import make_span
@@ -128,6 +129,52 @@ async def test_places_that_cannot_be_removed_are_named(place: Place) -> None:
     await verified(place.url)
 
 
+@pytest.mark.parametrize(
+    "response, text",
+    [
+        ('{"price": 12.50}', "12.50"),
+        ('{"iban": 12345678901234567890123}', "12345678901234567890123"),
+        ('{"a":"Jane Doe","a":"x"}', "Jane Doe"),
+        ("no JSON: Jane Doe", "jane doe"),
+    ],
+)
+async def test_the_answer_of_a_model_is_searched_as_a_text(
+    response: str, text: str, tmp_path: Path, clock: ManualClock
+) -> None:
+    place = Place(f"sqlite:///{tmp_path / 'file.db'}", clock, "", "", "")
+    async with await opened(place) as store:
+        attempt = (await store.start_rollout("task")).attempt
+        long = f"{response}{' ' * 5000}"
+        event = RunEvent(kind="thought", node_id="Bull", scope="RIG", response=long)
+        await store.runs.append_events(attempt.rollout_id, attempt.attempt_id, [event])
+    found = await forgotten(place, text, ignore_case=True)
+    assert [each.type for each in found.matches] == ["run.event"]
+    done = await forgotten(place, text, ignore_case=True, reason="request 17")
+    assert (done.blobs, done.bodies) == (1, 0) if done.blobs else (0, 1)
+    await verified(place.url)
+
+
+async def test_blobs_that_a_stopped_call_did_not_reach_are_removed_by_the_next(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopped(*_: Any) -> None:
+        raise ConnectionError("stopped")
+
+    text = given_runs.LONG[:1000]
+    before = await payload_rows(place.url)
+    with monkeypatch.context() as patched:
+        patched.setattr(Remover, "remove_blobs", stopped)
+        with pytest.raises(ConnectionError):
+            await forgotten(place, text, reason="request 17")
+    assert (await payload_rows(place.url))["blobs"] == before["blobs"]
+    found = await forgotten(place, text)
+    assert found.matches
+    done = await forgotten(place, text, reason="request 17")
+    assert done.blobs > 3
+    assert (await forgotten(place, text)).matches == []
+    await verified(place.url)
+
+
 @pytest.mark.parametrize("values", [{"text": "ab"}, {"text": "x" * 1001}, {}, {"text": "abc", "regex": True}])
 def test_an_invalid_search_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
@@ -173,7 +220,7 @@ def test_every_command_of_the_page_works(clock: ManualClock, tmp_path: Path, mon
     file = asyncio.run(fill(f"sqlite:///{tmp_path / 'file.db'}", clock))
     rollbook = runner(file.url, monkeypatch)
     page = Path(__file__).parents[2] / "docs/operations.md"
-    section = page.read_text().partition("### A text, wherever it is")[2].partition("\n### ")[0]
+    section = page.read_text().partition("### By a text")[2].partition("\n### ")[0]
     typed = [line.removeprefix("$ rollbook ") for line in section.splitlines() if line.startswith("$ rollbook ")]
     assert len(typed) == 2
     ours = {"jane@example.org": SECRET}

@@ -223,6 +223,17 @@ async def test_a_backup_that_was_killed_before_its_renaming_is_kept(url: str, tm
     assert not unfinished.exists()
 
 
+async def test_a_backup_that_was_killed_during_its_renaming_is_kept_once(url: str, tmp_path: Path) -> None:
+    await ordered(url, "backup", backup_directory=tmp_path, backup_keep=2)
+    (file,) = tmp_path.glob("*.backup")
+    unfinished = file.with_name(file.name[: -len("-20261126T111340.888Z.backup")] + ".unfinished")
+    unfinished.hardlink_to(file)
+    assert (await ordered(url, "backup", backup_directory=tmp_path, backup_keep=2)).state == "done"
+    kept = sorted(tmp_path.glob("*.backup"))
+    assert (len(kept), kept[0]) == (2, file)
+    assert not unfinished.exists()
+
+
 async def test_payload_is_removed_by_the_policy(url: str) -> None:
     await asyncio.sleep(0.01)
     outcome = await ordered(url, "retention", retention=POLICY)

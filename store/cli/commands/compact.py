@@ -1,4 +1,4 @@
-"""`rollbook compact`: the space of deleted rows is freed."""
+"""`rollbook compact`, which frees the space of deleted rows."""
 
 from __future__ import annotations
 

@@ -25,7 +25,11 @@ _PRINTED: Final = 20
 def forget(
     *,
     match: Annotated[
-        str, typer.Option(metavar="TEXT", help="The text to search for, 3 to 1,000 characters, or a whole number.")
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="The text to search for, 3 to 1,000 characters. It also matches parts of keys and numbers.",
+        ),
     ],
     db: Db = DEFAULT_DB,
     ignore_case: Annotated[

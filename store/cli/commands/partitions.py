@@ -61,7 +61,7 @@ def partitions_drop(
     db: Db = DEFAULT_DB,
     confirm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The name again. On a terminal, the command asks for it instead."),
+        typer.Option(metavar="NAME", help="The name again. Without it, the command prompts for it on a terminal."),
     ] = None,
     json: AsJson = False,
 ) -> None:

@@ -153,7 +153,9 @@ def serve(
     ] = "never",
     retention: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The policy by which payload is removed: TOML, as in docs/operations.md."),
+        typer.Option(
+            metavar="FILE", help="A TOML file with the conditions for the removal of payload; see docs/operations.md."
+        ),
     ] = None,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""

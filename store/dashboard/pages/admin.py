@@ -171,7 +171,8 @@ async def run_operation(request: PageRequest) -> Done:
         raise Invalid("operation", f"must be one of {', '.join(_STARTABLE)}")
     scheduler = _scheduler(request)
     if scheduler is None:
-        raise Conflict("this server runs no operations", "it is read-only, or its store is in memory")
+        reason = "this server runs no operations, because it is read-only or its store is in memory"
+        raise Conflict(reason, "run `rollbook verify` or `rollbook backup` instead")
     await scheduler.start(request.store, request.partition, operation)
     logger.info("%s started the operation %s of %s", request.visitor.actor, operation, request.partition)
     return Done(request.url("admin"), f"{_TITLES[operation]}: started. Reload this page to see the result.")

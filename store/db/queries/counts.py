@@ -106,7 +106,7 @@ async def overdue_checks(dialect: Dialect, session: ReadSession, before: int) ->
 
 
 async def worker_states(dialect: Dialect, session: ReadSession, now: int) -> dict[str, str]:
-    """Return the state of each worker with a heartbeat within the last day, by id; of at most 10,000 workers.
+    """Return the states, by id, of at most 10,000 workers with a heartbeat within the last day.
 
     Args:
         dialect: the database.

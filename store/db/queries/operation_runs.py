@@ -1,7 +1,7 @@
 """The last run of each operation on a partition, and the lease with which one process runs an operation.
 
 An operation is a verification, a backup, or the removal of payload by a policy. All times are µs since the epoch. A run
-is claimed and stored in transactions with the write lock, so of several processes only one claims it. A lease ends by
+is claimed and stored in transactions with the write lock, so only one of several processes claims it. A lease ends by
 itself if its process is killed. Nothing is held between transactions, so this works on SQLite and behind a pooler of
 Postgres too.
 """
@@ -30,10 +30,10 @@ class OperationRun:
 
     operation: str
     runner: str | None = None
-    """The process that runs the operation now, as `host:pid`; or, after the end of its lease, that was killed."""
+    """The process that runs the operation, as `host:pid`. If its lease has ended, the process was killed."""
     lease_until: int | None = None
     attempted_at: int = 0
-    """The start of the last run, whatever its end."""
+    """The start of the last run, regardless of its outcome."""
     runs: int = 0
     """The number of runs that ended, normally or with an error."""
     failures: int = 0
@@ -51,7 +51,7 @@ class OperationRun:
     version: str | None = None
     """The version of Rollbook that ran the operation."""
     detail: str | None = None
-    """What the run did, in words."""
+    """A description of what the run did."""
 
     def state(self, now: int) -> Literal["running", "interrupted", "failed", "succeeded"]:
         """Return the state of the last run. A run is interrupted if its process was killed."""

@@ -297,12 +297,12 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
 
 @contextmanager
 def _exclusive(path: Path) -> Generator[None]:
-    """Keep every other connection from a file during the block, also from one that was deleted in part."""
+    """Prevent other connections from opening the file during the block. Do nothing if the file is already deleted."""
     if not path.exists():
         yield
         return
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=0)) as connection:
-        # Each connection that has read the file holds a shared lock, which excludes this one.
+        # Each connection that has read the file holds a shared lock, so this lock fails while there is one.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
         try:
             connection.execute("BEGIN EXCLUSIVE")

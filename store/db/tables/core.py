@@ -445,9 +445,9 @@ operation_runs = keyed(
     Column("operation", Str, primary_key=True),
     # The process that runs the operation now, as `host:pid`. Null if no process does.
     Column("runner", Str),
-    # The time until which no other process may run the operation. The runner moves it on while it works.
+    # The time until which no other process may run the operation. The runner extends it while it works.
     Column("lease_until", BigInteger),
-    # The start of the last run, whatever its end.
+    # The start of the last run, regardless of its outcome.
     Column("attempted_at", BigInteger, nullable=False),
     Column("runs", BigInteger, nullable=False),
     Column("failures", BigInteger, nullable=False),

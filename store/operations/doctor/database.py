@@ -47,7 +47,7 @@ async def check_guards(target: Target) -> Found:
     more = f", and {differences.count - 1} more" if differences.count > 1 else ""
     return problem(
         f"{differences.first[0].key}{more}",
-        f"create or drop them as in a new store, then run: rollbook verify {target.option}",
+        f"restore those of a new store of this version, then run: rollbook verify {target.option}",
         "damage",
     )
 
@@ -80,7 +80,7 @@ async def check_counts(target: Target) -> Found:
         }
     last_position = 0 if commit is None else commit[3]
     differences = [
-        f"the table {name} has {rows} rows, and the log {totals[name]}"
+        f"the table {name} has {rows} rows, but the log counts {totals[name]}"
         for name, rows in counted.items()
         if rows != totals[name]
     ]
@@ -105,7 +105,8 @@ async def check_last_verification(target: Target) -> Found:
     if found.differences:
         text = f"{when}, and {found.differences} differences were found"
         return problem(text, f"rollbook verify {target.option}", "damage")
-    return ok(f"{when}, up to commit {found.commit_id}, and was intact")
+    upto = "" if found.commit_id is None else f", up to commit {found.commit_id}"
+    return ok(f"{when}{upto}, and was intact")
 
 
 async def check_time(target: Target) -> Found:
@@ -129,13 +130,15 @@ async def check_attempts(target: Target) -> Found:
         states = await counts.worker_states(dialect, session, now)
         silent = await lost_workers.silent_since(dialect, session, now - _DAY)
     if overdue:
-        text = f"{_many(overdue, 'rollout has', 'rollouts have')} an attempt that is overdue for more than a minute"
+        text = (
+            f"{_many(overdue, 'rollout has', 'rollouts have')} an attempt that has been overdue for more than a minute"
+        )
         return warning(text, f"start a process that ends overdue attempts: rollbook serve {target.option}")
     lost = [attempt for _, attempt, worker in attempts if states.get(worker) in _GONE or worker in silent]
     if lost:
         text = f"{_many(len(lost), 'attempt belongs to a worker', 'attempts belong to workers')} without a heartbeat"
         return warning(text, f"rollbook ls workers {target.option}; restart them, and their attempts are retried")
-    return ok(f"{_many(len(attempts), 'attempt', 'attempts')} of workers, and none is overdue")
+    return ok(f"{_many(len(attempts), 'active attempt', 'active attempts')}, and none is overdue")
 
 
 async def check_queue(target: Target) -> Found:
@@ -147,12 +150,12 @@ async def check_queue(target: Target) -> Found:
         states = await counts.worker_states(dialect, session, now)
     alive = sum(state not in _GONE for state in states.values())
     if not waiting or oldest is None:
-        return ok(f"no rollout waits, {_many(alive, 'worker is', 'workers are')} active")
+        return ok(f"no rollout waits, and {_many(alive, 'worker is', 'workers are')} active")
     seconds = (now - oldest) / MICROSECONDS
     text = f"{_many(waiting, 'rollout waits', 'rollouts wait')}, the first for {max(0, seconds):.0f} s"
     if not alive and seconds > _WAITING_SECONDS:
-        return warning(f"{text}, and no worker has sent a heartbeat lately", f"rollbook runner AGENT {target.option}")
-    return ok(f"{text}, {_many(alive, 'worker is', 'workers are')} active")
+        return warning(f"{text}, and no worker has sent a heartbeat recently", f"rollbook runner AGENT {target.option}")
+    return ok(f"{text}, and {_many(alive, 'worker is', 'workers are')} active")
 
 
 def _count(table: Table) -> Select[Any]:

@@ -23,7 +23,7 @@ _TIMEOUTS: Final = {
     "transaction_timeout": 600_000,
     "idle_session_timeout": 600_000,
 }
-"""Settings in ms, and the values below which they hurt; 0 for those that the store sets itself in each transaction."""
+"""Settings in ms, and their smallest harmless values. 0: any value, because the store sets its own."""
 _DURABLE: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
 
@@ -42,10 +42,10 @@ async def check_server(target: Target) -> Found:
     """Check the version, and whether the server is the primary."""
     text = f"Postgres {await _value(target, 'current_setting($1)', 'server_version')}"
     if await _value(target, "pg_is_in_recovery()"):
-        return warning(f"{text} is a replica, which accepts no writes", "give the URL of the primary to write")
+        return warning(f"{text} is a replica, which accepts no writes", "use the URL of the primary to write")
     if await _value(target, "current_setting($1)", "default_transaction_read_only") == "on":
         setting = "default_transaction_read_only = off"
-        return warning(f"{text} begins read-only transactions by default", await _alter(target, setting))
+        return warning(f"{text} makes transactions read-only by default", await _alter(target, setting))
     return ok(f"{text} is the primary")
 
 

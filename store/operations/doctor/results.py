@@ -87,5 +87,5 @@ def of_error(error: StoreError, option: str) -> Found:
     # Every message of an error ends with a remedy, after a semicolon.
     text, _, cure = str(error).rpartition("; ")
     if isinstance(error, Unavailable):
-        return problem(error.reason, f"rollbook doctor {option}, when the cause is removed", "unavailable")
+        return problem(error.reason, f"remove the cause, then run: rollbook doctor {option}", "unavailable")
     return problem(text or cure, cure, "missing" if isinstance(error, NotFound) else "other")

@@ -75,9 +75,9 @@ CHECKS: Final = (
 async def diagnose(url: str, *, port: int = DEFAULT_PORT, api_key: str | None = None) -> Diagnosis:
     """Check a store and this machine, and return what was found.
 
-    The checks only read: no store is created or upgraded, and no overdue attempt is ended. A check that fails becomes a
-    problem of its own. The results contain no passwords and no keys. The checks of the log are cheap and find only a
-    part of all damage; `log.verify` finds all of it.
+    The checks only read: no store is created or upgraded, and no overdue attempt is ended. A check that fails with an
+    error is a problem, and the other checks still run. The results contain no passwords and no keys. The checks of the
+    log are cheap and find only a part of all damage; `log.verify` finds all of it.
 
     Args:
         url: the URL of a SQLite file, a Postgres database or a server.
@@ -119,7 +119,7 @@ async def _found(check: Check, target: Target, results: dict[str, CheckResult]) 
         return of_error(error, target.option)
     except TimeoutError:
         text = f"the check did not end within {_PATIENCE_SECONDS:g} s"
-        return problem(text, f"rollbook doctor {target.option}, when the database is less busy", "unavailable")
+        return problem(text, f"when the database is less busy, run: rollbook doctor {target.option}", "unavailable")
     except Exception as error:  # noqa: BLE001 (a damaged database may raise any error, and the other checks must run)
         return problem(f"the check failed with {type(error).__name__}: {error}", f"rollbook verify {target.option}")
 

@@ -67,13 +67,13 @@ async def check_version(target: Target) -> Found:
     answer = await _get(target, target.base + STORE)
     there, here = answer.body.get("version"), metadata.version("rollbook")
     if there is None:
-        text = "the server is one of Agent-lightning, so only Agent-lightning's methods work"
-        return warning(text, "start a server with more methods: rollbook serve")
+        text = "this is a server of Agent-lightning, so only Agent-lightning's methods work"
+        return warning(text, "to use the other methods, start a server of Rollbook: rollbook serve")
     if there != here:
-        text = f"the server has version {there}, and this program {here}"
+        text = f"the server has version {there}, but this program has version {here}"
         return warning(text, f"pip install rollbook=={there}")
     mode = ", and is read-only" if answer.body.get("read_only") else ""
-    return ok(f"the server has this version, {here}{mode}")
+    return ok(f"the server and this program have the same version, {here}{mode}")
 
 
 async def check_clock(target: Target) -> Found:

@@ -27,7 +27,7 @@ async def check_file(target: Target) -> Found:
     """Check that the file exists and is a SQLite database that can be read."""
     path = _path(target)
     size = await asyncio.to_thread(_size_of_database, path)
-    return ok(f"the file {path} has {_megabytes(size)}")
+    return ok(f"the file {path} takes {_megabytes(size)}")
 
 
 def _size_of_database(path: Path) -> int:
@@ -53,7 +53,7 @@ async def check_version(target: Target) -> Found:
 
 def version(found: tuple[int, ...]) -> Found:
     """Return the result for a version of SQLite."""
-    text = f"this Python has SQLite {'.'.join(map(str, found))}"
+    text = f"this Python uses SQLite {'.'.join(map(str, found))}"
     if found < _OLDEST:
         needed = ".".join(map(str, _OLDEST))
         return problem(f"{text}, and Rollbook needs {needed}", "use a Python with a newer SQLite")
@@ -83,7 +83,7 @@ async def check_write_ahead_log(target: Target) -> Found:
     if size > _LONG_LOG_BYTES:
         text = f"the write-ahead log has {_megabytes(size)}, because a reader holds an old state of the database"
         command = f"sqlite3 {shlex.quote(str(path))} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-        return warning(text, f"end processes that read for long, then run: {command}")
+        return warning(text, f"end the processes with long reads, then run: {command}")
     return ok(f"the journal mode is WAL, and the write-ahead log has {_megabytes(size)}")
 
 
@@ -96,7 +96,7 @@ async def check_disk_space(target: Target) -> Found:
 
 def disk_space(free: int, size: int) -> Found:
     """Return the result for a disk with `free` bytes and a database with `size` bytes."""
-    text = f"the disk has {_megabytes(free)} free, and the database has {_megabytes(size)}"
+    text = f"the disk has {_megabytes(free)} free, and the database takes {_megabytes(size)}"
     if free < _LEAST_FREE_BYTES:
         return problem(f"{text}, so writes may fail soon", "free space on the disk of the database")
     if free < size:

@@ -1,7 +1,7 @@
 """The scheduler of a server: it starts the operations of a `Schedule` on each partition, each in a process of its own.
 
 The time of the last run of an operation is stored in the database. So several servers of one database share the
-schedule, and a restart changes nothing. Of several servers, the one whose process claims the operation runs it.
+schedule, and a restart changes nothing. Only the server whose process claims an operation runs it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from store.db.dialect import dialect_for
@@ -27,7 +29,7 @@ from store.sql.store import SQLStore
 logger = logging.getLogger("store.server.scheduler")
 
 _LOOK_SECONDS: Final = 30.0
-"""The maximum time until a new partition is noticed, and until an unavailable database is asked again."""
+"""The maximum time until a new partition is noticed, and until an unavailable database is tried again."""
 _LEAST_SECONDS: Final = 0.05
 
 
@@ -52,8 +54,8 @@ class Scheduler:
         self._due: dict[tuple[str, Operation], int] = {}
         """For each partition and operation, the time in µs at which its last run is read again."""
         self._processes: set[Process] = set()
-        self._ordered: set[asyncio.Task[None]] = set()
-        """The runs that visitors ordered."""
+        self._requested: set[asyncio.Task[None]] = set()
+        """The runs that visitors of the admin page started."""
         self._is_closed = False
 
     async def run(self) -> None:
@@ -99,21 +101,29 @@ class Scheduler:
             StoreError: the database does not answer.
         """
         if operation not in self.schedule.operations:
-            raise Conflict(f"the operation {operation} is not part of this server's schedule", "see `rollbook serve`")
+            raise Conflict(
+                f"the operation {operation} is not part of this server's schedule",
+                "restart the server with its option; `rollbook serve --help` lists the options",
+            )
         last = (await store.core.look(operation_runs.all_runs)).get(operation)
         if last is not None and last.state(system_clock()) == "running":
             raise Conflict(f"the operation {operation} is running already, in {last.runner}", "wait until it has ended")
         task = asyncio.create_task(self._execute(partition, operation, last))
-        self._ordered.add(task)
-        task.add_done_callback(self._ordered.discard)
+        self._requested.add(task)
+        task.add_done_callback(partial(self._end_requested, partition, operation))
+
+    def _end_requested(self, partition: str, operation: Operation, task: asyncio.Task[None]) -> None:
+        self._requested.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the operation %s of the partition %s failed", operation, partition, exc_info=error)
 
     async def close(self) -> None:
         """End all processes. The next server repeats what they did not complete."""
         self._is_closed = True
         for process in self._processes:
-            process.kill()
-        if self._ordered:
-            await asyncio.wait(self._ordered)
+            _kill(process)
+        if self._requested:
+            await asyncio.wait(self._requested)
 
     async def _attend(self, name: str, operation: Operation) -> None:
         """Run an operation if it is due, and set the time at which its last run is read again."""
@@ -155,7 +165,8 @@ class Scheduler:
             retention=self.schedule.retention,
         )
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "store.operations.run"),
+            # Without `-P`, a directory `store` in the working directory would be imported instead of this package.
+            *(sys.executable, "-P", "-m", "store.operations.run"),
             stdin=PIPE,
             stdout=PIPE,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -170,8 +181,7 @@ class Scheduler:
             if outcome is None and not self._is_closed:
                 outcome = await self._record_end(process, order)
         finally:
-            if process.returncode is None:
-                process.kill()
+            _kill(process)
             await process.wait()
             self._processes.discard(process)
         if outcome is not None:
@@ -193,6 +203,12 @@ class Scheduler:
         # Writing to SQLite blocks the event loop, so this runs in a thread with an event loop of its own.
         await asyncio.to_thread(lambda: asyncio.run(record()))
         return RunOutcome(state="failed", detail=error)
+
+
+def _kill(process: Process) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):  # it has just ended
+            process.kill()
 
 
 async def _outcome(process: Process, order: RunOrder) -> RunOutcome | None:

@@ -82,6 +82,11 @@ _SCHEMAS_AT_ONCE = 100
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks.
 _TRANSIENT = ("08", "53", "57P0", "40001", "40P01", "55P03", "57014", "25P03")
 
+_OWNS = (
+    "SELECT bool_and(pg_has_role(c.relowner, 'USAGE')) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = $1 AND c.relname = ANY($2)"
+)
+
 
 class Postgres(Dialect):
     """Dialect for Postgres. Each partition has its own schema."""
@@ -235,6 +240,11 @@ class Postgres(Dialect):
             # VACUUM refuses to run in a transaction, and the connections of the pool have a time limit.
             connection = await _driver.connect(self.direct, timeout=10)
             try:
+                if not await connection.fetchval(_OWNS, self.schema, [table.name for table in tables]):
+                    raise Incompatible(
+                        "this database role does not own the tables, so Postgres leaves them out of VACUUM",
+                        "run the same command with the owner of the tables",
+                    )
                 await connection.execute(f"VACUUM ({options}) {names}")
                 # An older transaction may still see the rows, and VACUUM then keeps them.
                 oldest = await connection.fetchval(

@@ -36,7 +36,7 @@ class OpenFile:
         _open_files.add(self)
 
     def forget(self) -> None:
-        """Note that the file is closed."""
+        """Record that the file is closed."""
         _open_files.discard(self)
 
     def check_fork(self) -> None:

@@ -261,7 +261,7 @@ class SQLiteReader(ReadSession):
             with suppress(sqlite3.ProgrammingError):
                 if self._database is not None:
                     self._database.interrupt()
-        # If the thread has ended, it may not have closed the connection.
+        # The thread may have ended without closing the connection.
         if self._database is not None:
             self._database.close()
 
@@ -476,8 +476,8 @@ _pools: WeakSet[Readers] = WeakSet()
 
 
 def _before_fork() -> None:
-    # In the child, SQLite would believe that it holds the locks of a connection that is open now, and the parent's
-    # process could then overwrite the part of the write-ahead log that the child reads.
+    # SQLite in the child would act as if it held the locks of a connection that is open during the fork. The parent
+    # could then overwrite the part of the write-ahead log that the child reads.
     for pool in list(_pools):
         pool.cut_off_if_closed()
 
