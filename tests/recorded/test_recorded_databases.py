@@ -86,6 +86,9 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"rollout_id", "status", "start_time", "rewards"}, {"reward", "rewards"}),
     ({"worker_id", "last_idle_time", "state"}, {"state"}),
     ({"store_id", "kind", "read_only"}, {"read_only"}),
+    # The pages with the overview and with the administration.
+    ({"ended", "failures", "verified"}, {"verified"}),
+    ({"keys", "operations"}, {"operations"}),
 ]
 """Fields that are younger than the recording, each with fields by which their object is recognised."""
 
