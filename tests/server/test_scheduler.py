@@ -107,17 +107,6 @@ async def has_no_processes() -> bool:
     return processes() == []
 
 
-async def test_a_package_of_the_same_name_in_the_working_directory_is_not_imported(
-    store: SQLStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "project/store"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise SystemExit('this is the package of someone else')")
-    monkeypatch.chdir(package.parent)
-    async with scheduling(store, url, Schedule(sample_seconds=0.2, verify_at=None)):
-        await ran(store, "verify_sample")
-
-
 @BOTH
 async def test_of_two_servers_one_runs_each_operation(store: SQLStore, url: str) -> None:
     schedule = Schedule(sample_seconds=3600.0, verify_at=None)
