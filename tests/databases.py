@@ -112,7 +112,20 @@ async def fill_blobs(database: Database) -> None:
     await database.execute(f"INSERT INTO blobs (hash, codec, raw_len, body) VALUES ('{'33' * 32}', 0, 2, {body})")
 
 
+async def fill_dictionaries(database: Database) -> None:
+    """Write two dictionaries, and store the second body of `fill_log` as if it was compressed with the first."""
+    before = "x'" if database.kind == "sqlite" else "'\\x"
+    digest, content = f"{before}{'44' * 32}'", f"{before}7b7d'"
+    await database.execute(
+        "INSERT INTO dictionaries (codec, type, hash, trained_at, samples, content) VALUES"
+        f" (16, 'rollout.amended', {digest}, 1000, {content}, {content}),"
+        f" (17, 'rollout.enqueued', {digest}, 1000, {content}, {content});"
+        "UPDATE bodies SET codec = 16 WHERE position = 2"
+    )
+
+
 async def read_log(database: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return every row of the log."""
     keys = {"commits": "commit_id", "events": "position", "bodies": "position", "dropped": "position"}
+    keys |= {"dictionaries": "codec"}
     return {table: await database.rows(f"SELECT * FROM {table} ORDER BY {key}") for table, key in keys.items()}

@@ -19,6 +19,7 @@ from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.sql import ClauseElement
 
+from store.db.dictionaries import BodyPlaces, Dictionaries, body_places
 from store.db.url import StoreURL
 from store.errors import Invalid, Unsupported
 from store.runtime.clock import Clock, elapsed_of
@@ -37,6 +38,8 @@ class Sql:
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
     """Values of parameters that are fixed by the statement, by parameter name."""
+    bodies: BodyPlaces = ()
+    """The places of codecs and of bodies in the columns of the result. See `store.db.dictionaries`."""
 
     def args(self, params: Params) -> tuple[Any, ...]:
         """Return the values of the statement's parameters in order. A value in `params` replaces a fixed value."""
@@ -156,7 +159,7 @@ class ReadSession(Protocol):
     """A connection for reading."""
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        """Return all rows of a statement."""
+        """Return all rows of a statement, with bodies that were compressed with a dictionary decompressed."""
         ...
 
     async def fetch_then(
@@ -252,6 +255,7 @@ class Dialect(ABC):
         self.elapsed = elapsed_of(clock)
         """Function that returns the elapsed time in nanoseconds, normally that of the monotonic clock."""
         self.read_only = read_only
+        self.dictionaries = Dictionaries(self.sql)
 
     def sql(self, statement: ClauseElement) -> Sql:
         """Compile a statement without caching the result."""
@@ -262,7 +266,8 @@ class Dialect(ABC):
         else:
             compiled = statement.compile(dialect=self.compiler)
         fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
-        return Sql(str(compiled), tuple(getattr(compiled, "positiontup", None) or ()), fixed)
+        names = tuple(getattr(compiled, "positiontup", None) or ())
+        return Sql(str(compiled), names, fixed, body_places(statement))
 
     def prepared(self, statement: ClauseElement) -> Sql:
         """Compile a statement and cache the result. Only a statement that is built once may be passed.

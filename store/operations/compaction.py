@@ -1,4 +1,4 @@
-"""Compaction, which frees the space of deleted rows."""
+"""Compaction, which compresses payload and frees the space of deleted rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 
 from store.db.dialect import Dialect
 from store.models.enums import Frozen
+from store.operations.packing import Packed, packing
 from store.operations.removal import database
 from store.runtime.loop_thread import LoopThread
 
@@ -22,14 +23,22 @@ class CompactReport(Frozen):
     False if a transaction still reads an old state: repeat the call later.
     """
     seconds: float
+    dictionaries: int
+    """The number of dictionaries that this call trained."""
+    bodies: int
+    """The number of bodies (payload of events) that this call compressed again."""
+    longest_seconds: float
+    """The longest time that one transaction of the compression held the write lock."""
 
 
 async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
-    """Free the space of deleted rows, and update the statistics of the query planner of Postgres.
+    """Compress payload, free the space of deleted rows, and update the statistics of the query planner of Postgres.
 
-    SQLite rewrites the file, which needs room for a second copy; writers wait meanwhile. Postgres runs `VACUUM
-    (ANALYZE)`, after which the tables use the space for new rows. Nothing that the store contains changes. A call that
-    was stopped has changed nothing, and can be repeated.
+    Bodies of events are compressed with zstd and a dictionary for each type of event that has at least 2,000 bodies.
+    The dictionaries are stored in the store. Versions before revision 0013 cannot read these bodies. Other programs can
+    read and write until the space is freed. SQLite then rewrites the file, which needs room for a second copy, and
+    writers wait. Postgres runs `VACUUM (ANALYZE)`, after which the tables use the space for new rows. Nothing that the
+    store contains changes. A call that was stopped leaves a correct store, and the next call continues.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
@@ -47,19 +56,27 @@ async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
     dialect = database(url)
     thread = LoopThread("rollbook compact")
     try:
-        before, after, is_complete = await thread.run(_run(dialect, rewrite=rewrite))
+        before, after, is_complete, packed = await thread.run(_run(dialect, rewrite=rewrite))
     finally:
         thread.leave()
     return CompactReport(
-        size_before=before, size_after=after, is_complete=is_complete, seconds=time.monotonic() - began
+        size_before=before,
+        size_after=after,
+        is_complete=is_complete,
+        seconds=time.monotonic() - began,
+        dictionaries=packed.dictionaries,
+        bodies=packed.bodies,
+        longest_seconds=packed.longest_seconds,
     )
 
 
-async def _run(dialect: Dialect, *, rewrite: bool) -> tuple[int, int, bool]:
+async def _run(dialect: Dialect, *, rewrite: bool) -> tuple[int, int, bool, Packed]:
     await dialect.open(create=False)
     try:
         before = await dialect.size_bytes()
+        async with packing(dialect) as work:
+            await work.compress()
         is_complete = await dialect.compact(rewrite=rewrite)
-        return before, await dialect.size_bytes(), is_complete
+        return before, await dialect.size_bytes(), is_complete, work.packed
     finally:
         await dialect.close()

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.queries import blobs, scan
+from store.db.queries import blobs, dictionaries, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_and_rest
 from store.db.queries.paging import compiled
@@ -83,6 +83,7 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
     await _unclaimed(dialect, session, check, differences, until)
     await _check_drops(dialect, session, differences)
     await check_blobs(dialect, session, differences)
+    await check_dictionaries(dialect, session, differences)
     return Walked(
         commits=check.commits,
         events=check.events,
@@ -303,6 +304,14 @@ async def check_blobs(dialect: Dialect, session: ReadSession, differences: Diffe
         limit = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
     for name in sorted(await _left_over(dialect, session)):
         differences.add("blobs", name, None, None, "a blob to which no event refers")
+
+
+async def check_dictionaries(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+    """Report dictionaries whose content was changed. Bodies are compressed with them."""
+    for codec, digest, content in await dictionaries.contents(dialect, session):
+        found = hashlib.sha256(content).digest()
+        if len(content) and found != digest:
+            differences.add("dictionaries", f"dictionary {codec}", "content", memoryview(digest).hex(), found.hex())
 
 
 def _check(rows: Sequence[Row], differences: Differences) -> None:

@@ -28,6 +28,7 @@ async def log(durable_url: str) -> AsyncIterator[Database]:
     database = await databases.connect(durable_url)
     await databases.fill_log(database)
     await databases.fill_blobs(database)
+    await databases.fill_dictionaries(database)
     await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
     yield database
     await database.close()
@@ -39,6 +40,7 @@ async def postgres_log(postgres_url: str) -> AsyncIterator[Database]:
     database = await databases.connect(postgres_url)
     await databases.fill_log(database)
     await databases.fill_blobs(database)
+    await databases.fill_dictionaries(database)
     await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
     yield database
     await database.close()
@@ -51,6 +53,7 @@ async def sqlite_log(tmp_path: Path) -> AsyncIterator[Database]:
     database = await databases.connect(url)
     await databases.fill_log(database)
     await databases.fill_blobs(database)
+    await databases.fill_dictionaries(database)
     yield database
     await database.close()
 
@@ -81,7 +84,7 @@ async def test_no_row_of_the_log_can_be_changed(log: Database, table: str) -> No
     await refuses(log, f"UPDATE {table} SET {key.name} = {other}")
 
 
-@pytest.mark.parametrize("table", ["commits", "events", "blobs", "dropped"])
+@pytest.mark.parametrize("table", ["commits", "events", "dictionaries", "blobs", "dropped"])
 async def test_no_row_of_the_log_can_be_deleted(log: Database, table: str) -> None:
     await refuses(log, f"DELETE FROM {table}")
 
@@ -108,6 +111,7 @@ async def test_a_delete_without_where_takes_no_short_cut_past_the_triggers(sqlit
         pytest.param(f"events ({EVENT}) SELECT position + 9{EVENT[8:]} FROM events", id="version"),
         pytest.param(f"events ({EVENT}) SELECT position - 9, 'new'{EVENT[16:]} FROM events", id="past position"),
         pytest.param("bodies SELECT * FROM bodies", id="body"),
+        pytest.param("dictionaries SELECT * FROM dictionaries", id="dictionary"),
         pytest.param("blobs SELECT * FROM blobs", id="blob"),
         pytest.param("dropped SELECT 1, 2", id="dropped"),
     ],
@@ -119,7 +123,7 @@ async def test_an_insert_over_a_row_is_refused_since_replace_fires_no_delete_tri
     await refuses(sqlite_log, f"{statement} {values}")
 
 
-@pytest.mark.parametrize("table", LOG_TABLES)
+@pytest.mark.parametrize("table", ["commits", "events", "blobs", "dropped"])
 async def test_an_upsert_is_refused_even_before_there_is_a_conflict(postgres_log: Database, table: str) -> None:
     key = metadata.tables[table].primary_key.columns[0]
     none, other = ("= ''", "'9'") if isinstance(key.type, Text) else ("< 0", "9")
@@ -128,6 +132,52 @@ async def test_an_upsert_is_refused_even_before_there_is_a_conflict(postgres_log
         f"INSERT INTO {table} SELECT * FROM {table} WHERE {key.name} {none}"
         f" ON CONFLICT ({key.name}) DO UPDATE SET {key.name} = {other}",
     )
+
+
+async def test_a_body_may_be_stored_in_another_form(log: Database) -> None:
+    await log.execute("UPDATE bodies SET codec = 17, body = body WHERE position = 1")
+    await log.execute("UPDATE bodies SET codec = 0 WHERE position = 2")
+    assert await log.rows("SELECT position, codec FROM bodies ORDER BY position") == [(1, 17), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "body = body",
+        "codec = codec, body = body",
+        "codec = 17, raw_len = raw_len + 1",
+        "codec = 17, position = position + 100",
+        "codec = 18",
+        "codec = 2",
+    ],
+)
+async def test_another_change_of_a_body_is_refused(log: Database, change: str) -> None:
+    await refuses(log, f"UPDATE bodies SET {change} WHERE position = 2")
+
+
+async def test_an_upsert_over_a_body_is_refused(log: Database) -> None:
+    values = "INSERT INTO bodies SELECT position, codec, raw_len, body FROM bodies WHERE position = 2"
+    await refuses(log, f"{values} ON CONFLICT (position) DO UPDATE SET body = excluded.body")
+
+
+async def test_a_dictionary_may_be_emptied_that_no_body_needs(log: Database) -> None:
+    empty = "x''" if log.kind == "sqlite" else "''"
+    await refuses(log, f"UPDATE dictionaries SET content = {empty} WHERE codec = 16")
+    await refuses(log, f"UPDATE dictionaries SET content = {empty}")
+    await refuses(log, f"UPDATE dictionaries SET content = {empty}, codec = 30 WHERE codec = 17")
+    await log.execute(f"UPDATE dictionaries SET samples = {empty}, content = {empty} WHERE codec = 17")
+    await refuses(log, "UPDATE bodies SET codec = 17 WHERE position = 1")
+
+
+@pytest.mark.parametrize("codec", [15, 16, 17])
+async def test_the_number_of_a_dictionary_is_never_used_again(log: Database, codec: int) -> None:
+    columns = "type, hash, trained_at, samples, content"
+    insert = f"INSERT INTO dictionaries (codec, {columns}) SELECT {codec}, {columns} FROM dictionaries LIMIT 1"
+    if log.kind == "sqlite":
+        await refuses(log, insert)
+    elif codec > 15:  # Postgres refuses a row with the same key. `compact` takes numbers in ascending order.
+        with pytest.raises(Exception, match="duplicate key"):
+            await log.execute(insert)
 
 
 async def test_a_replicas_session_is_refused_too(postgres_log: Database) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from store.errors import Unavailable
-from store.operations import Search, compact, copy_store, drop_partition, forget, log_copy
+from store.operations import Search, compact, copy_store, drop_partition, forget, log_copy, packing
 from tests.operations.payloads import SECRET
 
 EVENTS_AT_ONCE = 7
@@ -41,6 +41,18 @@ async def forget_secret(url: str) -> None:
 
 async def compact_store(url: str) -> None:
     """Free the space of deleted rows."""
+    await compact(url)
+
+
+LEAST_BODIES = 500
+ENOUGH = {"LEAST_BODIES": LEAST_BODIES, "_LEAST_BYTES": 0, "_ROWS": 50}
+"""Settings of `store.operations.packing` with which a small store gets a dictionary, in several transactions."""
+
+
+async def compress_store(url: str) -> None:
+    """Compress payload, also of a small store."""
+    for name, value in ENOUGH.items():
+        setattr(packing, name, value)
     await compact(url)
 
 

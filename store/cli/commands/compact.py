@@ -1,9 +1,9 @@
-"""`rollbook compact`, which frees the space of deleted rows."""
+"""`rollbook compact`, which compresses payload and frees the space of deleted rows."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from store.cli.errors import FAILED
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import byte_size, json_document, line, note, working
 from store.cli.output.times import duration
+
+if TYPE_CHECKING:
+    from store.operations import CompactReport
 
 app = typer.Typer()
 
@@ -24,7 +27,7 @@ def compact(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Free the space of deleted rows; SQLite rewrites the file, and writers wait meanwhile."""
+    """Compress payload, and free the space of deleted rows; SQLite rewrites the file, and writers wait meanwhile."""
     # The package imports the drivers of databases, which the help of this command does not need.
     from store.operations import compact
 
@@ -37,6 +40,13 @@ def compact(
             f"on disk   {byte_size(report.size_before)} before, {byte_size(report.size_after)} now, in"
             f" {duration(report.seconds)}"
         )
+        if report.bodies:
+            line(f"payload   {_compressed(report)}")
     if not report.is_complete:
         note("a transaction still reads an old state, so some space is not free; run the same command again later")
         raise typer.Exit(FAILED)
+
+
+def _compressed(report: CompactReport) -> str:
+    new = "dictionary" if report.dictionaries == 1 else "dictionaries"
+    return f"{report.bodies:,} bodies were compressed with {report.dictionaries:,} new {new}"

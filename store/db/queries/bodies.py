@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from store.db.dictionaries import FIRST_CODEC
 from store.domain.events import Body, Json
 from store.errors import Corrupt, Incompatible
 from store.validation.json_limits import PLAIN, ZLIB
@@ -15,7 +16,7 @@ def raw_json(codec: int, stored: bytes) -> bytes:
 
     Raises:
         Incompatible: a newer version of this program wrote the body with a codec that this version does not know.
-        Corrupt: the bytes cannot be decoded with the codec.
+        Corrupt: the bytes cannot be decoded with the codec, or the dictionary is missing.
     """
     if codec == ZLIB:
         try:
@@ -24,6 +25,9 @@ def raw_json(codec: int, stored: bytes) -> bytes:
             raise Corrupt("a stored body", error, "bytes compressed with zlib") from None
     if codec == PLAIN:
         return memoryview(stored).tobytes()
+    if codec >= FIRST_CODEC:
+        # The session decompresses such a body if it can, so the dictionary or the body is damaged.
+        raise Corrupt("a stored body", "one that cannot be decompressed", f"bytes compressed with dictionary {codec}")
     raise Incompatible(f"a body is stored with codec {codec}, unknown to this version", "upgrade Rollbook")
 
 

@@ -1,6 +1,7 @@
 """The beginning of the input of rollouts as text. A rollout is a task for an agent.
 
-Only a limited part of each body, which contains the stored input, is read.
+Only a limited part of each body, which contains the stored input, is read. A body that `compact` compressed with a
+dictionary is read to its end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import orjson
 from sqlalchemy import Select, func, select
 
 from store.db.dialect import Dialect, ReadSession
+from store.db.dictionaries import FIRST_CODEC
+from store.db.queries.log import bodies_at
 from store.db.tables import core as core_tables
 from store.validation.json_limits import ZLIB
 
@@ -27,16 +30,22 @@ async def input_starts(
     """Return the beginning of the input of rollouts, by rollout id. Rollouts whose input was removed are left out."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
-        select(rollout.rollout_id, body.codec, func.substr(body.body, 1, MOST_BYTES))
+        select(rollout.rollout_id, body.position, body.codec, func.substr(body.body, 1, MOST_BYTES))
         .select_from(core_tables.rollouts.join(core_tables.bodies, body.position == rollout.input_position))
         .where(dialect.any_of(rollout.rollout_id, "wanted"))
     )
     rows = await session.fetch(dialect.sql(statement), {"wanted": dialect.list_param(list(rollout_ids))})
-    return {rollout_id: _start(codec, bytes(stored), characters) for rollout_id, codec, stored in rows}
+    # The beginning of a body that is compressed with a dictionary cannot be read.
+    packed = [position for _, position, codec, _ in rows if codec >= FIRST_CODEC]
+    whole = await bodies_at(dialect, session, packed)
+    return {
+        rollout_id: _start(*whole.get(position, (codec, bytes(stored))), characters)
+        for rollout_id, position, codec, stored in rows
+    }
 
 
 def _start(codec: int, stored: bytes, characters: int) -> str:
-    raw = _unpacked(codec, stored)
+    raw = _unpacked(codec, stored)[:MOST_BYTES]
     try:
         found: Any = orjson.loads(raw)["input"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -29,6 +29,7 @@ _STORAGE = (
     # Bodies are compressed already, so Postgres should not try to compress them again.
     "ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL",
     "ALTER TABLE blobs ALTER COLUMN body SET STORAGE EXTERNAL",
+    "ALTER TABLE dictionaries ALTER COLUMN content SET STORAGE EXTERNAL",
 )
 _VERSION_TABLE = (
     "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL,"

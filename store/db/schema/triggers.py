@@ -7,7 +7,9 @@ what a statement does, so `verify` reports every unexpected trigger on a table o
 A body is the payload of an event. A body may be deleted only if an event of the type `body.dropped` or
 `store.bodies_dropped` ordered the deletion and the table `dropped` contains the body's position. A blob is a large
 value that is stored once under its hash. Blobs may be deleted only while the last event of the log has the type
-`store.blobs_dropped`. Triggers, unique keys and indexes are called guards.
+`store.blobs_dropped`. A body may be compressed again: its uncompressed length stays, and its codec changes to one that
+can be read. A dictionary may be emptied while no body is compressed with it. Triggers, unique keys and indexes are
+called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +28,15 @@ _ORDERED = (
     " AND e.type IN ('body.dropped', 'store.bodies_dropped')"
     " WHERE d.position = OLD.position"
 )
+_COMPRESSED_AGAIN = (
+    "NEW.position IS OLD.position AND NEW.raw_len IS OLD.raw_len AND NEW.codec IS NOT OLD.codec"
+    " AND (NEW.codec IN (0, 1) OR EXISTS"
+    " (SELECT 1 FROM dictionaries d WHERE d.codec = NEW.codec AND length(d.content) > 0))"
+)
+_EMPTIED = (
+    "NEW.codec IS OLD.codec AND NEW.hash IS OLD.hash AND NEW.type IS OLD.type AND length(NEW.content) = 0"
+    " AND NOT EXISTS (SELECT 1 FROM bodies b WHERE b.codec = OLD.codec)"
+)
 _BLOBS_ORDERED = "(SELECT type FROM events ORDER BY position DESC LIMIT 1) IS 'store.blobs_dropped'"
 # The conditions under which SQLite refuses to insert a row. REPLACE would delete a conflicting row without firing a
 # trigger for DELETE, so a trigger for INSERT must refuse the new row. `max(position)` takes one step to the end of the
@@ -40,6 +51,7 @@ _TAKEN = {
         " OR EXISTS (SELECT 1 FROM events WHERE stream = NEW.stream AND version = NEW.version)"
     ),
     "bodies": "EXISTS (SELECT 1 FROM bodies WHERE position = NEW.position)",
+    "dictionaries": "NEW.codec <= (SELECT max(codec) FROM dictionaries)",
     "blobs": "EXISTS (SELECT 1 FROM blobs WHERE hash = NEW.hash)",
     "dropped": "EXISTS (SELECT 1 FROM dropped WHERE position = NEW.position)",
 }
@@ -87,6 +99,42 @@ BEGIN
     RETURN NULL;
 END
 """
+# `changed` and `original` are the rows after and before the statement.
+_REFUSE_OTHER = """
+DECLARE
+    other boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT EXISTS (SELECT 1 FROM changed n FULL JOIN original o ON o.position = n.position'
+        ' WHERE o.raw_len IS DISTINCT FROM n.raw_len OR o.codec = n.codec OR NOT (n.codec IN (0, 1) OR EXISTS'
+        ' (SELECT 1 FROM %I.dictionaries d WHERE d.codec = n.codec AND octet_length(d.content) > 0)))',
+        TG_TABLE_SCHEMA
+    ) INTO other;
+    IF other THEN
+        RAISE EXCEPTION 'the log is append-only: UPDATE of % refused', TG_TABLE_NAME
+            USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NULL;
+END
+"""
+_REFUSE_USED = """
+DECLARE
+    other boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT EXISTS (SELECT 1 FROM changed n FULL JOIN original o ON o.codec = n.codec'
+        ' WHERE o.hash IS DISTINCT FROM n.hash OR o.type IS DISTINCT FROM n.type OR octet_length(n.content) > 0'
+        ' OR EXISTS (SELECT 1 FROM %I.bodies b WHERE b.codec = n.codec))',
+        TG_TABLE_SCHEMA
+    ) INTO other;
+    IF other THEN
+        RAISE EXCEPTION 'the log is append-only: UPDATE of % refused', TG_TABLE_NAME
+            USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NULL;
+END
+"""
+_BOTH = " REFERENCING OLD TABLE AS original NEW TABLE AS changed"
 
 
 class _Trigger(NamedTuple):
@@ -113,7 +161,8 @@ _POSTGRES = (
         for table, on in {
             "commits": ("UPDATE", "DELETE", "TRUNCATE"),
             "events": ("UPDATE", "DELETE", "TRUNCATE"),
-            "bodies": ("UPDATE", "TRUNCATE"),
+            "bodies": ("TRUNCATE",),
+            "dictionaries": ("DELETE", "TRUNCATE"),
             "blobs": ("UPDATE", "TRUNCATE"),
             "dropped": ("UPDATE", "DELETE", "TRUNCATE"),
         }.items()
@@ -122,6 +171,11 @@ _POSTGRES = (
         *("bodies", "bodies_refuse_delete", "AFTER", ("DELETE",)),
         *("refuse_unordered_delete", _REFUSE_UNORDERED),
         rest=" REFERENCING OLD TABLE AS gone",
+    ),
+    _Trigger("bodies", "bodies_refuse_update", "AFTER", ("UPDATE",), "refuse_other_body", _REFUSE_OTHER, _BOTH),
+    _Trigger(
+        *("dictionaries", "dictionaries_refuse_update", "AFTER", ("UPDATE",)),
+        *("refuse_used_dictionary", _REFUSE_USED, _BOTH),
     ),
     _Trigger("blobs", "blobs_refuse_delete", "AFTER", ("DELETE",), "refuse_unordered_blobs", _REFUSE_BLOBS),
 )
@@ -263,7 +317,7 @@ def _sqlite_triggers() -> dict[str, str]:
     for table, taken in _TAKEN.items():
         conditions = {
             "insert": f" WHEN {taken}",
-            "update": "",
+            "update": _CHANGEABLE.get(table, ""),
             "delete": _DELETABLE.get(table, ""),
         }
         for verb, condition in conditions.items():
@@ -276,6 +330,8 @@ def _sqlite_triggers() -> dict[str, str]:
     return texts
 
 
+# The tables whose rows may be changed, with the conditions under which SQLite refuses it.
+_CHANGEABLE = {"bodies": f" WHEN NOT ({_COMPRESSED_AGAIN})", "dictionaries": f" WHEN NOT ({_EMPTIED})"}
 # The tables whose rows may be deleted, with the conditions under which SQLite refuses it.
 _DELETABLE = {"bodies": f" WHEN NOT EXISTS ({_ORDERED})", "blobs": f" WHEN NOT ({_BLOBS_ORDERED})"}
 _SQLITE_VERBS = {"insert": "INSERT over a row", "update": "UPDATE", "delete": "DELETE"}

@@ -3,12 +3,12 @@
 A database can contain several independent stores, called *partitions*: each is a file of SQLite or a schema of
 Postgres, and has all of these tables.
 
-There are three main groups. The *log* (`commits`, `events`, `bodies`, `blobs`, `dropped`) is append-only: triggers
-refuse other changes. The *projections* are computed from the events of the log. `rebuild` computes their rows again,
-and `verify` checks that the stored rows are equal to the computed rows. The *signals* (heartbeats, counters, times of
-the watchdog's next checks, idempotency keys, known calls of models) are written beside the events. `verify` checks only
-one table of signals, `span_counters`: for each rollout, `value` must not be smaller than a span number in the log, and
-`reserved` must be the greatest span number that the log reserves.
+There are three main groups. The *log* (`commits`, `events`, `bodies`, `dictionaries`, `blobs`, `dropped`) is
+append-only: triggers refuse other changes. The *projections* are computed from the events of the log. `rebuild`
+computes their rows again, and `verify` checks that the stored rows are equal to the computed rows. The *signals*
+(heartbeats, counters, times of the watchdog's next checks, idempotency keys, known calls of models) are written beside
+the events. `verify` checks only one table of signals, `span_counters`: for each rollout, `value` must not be smaller
+than a span number in the log, and `reserved` must be the greatest span number that the log reserves.
 
 A *rollout* is a task for an agent. Workers execute a rollout in one or more *attempts*, and the recorded steps of an
 attempt are *spans*. A *stream* contains the events of one object, such as a rollout. The *version* of an event is its
@@ -42,6 +42,7 @@ __all__ = [
     "bodies",
     "checkpoints",
     "commits",
+    "dictionaries",
     "dropped",
     "events",
     "fork_masks",
@@ -161,6 +162,24 @@ bodies = Table(
     Column("raw_len", Integer, nullable=False),
     # `body` is the last column, so that a scan of the other columns does not read the overflow pages of bodies.
     Column("body", LargeBinary, nullable=False),
+    info={"family": "log"},
+)
+
+# The dictionaries with which bodies are compressed. `bodies.codec` of such a body is the number of its dictionary.
+# Numbers are never used again. A dictionary contains parts of the bodies from which it was trained. If one of them is
+# removed, the other bodies are stored in another form, and `samples` and `content` are emptied.
+dictionaries = Table(
+    "dictionaries",
+    metadata,
+    Column("codec", SmallInteger, primary_key=True, autoincrement=False),
+    # The type of the events whose bodies are compressed with it.
+    Column("type", Str, nullable=False),
+    # The SHA-256 of the content.
+    Column("hash", LargeBinary, nullable=False),
+    Column("trained_at", BigInteger, nullable=False),
+    # The positions of the bodies from which it was trained, in ascending order, as 64-bit integers (little-endian).
+    Column("samples", LargeBinary, nullable=False),
+    Column("content", LargeBinary, nullable=False),
     info={"family": "log"},
 )
 
@@ -477,6 +496,6 @@ verifications = keyed(
     family="report",
 )
 
-LOG = (commits, events, bodies, blobs, dropped)
+LOG = (commits, events, bodies, dictionaries, blobs, dropped)
 PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS, *ANNOTATIONS)
 SIGNALS = (span_counters, model_calls, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

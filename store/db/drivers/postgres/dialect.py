@@ -50,6 +50,7 @@ from store.db.dialect import (
     WriteSession,
     report_lost_queue_epoch,
 )
+from store.db.dictionaries import BodyPlaces, body_places
 from store.db.drivers.postgres.pool import Connections, Listener, PooledConnection
 from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
 from store.db.schema import postgres as schemas
@@ -179,7 +180,7 @@ class Postgres(Dialect):
         try:
             with _translated():
                 async with self.connections.readers.acquire() as connection:
-                    session = PostgresReader(connection, is_pooled=self.is_pooled)
+                    session = PostgresReader(connection, self)
                     if snapshot or self.is_pooled:
                         isolation = "repeatable_read" if snapshot else "read_committed"
                         async with connection.transaction(isolation=isolation, readonly=True):
@@ -228,7 +229,8 @@ class Postgres(Dialect):
 
     async def erase(self, *, rewrite: bool, remains: Sequence[bytes] | None) -> bool:
         del remains
-        return await self._vacuum([core_tables.bodies, core_tables.blobs], rewrite=rewrite)
+        tables = [core_tables.bodies, core_tables.blobs, core_tables.dictionaries]
+        return await self._vacuum(tables, rewrite=rewrite)
 
     async def compact(self, *, rewrite: bool) -> bool:
         return await self._vacuum(metadata.sorted_tables, rewrite=rewrite)
@@ -323,7 +325,7 @@ class PostgresWriter(WriteSession):
             " pg_current_xact_id()::text::bigint,"
             f' (SELECT epoch FROM "{schema}".queue_epoch WHERE id = 1)'
         )
-        self._loads: dict[tuple[int, ...], Sql] = {}
+        self._loads: dict[tuple[int, ...], tuple[Sql, Sequence[BodyPlaces]]] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
         self._predicted = (0, 0)
         self._transaction = -1
@@ -379,22 +381,26 @@ class PostgresWriter(WriteSession):
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         names = tuple(map(id, queries))
-        sql = self._loads.get(names)
-        if sql is None:
-            sql = self._loads[names] = self._dialect.sql(_together(queries))
+        known = self._loads.get(names)
+        if known is None:
+            known = self._loads[names] = (self._dialect.sql(_together(queries)), [*map(body_places, queries)])
+        sql, places = known
         with _translated():
             row = await self._live.fetchrow(sql.text, *sql.args(_split(params)))
         assert row is not None  # a SELECT without FROM always returns a row
-        return tuple(row)
+        found: list[Sequence[Row]] = list(row)
+        for index, of_query in enumerate(places):
+            if of_query:
+                found[index] = await self._dialect.dictionaries.decompressed(self, of_query, found[index])
+        return found
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         with _translated():
-            return await self._live.fetch(sql.text, *sql.args(_split(params)))
+            rows = await self._live.fetch(sql.text, *sql.args(_split(params)))
+        return await self._dialect.dictionaries.decompressed(self, sql.bodies, rows) if sql.bodies else rows
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
-        async for rows in PostgresReader(self._live, is_pooled=self._dialect.is_pooled).stream(
-            sql, params, batch=batch
-        ):
+        async for rows in PostgresReader(self._live, self._dialect).stream(sql, params, batch=batch):
             yield rows
 
     async def write(self, changes: Changes) -> None:
@@ -518,12 +524,15 @@ async def _close(connection: Any) -> None:
 class PostgresReader(ReadSession):
     """A session that reads, on a connection of the pool or of the writer."""
 
-    def __init__(self, connection: Any, *, is_pooled: bool) -> None:
+    def __init__(self, connection: Any, dialect: Postgres) -> None:
         self._connection = connection
-        self._is_pooled = is_pooled
+        self._dialect = dialect
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        return await self._connection.fetch(sql.text, *sql.args(_split(params)))
+        return await self._decompressed(sql, await self._connection.fetch(sql.text, *sql.args(_split(params))))
+
+    async def _decompressed(self, sql: Sql, rows: Sequence[Row]) -> Sequence[Row]:
+        return await self._dialect.dictionaries.decompressed(self, sql.bodies, rows) if sql.bodies else rows
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         """Yield rows in batches.
@@ -533,17 +542,17 @@ class PostgresReader(ReadSession):
         if not self._connection.is_in_transaction():
             yield await self.fetch(sql, params)
             return
-        if self._is_pooled:
+        if self._dialect.is_pooled:
             # The cursors of asyncpg need named prepared statements.
             name = f"rollbook_{next(_cursors)}"
             await self._connection.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {sql.text}", *sql.args(_split(params)))
             while rows := await self._connection.fetch(f"FETCH {batch} FROM {name}"):
-                yield rows
+                yield await self._decompressed(sql, rows)
             await self._connection.execute(f"CLOSE {name}")
             return
         cursor = await self._connection.cursor(sql.text, *sql.args(_split(params)))
         while rows := await cursor.fetch(batch):
-            yield rows
+            yield await self._decompressed(sql, rows)
 
 
 @contextlib.contextmanager

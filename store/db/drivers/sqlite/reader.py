@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,6 +17,7 @@ from weakref import WeakSet
 import aiosqlite
 
 from store.db.dialect import Params, ReadSession, Row, Sql
+from store.db.dictionaries import Dictionaries
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.type_faults import define_functions
@@ -132,7 +133,7 @@ class SQLiteReader(ReadSession):
     result, the connection is abandoned, which means that it is not used again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, dictionaries: Dictionaries | None = None) -> None:
         self._is_cut_off = False
         self.is_abandoned = False
         """Whether a caller left before it got a result.
@@ -140,6 +141,7 @@ class SQLiteReader(ReadSession):
         The thread may still run the statement, and may die afterwards.
         """
         self._path = path
+        self._dictionaries = dictionaries
         self._thread: Future[Thread] = Future()
         self._database: _Database | None = None
         self._connection = _Connection(self._connect, iter_chunk_size=1)
@@ -168,19 +170,35 @@ class SQLiteReader(ReadSession):
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        return rows
+        return await self._decompressed(sql, rows)
 
     def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
     ) -> "CoroutineType[Any, Any, tuple[Sequence[Row], Sequence[Row] | None]]":
+        following: Sql | None = None
+
         def work(connection: sqlite3.Connection) -> tuple[Sequence[Row], Sequence[Row] | None]:
+            nonlocal following
             rows = connection.execute(sql.text, sql.args(params)).fetchall()
             following = follow(len(rows))
             if following is None:
                 return rows, None
             return rows, connection.execute(following.text, following.args(params)).fetchall()
 
-        return self.do(work)
+        async def decompressed(
+            found: tuple[Sequence[Row], Sequence[Row] | None],
+        ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+            rows, others = found
+            if others is not None and following is not None:
+                others = await self._decompressed(following, others)
+            return await self._decompressed(sql, rows), others
+
+        return self.do(work, decompressed)
+
+    async def _decompressed(self, sql: Sql, rows: Sequence[Row]) -> Sequence[Row]:
+        if self._dictionaries is None or not sql.bodies:
+            return rows
+        return await self._dictionaries.decompressed(self, sql.bodies, rows)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
@@ -192,7 +210,7 @@ class SQLiteReader(ReadSession):
         cursor, rows = await self.do(begin)
         try:
             while rows:
-                yield rows
+                yield await self._decompressed(sql, rows)
                 if len(rows) < batch:
                     return
                 rows = await self.do(lambda _: cursor.fetchmany(batch))
@@ -202,8 +220,10 @@ class SQLiteReader(ReadSession):
             if len(rows) == batch and not self.is_abandoned:
                 await self.do(lambda _: cursor.close())
 
-    async def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
-        """Call a function in the connection's thread, and return the function's result."""
+    async def do(
+        self, work: Callable[[sqlite3.Connection], Done], then: Callable[[Done], Awaitable[Done]] | None = None
+    ) -> Done:
+        """Call a function in the connection's thread, and return its result, or what `then` makes of it."""
         results: list[Done] = []
         script: Any = (work, results)
         try:
@@ -213,7 +233,8 @@ class SQLiteReader(ReadSession):
             raise
         # aiosqlite's thread keeps `script` until the next call. `pop` removes the result from `script`, so that the
         # memory of the rows can be freed earlier.
-        return results.pop()
+        result = results.pop()
+        return result if then is None else await then(result)
 
     def leave(self) -> Future[None]:
         """Interrupt the running statement and close the connection in another thread.
@@ -273,8 +294,9 @@ class Readers:
     an event loop.
     """
 
-    def __init__(self, path: Path, file: OpenFile | None = None) -> None:
+    def __init__(self, path: Path, file: OpenFile | None = None, dictionaries: Dictionaries | None = None) -> None:
         self._path = path
+        self._dictionaries = dictionaries
         self._file = file or OpenFile(path)
         self._lock = Lock()
         self._idle: list[SQLiteReader] = []
@@ -430,7 +452,7 @@ class Readers:
         return connection
 
     def _unopened(self) -> SQLiteReader:
-        connection = SQLiteReader(self._path)
+        connection = SQLiteReader(self._path, self._dictionaries)
         with self._lock:
             self._living.add(connection)
             if self._closed:

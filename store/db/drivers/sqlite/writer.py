@@ -152,18 +152,19 @@ class SQLiteWriter(WriteSession):
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         try:
-            return [self._fetch(self._dialect.prepared(query), params) for query in queries]
+            return [await self._fetch(self._dialect.prepared(query), params) for query in queries]
         except sqlite3.Error as error:
             raise translate(error) from error
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         try:
-            return self._fetch(sql, params)
+            return await self._fetch(sql, params)
         except sqlite3.Error as error:
             raise translate(error) from error
 
-    def _fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        return self._connection.execute(sql.text, sql.args(params)).fetchall()
+    async def _fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        rows = self._connection.execute(sql.text, sql.args(params)).fetchall()
+        return await self._dialect.dictionaries.decompressed(self, sql.bodies, rows) if sql.bodies else rows
 
     def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
         """Call a function with the connection, within the current transaction, and return its result."""
@@ -175,7 +176,7 @@ class SQLiteWriter(WriteSession):
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         cursor = self._connection.execute(sql.text, sql.args(params))
         while rows := cursor.fetchmany(batch):
-            yield rows
+            yield await self._dialect.dictionaries.decompressed(self, sql.bodies, rows) if sql.bodies else rows
 
     async def write(self, changes: Changes) -> None:
         before = self._coming

@@ -1,0 +1,207 @@
+"""Reads for the compression of bodies with dictionaries. A body is the stored payload of an event."""
+
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, literal_column, select, true
+
+from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dictionaries import is_intact
+from store.db.tables import core as core_tables
+
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A dictionary in use."""
+
+    codec: int
+    type: str
+    samples: Sequence[int]
+    """The positions of the bodies from which it was trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyForm:
+    """How some bodies of one type of event are stored."""
+
+    type: str
+    codec: int
+    bodies: int
+    raw_bytes: int
+    """Their size before compression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A body that may be compressed again."""
+
+    position: int
+    type: str
+    codec: int
+    raw_len: int
+    """Its size before compression in bytes."""
+    stored_len: int
+    sha256: bytes | None
+    """The hash of the uncompressed body, from its event."""
+
+
+def encoded(positions: Iterable[int]) -> bytes:
+    """Return positions in the form of the column `samples`."""
+    return b"".join(position.to_bytes(8, "little") for position in positions)
+
+
+async def in_use(dialect: Dialect, session: ReadSession) -> list[Trained]:
+    """Return the dictionaries that were not emptied, in the order of their numbers."""
+    table = core_tables.dictionaries.c
+    statement = (
+        select(table.codec, table.type, table.samples).where(func.length(table.content) > 0).order_by(table.codec)
+    )
+    rows = await session.fetch(dialect.sql(statement), {})
+    return [
+        Trained(
+            codec,
+            type_,
+            [int.from_bytes(samples[at : at + 8], "little") for at in range(0, len(samples), 8)],
+        )
+        for codec, type_, samples in rows
+    ]
+
+
+async def usable(dialect: Dialect, session: ReadSession) -> set[int]:
+    """Return the numbers of the dictionaries that were not emptied."""
+    table = core_tables.dictionaries.c
+    statement: Select[*tuple[Any, ...]] = select(table.codec).where(func.length(table.content) > 0)
+    return {row[0] for row in await _fetch(dialect, session, statement)}
+
+
+async def content(dialect: Dialect, session: ReadSession, codec: int) -> bytes | None:
+    """Return the content of a dictionary; None if it was damaged."""
+    table = core_tables.dictionaries.c
+    statement: Select[*tuple[Any, ...]] = select(table.hash, table.content).where(table.codec == _number(codec))
+    return next((kept for digest, kept in await _fetch(dialect, session, statement) if is_intact(digest, kept)), None)
+
+
+async def contents(dialect: Dialect, session: ReadSession) -> Sequence[Row]:
+    """Return number, hash and content of all dictionaries, in the order of their numbers. Emptied ones are included."""
+    table = core_tables.dictionaries.c
+    statement: Select[*tuple[Any, ...]] = select(table.codec, table.hash, table.content).order_by(table.codec)
+    return await _fetch(dialect, session, statement)
+
+
+async def last_codec(dialect: Dialect, session: ReadSession) -> int | None:
+    """Return the greatest number of a dictionary, emptied or not; None if there is none."""
+    rows = await session.fetch(dialect.sql(select(func.max(core_tables.dictionaries.c.codec))), {})
+    return rows[0][0]
+
+
+async def lacks_samples(dialect: Dialect, session: ReadSession, dictionary: Trained) -> bool:
+    """Return whether one of the bodies from which a dictionary was trained was removed."""
+    body = core_tables.bodies.c.position
+    for part in _parts(dictionary.samples):
+        rows = await session.fetch(dialect.sql(select(func.count()).where(body.in_(_numbers(part)))), {})
+        if rows[0][0] < len(part):
+            return True
+    return False
+
+
+async def sizes(dialect: Dialect, session: ReadSession) -> list[BodyForm]:
+    """Return how all bodies are stored."""
+    event, body = core_tables.events.c, core_tables.bodies.c
+    statement: Select[*tuple[Any, ...]] = (
+        select(event.type, body.codec, func.count(), func.sum(body.raw_len))
+        .select_from(core_tables.bodies.join(core_tables.events, event.position == body.position))
+        .group_by(event.type, body.codec)
+    )
+    return [
+        BodyForm(type_, codec, count, int(size))
+        for type_, codec, count, size in await _fetch(dialect, session, statement)
+    ]
+
+
+async def is_used(dialect: Dialect, session: ReadSession, codec: int) -> bool:
+    """Return whether a body is compressed with a dictionary."""
+    body = core_tables.bodies.c
+    statement: Select[*tuple[Any, ...]] = select(body.position).where(body.codec == _number(codec)).limit(1)
+    return bool(await _fetch(dialect, session, statement))
+
+
+async def positions(
+    dialect: Dialect, session: ReadSession, type_: str, *, except_codecs: Collection[int], step: int
+) -> list[int]:
+    """Return every `step`-th position of the bodies of a type of event, except the bodies with some codecs."""
+    event, body = core_tables.events.c, core_tables.bodies.c
+    statement = (
+        select(body.position)
+        .select_from(core_tables.bodies.join(core_tables.events, event.position == body.position))
+        .where(dialect.any_of(event.type, "types"), _is_other(except_codecs))
+        .order_by(body.position)
+    )
+    found = array("q")
+    seen = 0
+    sql, params = dialect.sql(statement), {"types": dialect.list_param([type_])}
+    async for rows in session.stream(sql, params, batch=10_000):
+        found.extend(row[0] for row in rows[-seen % step :: step])
+        seen += len(rows)
+    return list(found)
+
+
+async def candidates(
+    dialect: Dialect,
+    session: ReadSession,
+    *,
+    except_codecs: Collection[int],
+    after: int,
+    limit: int,
+) -> list[Candidate]:
+    """Return at most `limit` bodies after a position, except the bodies with some codecs, in the order of the log."""
+    event, body = core_tables.events.c, core_tables.bodies.c
+    columns: list[ColumnElement[Any]] = [
+        *(body.position, event.type, body.codec, body.raw_len, func.length(body.body), event.body_hash)
+    ]
+    statement: Select[*tuple[Any, ...]] = (
+        select(*columns)
+        .select_from(core_tables.bodies.join(core_tables.events, event.position == body.position))
+        .where(
+            _is_other(except_codecs),
+            body.position > _number(after),
+        )
+        .order_by(body.position)
+        .limit(_number(limit))
+    )
+    return [Candidate(*row) for row in await _fetch(dialect, session, statement)]
+
+
+async def codecs_at(dialect: Dialect, session: ReadSession, wanted: Sequence[int]) -> dict[int, int]:
+    """Return the codecs of bodies by position. Positions without a body are left out."""
+    body = core_tables.bodies.c
+    found: dict[int, int] = {}
+    for part in _parts(wanted):
+        statement: Select[*tuple[Any, ...]] = select(body.position, body.codec).where(body.position.in_(_numbers(part)))
+        found.update(map(tuple, await _fetch(dialect, session, statement)))
+    return found
+
+
+async def _fetch(dialect: Dialect, session: ReadSession, statement: Select[*tuple[Any, ...]]) -> Sequence[Row]:
+    return await session.fetch(dialect.sql(statement), {})
+
+
+def _parts(numbers: Sequence[int]) -> list[Sequence[int]]:
+    return [numbers[at : at + _AT_ONCE] for at in range(0, len(numbers), _AT_ONCE)]
+
+
+def _number(value: int) -> ColumnElement[int]:
+    # The numbers come from the database or from this program, so it is safe to make them a part of the statement.
+    return literal_column(str(int(value)))
+
+
+def _is_other(codecs: Collection[int]) -> ColumnElement[bool]:
+    codec = core_tables.bodies.c.codec
+    return codec.not_in(_numbers(codecs)) if codecs else true()
+
+
+def _numbers(values: Iterable[int]) -> list[ColumnElement[int]]:
+    return [_number(value) for value in values]

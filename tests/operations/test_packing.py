@@ -1,0 +1,424 @@
+"""Compression with dictionaries: every read returns what it returned before, and removed payload leaves no trace."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import random
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store import Corrupt, open_store
+from store.db.url import parse
+from store.interface.store import Store
+from store.operations import (
+    Redaction,
+    RetentionPolicy,
+    Search,
+    compact,
+    copy_store,
+    forget,
+    packing,
+    redact,
+    remove_payload,
+)
+from store.testing.samples import make_span
+from tests import databases
+from tests.cli.conftest import runner
+from tests.faults import processes
+from tests.operations import work
+from tests.operations.payloads import verified
+
+SPANS = work.LEAST_BODIES
+SECRET = "account 4711-0815 of Ada"
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    url: str
+    first: str
+    """The rollout with the first span, whose attributes contain the secret text in its first span."""
+    second: str
+
+
+def attributes(number: int) -> dict[str, Any]:
+    """Return attributes like those of a call of a model."""
+    words = random.Random(number).choices(["reward", "search", "index", "answer", "document", "query"], k=40)
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "policy",
+        "gen_ai.response.id": f"call-{number:08}",
+        "gen_ai.usage.input_tokens": number % 997,
+        "prompt": " ".join(words),
+        "answer": words[number % 40],
+    }
+
+
+@pytest.fixture(autouse=True)
+def few_bodies_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in work.ENOUGH.items():
+        monkeypatch.setattr(packing, name, value)
+
+
+_originals: list[tuple[Path, Filled]] = []
+"""The file that was filled first in this process. Other tests get copies of it."""
+
+
+async def fill(url: str) -> Filled:
+    """Make a store with enough spans for a dictionary."""
+    path = parse(url).path
+    if path is None:
+        return await _fill(url, SPANS)
+    if not _originals:
+        original = Path(tempfile.mkdtemp(prefix="rollbook-tests-")) / "original.db"
+        atexit.register(shutil.rmtree, original.parent)
+        _originals.append((original, await _fill(f"sqlite:///{original}", SPANS)))
+    original, filled = _originals[0]
+    shutil.copy(original, path)
+    return replace(filled, url=url)
+
+
+async def _fill(url: str, spans: int) -> Filled:
+    """Make a store with two rollouts, the first of which has the spans from which a dictionary is trained."""
+    async with await open_store(url) as store:
+        first, second = [await store.start_rollout({"text": name}) for name in ("first", "second")]
+        for start in range(0, spans, 500):
+            numbers = range(start, min(start + 500, spans))
+            await store.add_many_spans(
+                [
+                    make_span(
+                        (second if number % 10 == 5 else first).attempt,
+                        number + 1,
+                        attributes=attributes(number) | ({"note": SECRET} if number % 140 == 0 else {}),
+                    )
+                    for number in numbers
+                ]
+            )
+        for rollout in (first, second):
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+    return Filled(url, first.rollout_id, second.rollout_id)
+
+
+@pytest.fixture
+async def filled(durable_url: str) -> Filled:
+    return await fill(durable_url)
+
+
+async def everything(store: Store) -> list[Any]:
+    """Return what the reads of a store return."""
+    found: list[Any] = [
+        [each async for each in store.log.tail()],
+        await store.query_rollouts(limit=-1),
+    ]
+    for rollout in found[1]:
+        found += [
+            await store.query_spans(rollout.rollout_id, limit=-1),
+            await store.query_spans(rollout.rollout_id, as_at=found[0][-1].position, limit=-1),
+            await store.query_attempts(rollout.rollout_id),
+            await store.log.history(rollout.rollout_id),
+        ]
+    return found
+
+
+async def rows(url: str, statement: str) -> list[Any]:
+    """Return the rows of a query; only the values if it has one column."""
+    database = await databases.connect(url)
+    try:
+        found = await database.rows(statement)
+    finally:
+        await database.close()
+    return [row[0] if len(row) == 1 else tuple(row) for row in found]
+
+
+async def codecs(url: str) -> set[int]:
+    """Return the codecs of the bodies of spans."""
+    statement = "SELECT DISTINCT codec FROM bodies JOIN events USING (position) WHERE type = 'span.recorded'"
+    return set(await rows(url, statement))
+
+
+async def contents(url: str) -> list[tuple[int, int]]:
+    """Return the numbers of all dictionaries, and the sizes of their contents."""
+    return await rows(url, "SELECT codec, length(content) FROM dictionaries ORDER BY codec")
+
+
+async def test_reads_return_the_same_and_the_store_is_smaller(filled: Filled) -> None:
+    before = await verified(filled.url)
+    stored = (await rows(filled.url, "SELECT sum(length(body)) FROM bodies"))[0]
+    async with await open_store(filled.url) as opened:
+        seen = await everything(opened)
+        report = await compact(filled.url, rewrite=True)
+        assert (report.dictionaries, report.bodies) == (1, SPANS)
+        assert await codecs(filled.url) == {16}
+        # The store was open before the dictionary existed.
+        assert await everything(opened) == seen
+    async with await open_store(filled.url) as store:
+        assert await everything(store) == seen
+        # Calls that read the state of the rollout to change it.
+        await store.add_many_spans([make_span((await store.query_attempts(filled.first))[0], SPANS + 1)])
+    after = await verified(filled.url)
+    assert after.state_hash != before.state_hash
+    assert (await rows(filled.url, "SELECT sum(length(body)) FROM bodies"))[0] < 0.5 * stored
+    again = await compact(filled.url)
+    assert (again.dictionaries, again.bodies) == (0, 1)
+
+
+async def test_chain_and_state_are_those_of_before(filled: Filled) -> None:
+    before = await verified(filled.url)
+    await compact(filled.url)
+    after = await verified(filled.url)
+    assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
+
+
+async def test_few_bodies_get_no_dictionary(durable_url: str) -> None:
+    few = await _fill(durable_url, SPANS - 1)
+    report = await compact(few.url)
+    assert (report.dictionaries, report.bodies) == (0, 0)
+    assert await contents(few.url) == []
+
+
+async def test_bodies_that_a_dictionary_makes_no_smaller_stay(durable_url: str) -> None:
+    async with await open_store(durable_url) as store:
+        started = await store.start_rollout(None)
+        await store.add_many_spans(
+            [
+                make_span(started.attempt, number + 1, attributes={"noise": random.Random(number).randbytes(400).hex()})
+                for number in range(SPANS)
+            ]
+        )
+    await compact(durable_url)
+    before = await rows(durable_url, "SELECT body FROM bodies ORDER BY position")
+    again = await compact(durable_url)
+    assert again.dictionaries == 0
+    assert await rows(durable_url, "SELECT body FROM bodies ORDER BY position") == before
+    await verified(durable_url)
+
+
+async def test_other_bodies_get_another_dictionary(filled: Filled) -> None:
+    await compact(filled.url)
+    async with await open_store(filled.url) as store:
+        started = await store.start_rollout(None)
+        for start in range(0, SPANS, 500):
+            await store.add_many_spans(
+                [
+                    make_span(
+                        started.attempt,
+                        number + 1,
+                        attributes={
+                            "tool": f"tool-{number % 7}",
+                            "result": hashlib.sha256(b"%d" % number).hexdigest() * 4,
+                        },
+                        resource={
+                            "attributes": {"service.name": "tools " * 30, "host.name": "worker"},
+                            "schema_url": "",
+                        },
+                    )
+                    for number in range(start, start + 500)
+                ]
+            )
+    report = await compact(filled.url)
+    assert (report.dictionaries, report.bodies) == (1, SPANS)
+    assert [codec for codec, _ in await contents(filled.url)] == [16, 17]
+    assert await codecs(filled.url) == {16, 17}
+    await verified(filled.url)
+
+
+async def samples_of(url: str, codec: int) -> list[int]:
+    (packed,) = await rows(url, f"SELECT samples FROM dictionaries WHERE codec = {codec}")
+    return [int.from_bytes(packed[at : at + 8], "little") for at in range(0, len(packed), 8)]
+
+
+async def test_a_redacted_body_leaves_no_trace_in_a_dictionary(filled: Filled) -> None:
+    await compact(filled.url)
+    before = await verified(filled.url)
+    report = await forget(filled.url, Search.of(text=SECRET), reason="request 17")
+    assert report.bodies == len(range(0, SPANS, 140))
+    assert report.is_clean
+    ((codec, size),) = await contents(filled.url)
+    assert (codec, size) == (16, 0)
+    assert await codecs(filled.url) == {0}
+    if filled.url.startswith("sqlite"):
+        path = Path(filled.url.removeprefix("sqlite:///"))
+        for each in path.parent.iterdir():
+            assert SECRET.encode() not in each.read_bytes()
+    assert (await verified(filled.url)).state_hash == before.state_hash
+    # The next call trains another dictionary, with another number.
+    await compact(filled.url)
+    assert [codec for codec, size in await contents(filled.url) if size] in ([], [17])
+
+
+async def test_a_redaction_beside_the_samples_keeps_the_dictionary(filled: Filled) -> None:
+    await compact(filled.url)
+    async with await open_store(filled.url) as store:
+        started = await store.start_rollout({"text": SECRET})
+        await store.add_span(make_span(started.attempt, 1))
+    await redact(filled.url, started.rollout_id, Redaction.of(input=True, reason="requested"))
+    assert all(size > 0 for _, size in await contents(filled.url))
+    assert 16 in await codecs(filled.url)
+    await verified(filled.url)
+
+
+async def test_compact_replaces_a_dictionary_with_parts_of_removed_bodies(filled: Filled) -> None:
+    await compact(filled.url)
+    async with await open_store(filled.url) as store:
+        await store.annotations.annotate(filled.second, None, add_labels=["old"])
+    await remove_payload(filled.url, RetentionPolicy.of(labels=("old",), statuses=("succeeded",)), apply=True)
+    assert set(await samples_of(filled.url, 16)) - set(await rows(filled.url, "SELECT position FROM bodies"))
+    report = await compact(filled.url)
+    # Fewer bodies are left than a new dictionary needs.
+    assert (report.dictionaries, report.bodies) == (0, SPANS * 9 // 10)
+    assert await contents(filled.url) == [(16, 0)]
+    assert await codecs(filled.url) == {0}
+    await verified(filled.url)
+
+
+async def test_a_removal_during_the_training_prevents_the_dictionary(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = packing.trained
+    removal = threading.Thread(
+        target=asyncio.run, args=(forget(filled.url, Search.of(text=SECRET), reason="request 17"),)
+    )
+
+    def remove_and_train(samples: Sequence[bytes]) -> bytes | None:
+        content = train(samples)
+        removal.start()
+        removal.join()
+        return content
+
+    monkeypatch.setattr(packing, "trained", remove_and_train)
+    report = await compact(filled.url)
+    assert (report.dictionaries, report.bodies) == (0, 0)
+    assert await contents(filled.url) == []
+
+
+async def test_a_redaction_beside_a_compression(filled: Filled) -> None:
+    await compact(filled.url)
+    async with await open_store(filled.url) as store:
+        (attempt,) = await store.query_attempts(filled.first)
+        await store.add_many_spans([make_span(attempt, SPANS + n, attributes=attributes(n)) for n in range(1, SPANS)])
+    before = await verified(filled.url)
+    _, report = await asyncio.gather(
+        compact(filled.url), forget(filled.url, Search.of(text=SECRET), reason="request 17")
+    )
+    assert report.bodies == len(range(0, SPANS, 140))
+    assert (16, 0) in await contents(filled.url)
+    assert (await verified(filled.url)).state_hash == before.state_hash
+
+
+async def test_a_copy_needs_no_dictionary(filled: Filled, tmp_path: Path) -> None:
+    await compact(filled.url)
+    before = await verified(filled.url)
+    target = f"sqlite:///{tmp_path / 'copy.db'}"
+    await copy_store(filled.url, target)
+    assert await contents(target) == []
+    after = await verified(target)
+    assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
+
+
+@pytest.fixture
+async def damaged(tmp_path: Path) -> tuple[Filled, Path]:
+    path = tmp_path / "run.db"
+    filled = await fill(f"sqlite:///{path}")
+    await compact(filled.url)
+    with closing(sqlite3.connect(path)) as connection:
+        for verb in ("update", "delete"):
+            connection.execute(f"DROP TRIGGER dictionaries_refuse_{verb}")
+    return filled, path
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM dictionaries",
+        "UPDATE dictionaries SET content = zeroblob(length(content))",
+        "UPDATE dictionaries SET content = 'text'",
+        "UPDATE dictionaries SET hash = zeroblob(32)",
+        "UPDATE dictionaries SET codec = 40",
+    ],
+)
+async def test_a_missing_or_changed_dictionary_is_reported(damaged: tuple[Filled, Path], damage: str) -> None:
+    filled, path = damaged
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(damage)
+        connection.commit()
+    async with await open_store(filled.url) as store:
+        with pytest.raises(Corrupt, match="bytes compressed with dictionary 16"):
+            await store.query_spans(filled.first, limit=1)
+        report = await store.log.verify()
+    assert report.difference_count >= SPANS
+    assert any(each.check == "bodies" for each in report.differences)
+    # Damaged bodies are left as they are.
+    again = await compact(filled.url)
+    assert again.bodies == 0
+
+
+async def test_a_store_that_is_written_to_meanwhile(filled: Filled) -> None:
+    written: list[int] = []
+    done = asyncio.Event()
+
+    async def write() -> None:
+        async with await open_store(filled.url) as store:
+            (attempt,) = await store.query_attempts(filled.first)
+            while not done.is_set() or len(written) < 10:
+                number = SPANS + len(written) + 1
+                await store.add_many_spans([make_span(attempt, number, attributes=attributes(number))])
+                written.append(number)
+
+    writing = asyncio.create_task(write())
+    for _ in range(3):
+        await compact(filled.url)
+    done.set()
+    await writing
+    async with await open_store(filled.url) as store:
+        spans = await store.query_spans(filled.first, limit=-1)
+        assert {span.sequence_id for span in spans} >= set(written)
+    await verified(filled.url)
+
+
+async def test_two_calls_at_once(filled: Filled) -> None:
+    before = await verified(filled.url)
+    await asyncio.gather(compact(filled.url), compact(filled.url))
+    after = await verified(filled.url)
+    assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
+    assert 0 not in await codecs(filled.url)
+
+
+@pytest.mark.torture
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_a_compression_killed_at_any_instant_continues(filled: Filled, rounds: Callable[[int], int]) -> None:
+    began = time.monotonic()
+    with processes.running(work.compress_store, (filled.url,)) as undisturbed:
+        assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
+    needed = time.monotonic() - began
+    for turn in range(rounds(100)):
+        async with await open_store(filled.url) as store:
+            (attempt,) = await store.query_attempts(filled.first)
+            numbers = range(SPANS + 100 * turn, SPANS + 100 * (turn + 1))
+            await store.add_many_spans([make_span(attempt, n + 1, attributes=attributes(n)) for n in numbers])
+            before = await store.log.verify()
+        with processes.running(work.compress_store, (filled.url,)) as (process,):
+            await asyncio.to_thread(process.join, random.uniform(0, needed))
+        async with await open_store(filled.url) as store:
+            after = await store.log.verify()
+        assert (after.differences, after.state_hash, after.chain_head) == ([], before.state_hash, before.chain_head)
+    await compact(filled.url)
+    assert not await codecs(filled.url) & {0, 1}
+    await verified(filled.url)
+
+
+def test_the_command_tells_what_it_did(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollbook = runner(filled.url, monkeypatch)
+    assert f"{SPANS:,} bodies were compressed with 1 new dictionary" in rollbook("compact").out
+    assert "compressed" not in rollbook("compact").out
