@@ -9,8 +9,7 @@ from store.client.core import HTTPCore
 from store.interface.annotations import StoreAnnotations
 from store.interface.runs import AsAt
 from store.models import AnnotateResult, Annotations
-from store.sql.commands import annotations as annotation_commands
-from store.validation import arguments
+from store.validation import annotations, arguments
 from store.wire import encoding, paths
 
 
@@ -29,7 +28,7 @@ class HTTPAnnotations(StoreAnnotations):
         add_labels: Sequence[str] = (),
         remove_labels: Sequence[str] = (),
     ) -> AnnotateResult:
-        annotation_commands.check(note, add_labels, remove_labels)
+        annotations.check(note, add_labels, remove_labels)
         path = run_requests.path(paths.ANNOTATIONS, rollout_id)
         body = run_requests.body(note=note, add_labels=list(add_labels), remove_labels=list(remove_labels))
         return await self.core.rollbook_change("annotate_rollout", path, body, encoding.decode_annotated)

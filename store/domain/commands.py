@@ -13,7 +13,8 @@ these rows are loaded first.
 
 from dataclasses import dataclass, field
 
-from store.domain.events import Body, Json, SpanRecorded
+from store.domain.body import Body
+from store.domain.events import Json, SpanRecorded
 
 SpanKey = tuple[str, str, str]
 ModelCallKey = tuple[str, str, str]

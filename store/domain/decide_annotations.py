@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from store.domain.commands import AnnotateRollout
 from store.domain.events import RolloutAnnotated
+from store.domain.statuses import MOST_LABELS
 from store.domain.working_set import WorkingSet
 from store.errors import Invalid, NotFound
-
-MOST_LABELS = 64
-"""The maximum number of labels of one rollout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,24 +17,12 @@ from typing import Any, ClassVar
 
 import orjson
 
+from store.domain.body import Body
 from store.domain.run_events import RUN_FACTS, RunFact
 from store.domain.thread_events import THREAD_FACTS, ThreadFact
 from store.errors import Incompatible
 
 Json = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Body:
-    """The payload of one event in its stored form, usually a JSON object with one key for each field."""
-
-    codec: int
-    """The number of the compression method."""
-    raw_len: int
-    """The number of bytes before compression."""
-    stored: bytes
-    sha256: bytes
-    """The hash of the uncompressed bytes."""
 
 
 @dataclass(slots=True)

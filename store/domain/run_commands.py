@@ -8,8 +8,9 @@ user data of an event, and a blob is a large value that is stored once under its
 
 from dataclasses import dataclass, field
 
+from store.domain.body import Body
 from store.domain.commands import Command, LoadRequest
-from store.domain.events import Body, Json
+from store.domain.events import Json
 from store.domain.run_events import ArtifactSaved, AttemptForked, CheckpointRejected, CheckpointSaved, Phase, RunEvent
 
 Told = RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved

@@ -17,3 +17,6 @@ UNRESPONSIVE_SECONDS: Final = 60.0
 
 After this time without a sign of life, an attempt becomes unresponsive.
 """
+
+MOST_LABELS: Final = 64
+"""The maximum number of labels of one rollout."""

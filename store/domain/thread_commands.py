@@ -7,8 +7,8 @@ hash. Each command has a method that lists the rows that must be loaded before t
 
 from dataclasses import dataclass, field
 
+from store.domain.body import Body
 from store.domain.commands import Command, LoadRequest
-from store.domain.events import Body
 from store.domain.thread import CheckpointKey
 from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
+from store.domain.body import Body
 from store.domain.commands import Idempotency
-from store.domain.events import Body
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.worker import WorkerSignals, WorkerState

@@ -15,8 +15,9 @@ import heapq
 from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
+from store.domain.body import Body
 from store.domain.commands import ModelCallKey, SpanKey
-from store.domain.events import Body, Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded, StoreEvent
+from store.domain.events import Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded, StoreEvent
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState

@@ -9,11 +9,15 @@ The checkpoints of a subgraph have a namespace (`ns`) of their own.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
-from store.domain.thread import CheckpointKey
 from store.errors import Unsupported
 from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, ThreadWrite
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
+
+if TYPE_CHECKING:
+    # This module imports the events of the log, which the store over HTTP does not need.
+    from store.domain.thread import CheckpointKey
 
 
 class StoreThreads:

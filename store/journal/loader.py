@@ -18,6 +18,7 @@ import orjson
 
 from store.db.dialect import Dialect, Row, Tail, WriteSession
 from store.db.queries.working_set import LoadStatement, loading
+from store.domain.body import Body
 from store.domain.commands import (
     Claim,
     Command,
@@ -29,7 +30,7 @@ from store.domain.commands import (
     StartAttempt,
     StartRollout,
 )
-from store.domain.events import Body, SpanNumbersReserved, upcast
+from store.domain.events import SpanNumbersReserved, upcast
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, RolloutState

@@ -23,6 +23,7 @@ from store.models import RolloutConfig
 from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.mapping import spans as span_mapping
 from store.sql.queries import RewardReader
 from store.wire.encoding import dumps
 
@@ -58,7 +59,7 @@ def _span(row: Row) -> Any:
     tail = body.rfind(_RESOURCE)
     known = _END(body, tail) if tail > 0 and body.startswith(_SPAN_BODY) else None
     if known is None:
-        return rollout_mapping.span_of_page(row)
+        return span_mapping.span_of_page(row)
     fields: dict[str, Any] = {
         "rollout_id": rollout_id,
         "attempt_id": attempt_id,

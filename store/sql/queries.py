@@ -28,6 +28,7 @@ from store.models import (
 from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.mapping import spans as span_mapping
 from store.validation import arguments
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class SQLReads:
 
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
         filter_query = filters.of(query)
-        make, dialect = rollout_mapping.span_of_page, self.core.dialect
+        make, dialect = span_mapping.span_of_page, self.core.dialect
         several, attempt_id = query.several, query.attempt_id
         if attempt_id is not None:
             arguments.text(attempt_id, "attempt_id")

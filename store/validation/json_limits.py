@@ -9,7 +9,7 @@ from typing import Any, cast
 import orjson
 import rfc8785
 
-from store.domain.events import Body
+from store.domain.body import Body
 from store.errors import Invalid, TooLarge
 from store.validation import arguments
 

@@ -31,6 +31,7 @@ from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid
 from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.mapping import spans as span_mapping
 from store.validation.json_limits import encode_body
 
 TEXTS = ["a", "b", "B", "ab", "é", "_", "%", "10", "9", "", "🙂", "\uffee"]
@@ -361,7 +362,7 @@ async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, se
             expected, total = crowd.expected(asked, **within)
             if asked.logic == "or" and not asked.conditions:
                 expected, total = [], 0
-            spans = await pages.spans(dialect, session, rollout_id, which, asked, rollout_mapping.span_of_page)
+            spans = await pages.spans(dialect, session, rollout_id, which, asked, span_mapping.span_of_page)
             assert [one.span_id for one in spans.items] == [row["span_id"] for row in expected]
             assert spans.total == total
 
@@ -457,7 +458,7 @@ async def test_filters_and_orders_read_other_tables_by_their_keys(tmp_path: Any)
             await pages.rollouts(dialect, counting, query, rollout_mapping.rollout_of_page)
             plans += await steps_of(session, counting)
         counting = Counting(session)
-        of_many = pages.spans(dialect, counting, ["a", "b"], None, filters.query(SPANS), rollout_mapping.span_of_page)
+        of_many = pages.spans(dialect, counting, ["a", "b"], None, filters.query(SPANS), span_mapping.span_of_page)
         await of_many
         plans += await steps_of(session, counting)
     await dialect.close()
@@ -488,11 +489,11 @@ async def test_ids_that_no_database_can_be_asked_for_are_refused_by_name(dialect
                 "rollout_id",
             ),
             (
-                pages.spans(dialect, session, bad, None, filters.query(SPANS), rollout_mapping.span_of_page),
+                pages.spans(dialect, session, bad, None, filters.query(SPANS), span_mapping.span_of_page),
                 "rollout_id",
             ),
             (
-                pages.spans(dialect, session, "ro", bad, filters.query(SPANS), rollout_mapping.span_of_page),
+                pages.spans(dialect, session, "ro", bad, filters.query(SPANS), span_mapping.span_of_page),
                 "attempt_id",
             ),
         ):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from store.domain.body import Body
 from store.domain.decide_runs import GroundMoved
-from store.domain.events import Body
 from store.domain.run_commands import AppendToRun, Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact
 from store.domain.run_events import (
     ArtifactSaved,

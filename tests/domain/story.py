@@ -8,6 +8,7 @@ from itertools import count, islice
 from typing import Any
 
 from store.domain import retry
+from store.domain.body import Body
 from store.domain.commands import (
     AmendRollout,
     BeatWorker,
@@ -26,15 +27,7 @@ from store.domain.commands import (
     UpdateAttempt,
 )
 from store.domain.decide import decide
-from store.domain.events import (
-    AttemptStatusChanged,
-    Body,
-    Event,
-    Fact,
-    Json,
-    RolloutStatusChanged,
-    SpanRecorded,
-)
+from store.domain.events import AttemptStatusChanged, Event, Fact, Json, RolloutStatusChanged, SpanRecorded
 from store.domain.rollout import AttemptState, RolloutState
 from store.domain.views import ClaimView
 from store.domain.worker import WorkerSignals, WorkerState

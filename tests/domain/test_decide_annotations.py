@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from store.domain.commands import AnnotateRollout
-from store.domain.decide_annotations import MOST_LABELS, AnnotationView
+from store.domain.decide_annotations import AnnotationView
 from store.domain.events import Event, RolloutAnnotated
 from store.domain.rollout import evolve
+from store.domain.statuses import MOST_LABELS
 from store.errors import Corrupt, Invalid, NotFound
 from tests.domain.story import BODY, Story, claim, config, enqueue
 

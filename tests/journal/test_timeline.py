@@ -26,6 +26,7 @@ from store.journal.writer import Writer
 from store.models import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.mapping import rollouts as rollout_mapping
+from store.sql.mapping import spans as span_mapping
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_span
 
@@ -262,7 +263,7 @@ class Life:
                 latest = await pages.latest_attempt(dialect, session, rollout_id)
                 by_name = filters.query(filters.SPANS, sort_by="sequence_id")
                 spans = {
-                    which: await pages.spans(dialect, session, rollout_id, which, by_name, rollout_mapping.span_of_page)
+                    which: await pages.spans(dialect, session, rollout_id, which, by_name, span_mapping.span_of_page)
                     for which in (None, "latest")
                 }
                 row = await pages.rollout(dialect, session, rollout_id)
@@ -313,7 +314,7 @@ class Life:
                 by_name = filters.query(filters.SPANS, sort_by="sequence_id")
                 spans = {
                     which: await timeline.spans(
-                        dialect, session, rollout_id, which, by_name, until, rollout_mapping.span_of_page
+                        dialect, session, rollout_id, which, by_name, until, span_mapping.span_of_page
                     )
                     for which in (None, "latest")
                 }

@@ -1,14 +1,19 @@
 """Decoding of stored bodies. The body of an event is its stored payload, which is a JSON object."""
 
+from __future__ import annotations
+
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from store.db.dictionaries import FIRST_CODEC
-from store.domain.events import Body, Json
 from store.errors import Corrupt, Incompatible
 from store.validation.json_limits import PLAIN, ZLIB
+
+if TYPE_CHECKING:
+    from store.domain.body import Body
+    from store.domain.events import Json
 
 
 def raw_json(codec: int, stored: bytes) -> bytes:

@@ -10,9 +10,9 @@ import orjson
 
 from store.db.queries.bodies import payload_of
 from store.domain import retry
+from store.domain.body import Body
 from store.domain.commands import Command, LoadRequest, PublishResources, RecordSpans, ReleaseClaim, Sweep
 from store.domain.decide import decide
-from store.domain.events import Body
 from store.domain.resources import ResourcesState
 from store.domain.rollout import ACTIVE, WAITING, AttemptState, RolloutState
 from store.domain.views import ResourcesView, resources_row, view_attempt, view_rollout, view_worker

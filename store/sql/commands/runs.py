@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from store.domain.events import Body, Json, encode
+from store.domain.body import Body
+from store.domain.events import Json, encode
 from store.domain.run_commands import AppendToRun, Fork, ForkPrecondition, MoveHead, NewRunFact, RetractArtifact
 from store.domain.run_events import (
     ArtifactSaved,

@@ -15,8 +15,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from store import semconv
+from store.domain.body import Body
 from store.domain.commands import NewSpan, RecordSpans
-from store.domain.events import Body, Json, SpanRecorded, encode
+from store.domain.events import Json, SpanRecorded, encode
 from store.errors import Invalid, TooLarge
 from store.models import Span
 from store.otel.repair import MAX_NAME_BYTES

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from store.domain.events import Body, Json
+from store.domain.body import Body
+from store.domain.events import Json
 from store.domain.thread import CheckpointKey
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
 from store.domain.thread_events import ThreadCheckpointSaved, ThreadWritesSaved

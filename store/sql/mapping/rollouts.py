@@ -4,16 +4,15 @@ Payload, such as the input of a rollout, is stored as the *body* of an event; a 
 the log. A *view* is what a command returns: copies of rows, with payload. A *page* is what a query returns: rows with
 further columns for payload. *Signals* are repeated heartbeats and polls, which are stored in tables of their own.
 
-The database's contents were validated when they were recorded and are not validated again. Validation would take the
-larger part of the time for a trace of a hundred spans. A field that an older version did not store gets the default.
+Most values are not validated again; `store.sql.mapping.spans` gives the reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from store.db.queries.bodies import payload, payload_of
 from store.domain.events import Json
@@ -31,70 +30,23 @@ from store.domain.views import (
 from store.models import (
     Attempt,
     AttemptedRollout,
-    Event,
     HistoryEvent,
-    Link,
     LoggedEvent,
     NamedResources,
-    OtelResource,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
-    Span,
-    SpanContext,
-    TraceStatus,
     Worker,
 )
 from store.semconv import DROPPED
+from store.sql.mapping.spans import trusted
 
 Row = Sequence[Any]
-Model = TypeVar("Model", bound=BaseModel)
 
-_new = object.__new__
-_set = object.__setattr__
-
-
-def _trusted(kind: type[Model]) -> Callable[[Json], Model]:
-    """Return a function that makes a model from valid values, a dict in the order of the model's fields.
-
-    Unknown keys become extra fields. The function does what `model_construct` does, in a quarter of the time, because
-    the model uses the given dict itself and not a copy.
-    """
-    names = set(kind.model_fields)
-    defaults = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in kind.model_fields.items()
-        if not field.is_required()
-    }
-    keeps_extras = kind.model_config.get("extra") == "allow"
-
-    def make(values: Json) -> Model:
-        extras: Json | None = {} if keeps_extras else None
-        if values.keys() != names:
-            unknown = {name: values.pop(name) for name in [*values] if name not in names}
-            if keeps_extras:
-                extras = unknown
-            if len(values) < len(names):
-                values = {name: values[name] if name in values else defaults[name] for name in kind.model_fields}
-        model = _new(kind)
-        _set(model, "__dict__", values)
-        _set(model, "__pydantic_fields_set__", names)
-        _set(model, "__pydantic_extra__", extras)
-        _set(model, "__pydantic_private__", None)
-        return model
-
-    return make
-
-
-_rollout = _trusted(Rollout)
-_attempted_rollout = _trusted(AttemptedRollout)
-_attempt = _trusted(Attempt)
-_worker = _trusted(Worker)
-_status = _trusted(TraceStatus)
-_context = _trusted(SpanContext)
-_event = _trusted(Event)
-_link = _trusted(Link)
-_resource = _trusted(OtelResource)
+_rollout = trusted(Rollout)
+_attempted_rollout = trusted(AttemptedRollout)
+_attempt = trusted(Attempt)
+_worker = trusted(Worker)
 _named_resources: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
 
 
@@ -383,62 +335,6 @@ def worker_of_view(view: WorkerView) -> Worker:
 def worker_of_page(row: Row) -> Worker:
     """Return the worker in a row of `pages.workers`: the columns of the table, then the columns of the signals."""
     return worker_model(row, row[_WORKER_WIDTH:])
-
-
-# -- spans -----------------------------------------------------------------------------------------------------------
-
-_SPAN_FIELDS = set(Span.model_fields)
-
-
-def span_model(row: Row, body: Json | None) -> Span:
-    """Return a span.
-
-    Args:
-        row: rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time,
-            status_code, status_message, and further columns of the table.
-        body: the payload. This function changes this dict, and the model then uses it. None, for a removed payload,
-            makes a span that has only the attribute `rollbook.dropped`.
-    """
-    rollout_id, attempt_id, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time = row[:9]
-    held: Json = {"attributes": {DROPPED: True}} if body is None else body
-    take = held.pop
-    status, resource = take("status", None), take("resource", None)
-    events, links = take("events", None), take("links", None)
-    context, parent = take("context", None), take("parent", None)
-    span = _new(Span)
-    fields: Json = {
-        "rollout_id": rollout_id,
-        "attempt_id": attempt_id,
-        "sequence_id": sequence_id,
-        "trace_id": trace_id,
-        "span_id": span_id,
-        "parent_id": parent_id,
-        "name": name,
-        "status": _status(status or {"status_code": row[9], "description": row[10]}),
-        "attributes": take("attributes", None) or {},
-        "events": [_event(event) for event in events] if events else [],
-        "links": [_link_of(link) for link in links] if links else [],
-        "start_time": start_time,
-        "end_time": end_time,
-        "context": None if context is None else _context(context),
-        "parent": None if parent is None else _context(parent),
-        "resource": _resource(resource or {"attributes": {}, "schema_url": ""}),
-    }
-    _set(span, "__dict__", fields)
-    _set(span, "__pydantic_fields_set__", _SPAN_FIELDS)
-    # The keys that remain in the dict are extra fields, which the model does not declare.
-    _set(span, "__pydantic_extra__", held)
-    _set(span, "__pydantic_private__", None)
-    return span
-
-
-def _link_of(values: Json) -> Link:
-    return _link({**values, "context": _context(values["context"])})
-
-
-def span_of_page(row: Row) -> Span:
-    """Return the span in a row of `pages.spans`: the table's columns, and codec and bytes of the body."""
-    return span_model(row, payload(row[-2], row[-1]))
 
 
 # -- the log ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,16 @@
+"""Stored form of the payload of an event."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Body:
+    """The payload of one event in its stored form, usually a JSON object with one key for each field."""
+
+    codec: int
+    """The number of the compression method."""
+    raw_len: int
+    """The number of bytes before compression."""
+    stored: bytes
+    sha256: bytes
+    """The hash of the uncompressed bytes."""
