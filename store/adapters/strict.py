@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final, ParamSpec, cast
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from store.adapters.calls import PROMPT_TOKENS, RESPONSE_IDS, RESPONSE_TOKENS, image_urls
 from store.adapters.intake import as_span
@@ -62,7 +62,7 @@ class _Dimension(Frozen):
     value: float
 
 
-_DIMENSIONS: Final = TypeAdapter(list[_Dimension])
+_DIMENSIONS: Final = TypeAdapter(list[_Dimension], config=ConfigDict(defer_build=True))
 
 
 class _Node:

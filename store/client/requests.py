@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from urllib.parse import quote, urlencode
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from store.errors import Invalid
 from store.interface.store import AsAt
@@ -25,7 +25,7 @@ from store.validation.conditions import condition
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields
 from store.wire.bodies import moment_on_wire
 
-_NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources)
+_NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources, config=ConfigDict(defer_build=True))
 _RESERVED: Final = frozenset({"search", "latest", "next", "batch", ".", ".."})
 _LONGEST_ID: Final = 512
 _ANY_LENGTH: Final = 2**31

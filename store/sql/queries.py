@@ -4,6 +4,8 @@ Most reads of the present sweep first: they end overdue attempts, unless the las
 the past computes its result from the log.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import orjson
-from pydantic import BaseModel, Discriminator, Tag, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter
 
 from store.models import (
     AnnotateResult,
@@ -99,7 +99,14 @@ AnyRollout = Annotated[
 
 
 def _decoder(kind: Any) -> Decoder[Any]:
-    return TypeAdapter(kind).validate_json
+    # A program uses few of the decoders, so each is built when it is first used. Models are always built this way, and
+    # pydantic refuses a second config for them.
+    config = None if _is_model(kind) else ConfigDict(defer_build=True)
+    return TypeAdapter(kind, config=config).validate_json
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _page_decoder(item: Any) -> Decoder[PaginatedResult[Any]]:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from store import semconv
 from store.domain.commands import (
@@ -45,13 +45,15 @@ from store.validation.json_limits import canonical_sha256, check_call, check_tex
 
 MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 500
-_STATUS = TypeAdapter[RolloutStatus](RolloutStatus)
-_ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus)
+# A process that only reads uses none of these, so each is built when it is first used.
+_DEFERRED = ConfigDict(defer_build=True)
+_STATUS = TypeAdapter[RolloutStatus](RolloutStatus, config=_DEFERRED)
+_ATTEMPT_STATUS = TypeAdapter[AttemptStatus](AttemptStatus, config=_DEFERRED)
 _ERROR = TypeAdapter(AttemptError)
 _ERROR_STATUSES = ("failed", "timeout", "unresponsive")
-_MODE = TypeAdapter[RolloutMode | None](RolloutMode | None)
+_MODE = TypeAdapter[RolloutMode | None](RolloutMode | None, config=_DEFERRED)
 _CONFIG = TypeAdapter(RolloutConfig)
-_NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources)
+_NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources, config=_DEFERRED)
 _SHARED_EMPTY_LIST: list[str] = []
 
 

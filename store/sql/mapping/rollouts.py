@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from store.db.queries.bodies import payload, payload_of
 from store.domain.events import Json
@@ -47,7 +47,8 @@ _rollout = trusted(Rollout)
 _attempted_rollout = trusted(AttemptedRollout)
 _attempt = trusted(Attempt)
 _worker = trusted(Worker)
-_named_resources: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
+# Most commands read no resources, so this is built when it is first used.
+_named_resources: TypeAdapter[NamedResources] = TypeAdapter(NamedResources, config=ConfigDict(defer_build=True))
 
 
 def _seconds(at: int | None) -> float | None:
