@@ -8,7 +8,6 @@ command. The table of a command, such as `[serve]` or `[keys.create]`, contains 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -50,6 +49,9 @@ def read_file(path: Path) -> dict[str, Any]:
     Raises:
         typer.BadParameter: the file cannot be read, or is not TOML.
     """
+    # Most commands read no file, and this import takes some milliseconds.
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
