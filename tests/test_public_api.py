@@ -8,11 +8,12 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import store
-from store import InMemoryLightningStore, SyncStore, errors, models
+from store import InMemoryLightningStore, SyncStore, errors, models, operations, server, training
 
 # What Agent-lightning 0.3 exports of its store and its types, as far as they have a counterpart.
 UPSTREAM = {
@@ -141,8 +142,10 @@ def test_a_call_written_for_agent_lightning_binds_here(method: str, made: type) 
         assert each.name in {name for name, _, _ in wanted} or each.default is not inspect.Parameter.empty, each.name
 
 
-def test_a_type_checker_sees_the_names_that_come_late() -> None:
-    tree = ast.parse(Path(store.__file__).read_text())
+@pytest.mark.parametrize("package", [store, operations, server, training], ids=lambda package: package.__name__)
+def test_a_type_checker_sees_the_names_that_come_late(package: ModuleType) -> None:
+    assert package.__file__ is not None
+    tree = ast.parse(Path(package.__file__).read_text())
     guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imported = {
         alias.asname or alias.name: node.module
@@ -151,7 +154,8 @@ def test_a_type_checker_sees_the_names_that_come_late() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported == vars(store)["_LATE"]
+    assert imported == vars(package)["_LATE"]
+    assert imported.keys() <= set(package.__all__)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

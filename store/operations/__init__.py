@@ -5,17 +5,22 @@ verified. So a copy that was stopped is never used as a store, and the same call
 policy, or from single events by hand, and the log names each removal.
 """
 
-from store.operations.backup import backup_store, restore_store
-from store.operations.compaction import CompactReport, compact
-from store.operations.copying import copy_store
-from store.operations.doctor import CheckResult, Diagnosis, diagnose
-from store.operations.dropping import DropReport, drop_partition
-from store.operations.forgetting import ForgetReport, Match, Search, forget
-from store.operations.policy import RetentionPolicy
-from store.operations.progress import CopyProgress, OnProgress
-from store.operations.redaction import Redaction, RedactionReport, redact
-from store.operations.reports import BackupSeal, CopyReport
-from store.operations.retention import RetentionReport, remove_payload
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from store.operations.backup import backup_store, restore_store
+    from store.operations.compaction import CompactReport, compact
+    from store.operations.copying import copy_store
+    from store.operations.doctor import CheckResult, Diagnosis, diagnose
+    from store.operations.dropping import DropReport, drop_partition
+    from store.operations.forgetting import ForgetReport, Match, Search, forget
+    from store.operations.policy import RetentionPolicy
+    from store.operations.progress import CopyProgress, OnProgress
+    from store.operations.redaction import Redaction, RedactionReport, redact
+    from store.operations.reports import BackupSeal, CopyReport
+    from store.operations.retention import RetentionReport, remove_payload
 
 __all__ = [
     "BackupSeal",
@@ -43,3 +48,45 @@ __all__ = [
     "remove_payload",
     "restore_store",
 ]
+
+# Servers and commands use at most a few of the operations, so the module of each is imported when it is first used.
+_LATE = {
+    "BackupSeal": "store.operations.reports",
+    "CheckResult": "store.operations.doctor",
+    "CompactReport": "store.operations.compaction",
+    "CopyProgress": "store.operations.progress",
+    "CopyReport": "store.operations.reports",
+    "Diagnosis": "store.operations.doctor",
+    "DropReport": "store.operations.dropping",
+    "ForgetReport": "store.operations.forgetting",
+    "Match": "store.operations.forgetting",
+    "OnProgress": "store.operations.progress",
+    "Redaction": "store.operations.redaction",
+    "RedactionReport": "store.operations.redaction",
+    "RetentionPolicy": "store.operations.policy",
+    "RetentionReport": "store.operations.retention",
+    "Search": "store.operations.forgetting",
+    "backup_store": "store.operations.backup",
+    "compact": "store.operations.compaction",
+    "copy_store": "store.operations.copying",
+    "diagnose": "store.operations.doctor",
+    "drop_partition": "store.operations.dropping",
+    "forget": "store.operations.forgetting",
+    "redact": "store.operations.redaction",
+    "remove_payload": "store.operations.retention",
+    "restore_store": "store.operations.backup",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        globals()[name] = value = getattr(import_module(_LATE[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

@@ -27,13 +27,9 @@ from store.db.queries.operation_runs import Operation, RunResult
 from store.db.url import parse
 from store.errors import Closed, Invalid, StoreError, Unavailable
 from store.models.enums import Frozen
-from store.operations.backup import backup_store
 from store.operations.policy import RetentionPolicy
-from store.operations.retention import remove_payload
 from store.runtime.clock import MICROSECONDS, system_clock
 from store.verification import last
-from store.verification.sample import verify_sample
-from store.verification.verify import verify
 
 logger = logging.getLogger("store.operations")
 
@@ -156,8 +152,12 @@ class _Runs:
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
+    # A server imports this module for its orders, so each operation is imported where it runs.
+
     async def _work(self, operation: Operation) -> RunOutcome:
         if operation == "verify":
+            from store.verification.verify import verify
+
             report = await verify(self._dialect, self._store_id, None, _no_calls)
             await last.record(self._dialect, report, runner=self._runner)
             detail = f"{report.events:,} events and {sum(report.rows.values()):,} rows"
@@ -174,12 +174,16 @@ class _Runs:
         return RunOutcome(state="done", detail=result.detail, differences=result.differences)
 
     async def _verify_sample(self, began: int) -> RunResult:
+        from store.verification.sample import verify_sample
+
         report = await verify_sample(self._dialect, self._store_id)
         self.is_suspect = report.difference_count > 0
         detail = f"the last {report.commits:,} commits and {report.streams:,} streams"
         return RunResult(began, report.commit_id, report.difference_count, detail)
 
     async def _back_up(self, began: int) -> RunResult:
+        from store.operations.backup import backup_store
+
         directory, partition = self._order.backup_directory, self._dialect.url.partition
         if directory is None:
             raise Invalid("backup_directory", "no directory is given; start the server with --backup-dir")
@@ -196,6 +200,8 @@ class _Runs:
         return RunResult(began, report.commit_id, None, detail)
 
     async def _remove_payload(self, began: int) -> RunResult:
+        from store.operations.retention import remove_payload
+
         policy = self._order.retention
         if policy is None:
             raise Invalid("retention", "no policy is given; start the server with --retention")
