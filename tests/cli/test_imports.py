@@ -30,22 +30,22 @@ ELSEWHERE = {
     *("store.training", "store.llm_proxy", "store.examples", "store.testing", "opentelemetry", "google.protobuf"),
     *("anthropic", "langchain_core", "langgraph", "litellm", "numpy", "openai", "torch", "transformers"),
 }
-# The tables of a terminal, and parts of a store that most commands leave alone.
-UNUSED = {"rich", "store.sql.runs", "store.sql.json_pages", "store.planning", "store.run_folders"}
+# The tables of a terminal, configuration files, and parts of a store that most commands leave alone.
+UNUSED = {"rich", "tomllib", "store.sql.runs", "store.sql.json_pages", "store.planning", "store.run_folders"}
 STORE = {"sqlalchemy", "aiosqlite", "store.db.dialect", "store.sql", "store.journal", "store.interface.store"}
+
+
+def run(program: str, *arguments: str, url: str = "sqlite:///none.db") -> subprocess.CompletedProcess[str]:
+    """Run a program in a new process, which must succeed."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment(url))
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def imported(*commands: list[str], url: str = "sqlite:///none.db") -> set[str]:
     """Return the modules in a new process after it ran the commands."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(commands)],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=environment(url),
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return set(run(PROGRAM, json.dumps(commands), url=url).stdout.split())
 
 
 def test_the_help_imports_no_command() -> None:
@@ -86,3 +86,57 @@ def test_a_command_imports_only_what_it_needs(command: str, unused: set[str], fi
     modules = imported(given, url=filled_file.url)
     assert "sqlalchemy" in modules
     assert modules & (ELSEWHERE | UNUSED | unused) == set()
+
+
+# A client needs the models and the protocol.
+NOT_IN_A_CLIENT = {
+    *("sqlalchemy", "fastapi", "starlette", "opentelemetry", "google.protobuf", "store.otel.decode", "store.journal"),
+    *("store.domain.commands", "store.domain.events", "store.db.dialect", "store.sql.commands", "store.sql.core"),
+}
+# A runner may use a store over HTTP, and imports its client when it opens the store.
+NOT_IN_A_TRAINER = {
+    *("fastapi", "uvicorn", "aiohttp", "google.protobuf", "store.client", "store.sql", "store.server.app"),
+    *("openai", "anthropic", "langchain_core", "litellm", "numpy", "torch", "transformers"),
+}
+# Scheduled operations run in processes of their own, and other operations are commands.
+NOT_IN_A_SERVER = {
+    *("typer", "rich", "aiohttp", "alembic", "asyncpg", "store.client", "store.training", "store.llm_proxy"),
+    *("store.operations.copying", "store.operations.doctor", "store.operations.removal"),
+    *("store.verification.verify", "store.verification.sample", "store.db.drivers.postgres"),
+}
+
+
+@pytest.mark.parametrize(
+    "module,unused",
+    [
+        ("store.client", NOT_IN_A_CLIENT),
+        ("store.training.trainer", NOT_IN_A_TRAINER),
+        ("store.server.app", NOT_IN_A_SERVER),
+        ("store.operations", {"sqlalchemy", "store.models", "store.operations.copying", "store.operations.doctor"}),
+    ],
+)
+def test_a_package_imports_only_what_every_program_with_it_needs(module: str, unused: set[str]) -> None:
+    loaded = set(run(f"import sys, {module}; print(*sys.modules)").stdout.split())
+    assert module in loaded
+    assert loaded & unused == set()
+
+
+def test_no_decoder_is_built_before_its_first_use() -> None:
+    program = """
+from store.wire import encoding
+for decode in (encoding.decode_rollout, encoding.decode_rollouts, encoding.decode_run_events, encoding.decode_seal):
+    print(decode.__self__.pydantic_complete)
+"""
+    assert run(program).stdout.split() == ["False"] * 4
+
+
+def test_no_garbage_is_collected_while_a_short_command_runs(filled_file: Filled) -> None:
+    program = """
+import atexit, gc, sys
+from store.cli import main
+collections = []
+gc.callbacks.append(lambda *_: collections.append(1))
+atexit.register(lambda: print(len(collections), file=sys.stderr))
+main()
+"""
+    assert run(program, "show", filled_file.retried, url=filled_file.url).stderr == "0\n"
