@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, literal_column, select
 from sqlalchemy.sql import ClauseElement
 
 from store.db.tables import core as core_tables
-from store.validation.json_limits import PLAIN
+from store.domain.body import FIRST_CODEC, PLAIN
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -24,9 +24,6 @@ else:
     from backports import zstd
 
 Row: TypeAlias = Sequence[Any]
-
-FIRST_CODEC: Final = 16
-"""The number of the first dictionary. Smaller codecs need no dictionary."""
 
 _LEVEL: Final = 3
 # With 112 KiB, which is the default of the zstd command, bodies are a few percent smaller, and reads take longer.

@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+PLAIN, ZLIB = 0, 1
+"""Codecs: not compressed, and compressed with zlib."""
+FIRST_CODEC = 16
+"""The number of the first dictionary. Smaller codecs need no dictionary. See `store.db.dictionaries`."""
+
 
 @dataclass(slots=True)
 class Body:

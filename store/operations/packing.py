@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from store.db.dialect import Changes, Dialect, ReadSession, Row, TablePart, Tail, WriteSession
-from store.db.dictionaries import FIRST_CODEC, Packer, trained
+from store.db.dictionaries import Packer, trained
 from store.db.queries import dictionaries as queries
 from store.db.queries.bodies import raw_json
 from store.db.queries.dictionaries import Candidate, Trained
 from store.db.queries.log import bodies_at
 from store.db.tables import core as core_tables
+from store.domain.body import FIRST_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
-from store.validation.json_limits import PLAIN, ZLIB, encode_body
+from store.validation.json_limits import encode_body
 
 LEAST_BODIES: Final = 2000
 """A dictionary is trained for a type of event only from at least this number of bodies."""

@@ -9,11 +9,10 @@ from typing import Any, cast
 import orjson
 import rfc8785
 
-from store.domain.body import Body
+from store.domain.body import PLAIN, ZLIB, Body
 from store.errors import Invalid, TooLarge
 from store.validation import arguments
 
-PLAIN, ZLIB = 0, 1
 MAX_CALL_BYTES = 16 * 1024 * 1024
 MAX_CALL_ITEMS = 10_000
 # The minimum size in bytes of a body that is compressed. For a small body, compression would take longer than all other

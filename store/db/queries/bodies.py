@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from store.db.dictionaries import FIRST_CODEC
+from store.domain.body import FIRST_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, Incompatible
-from store.validation.json_limits import PLAIN, ZLIB
 
 if TYPE_CHECKING:
     from store.domain.body import Body

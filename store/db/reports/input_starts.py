@@ -14,10 +14,9 @@ import orjson
 from sqlalchemy import Select, func, select
 
 from store.db.dialect import Dialect, ReadSession
-from store.db.dictionaries import FIRST_CODEC
 from store.db.queries.log import bodies_at
 from store.db.tables import core as core_tables
-from store.validation.json_limits import ZLIB
+from store.domain.body import FIRST_CODEC, ZLIB
 
 MOST_BYTES: Final = 64 * 1024
 """The maximum number of bytes that are read from a body, and the maximum number of bytes after decompression."""
