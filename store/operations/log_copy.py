@@ -1,7 +1,8 @@
 """Copy of a log to another database, in chunks of whole commits.
 
-Each chunk is one transaction. It contains the commits, their events, the bodies of these events, the blobs to which the
-events refer, and the removals of bodies that the events ordered. All rows keep their ids and positions.
+Each chunk is one transaction. It contains the commits, their events, the bodies of these events, the dictionaries with
+which the bodies are compressed, the blobs to which the events refer, and the removals of bodies that the events
+ordered. All rows keep their ids and positions.
 """
 
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from typing import NamedTuple
 from sqlalchemy import Table
 
 from store.db.dialect import Changes, Dialect, ReadSession, Row, Unfinished, WriteSession
-from store.db.queries import blobs, scan
+from store.db.queries import blobs, dictionaries, scan
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
+from store.domain.body import FIRST_CODEC
 from store.domain.events import BodyDropped, StoreBodiesDropped
 from store.errors import Incompatible
 from store.journal.log_rows import GENESIS
@@ -113,16 +115,19 @@ class LogCopy:
     async def _copy(self, commits: Sequence[Row]) -> None:
         """Copy some commits with all that belongs to them, in one transaction."""
         reached, writer = _end(commits[-1]), self._writer
-        async with self._source.read() as session:
+        # All reads see the same state, so that each body is copied with its dictionary.
+        async with self._source.read(snapshot=True) as session:
             rows = await scan.events_and_bodies(
-                self._source, session, after=self.end.position, until=reached.position, limit=_ALL
+                self._source, session, after=self.end.position, until=reached.position, limit=_ALL, as_stored=True
             )
             drops = await self._drops(session, rows, reached)
             tail = await writer.begin()
             if tail.commit_id != self.end.commit_id:
                 raise Incompatible("another process continues the same copy", "wait until it ends")
             await self._copy_blobs(session, rows)
+            trained = await self._dictionaries(session, rows)
         written: dict[Table, Sequence[Row]] = {
+            core_tables.dictionaries: trained,
             core_tables.commits: commits,
             core_tables.events: [tuple(row)[:_WIDTH] for row in rows],
             core_tables.bodies: [(row[0], *tuple(row)[_WIDTH:]) for row in rows if row[-1] is not None],
@@ -148,6 +153,14 @@ class LogCopy:
         self.needed = max([self.needed, *(row[1] for row in gone)])
         found = {row[0]: row for row in (*ordered, *gone)}
         return [row for row in found.values() if self.end.position < row[1] <= reached.position]
+
+    async def _dictionaries(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the dictionaries that the copy lacks, if it lacks one with which a body in `rows` is compressed."""
+        last = await dictionaries.last_codec(self._target, self._writer) or FIRST_CODEC - 1
+        # SQLite stores values of any type.
+        if not any(isinstance(row[_WIDTH], int) and row[_WIDTH] > last for row in rows):
+            return ()
+        return await dictionaries.rows(self._source, session, last)
 
     async def _copy_blobs(self, session: ReadSession, rows: Sequence[Row]) -> None:
         named = {name for row in rows if row[_TYPE] in REFERRING for name in names_of_blobs(row) if "\0" not in name}

@@ -23,18 +23,22 @@ from store import Corrupt, open_store
 from store.db.url import parse
 from store.interface.store import Store
 from store.operations import (
+    CopyProgress,
     Redaction,
     RetentionPolicy,
     Search,
+    backup_store,
     compact,
     copy_store,
     forget,
+    log_copy,
     packing,
     redact,
     remove_payload,
+    restore_store,
 )
 from store.testing.samples import make_span
-from tests import databases
+from tests import databases, postgres
 from tests.cli.conftest import runner
 from tests.faults import processes
 from tests.operations import work
@@ -316,14 +320,48 @@ async def test_a_redaction_beside_a_compression(filled: Filled) -> None:
     assert (await verified(filled.url)).state_hash == before.state_hash
 
 
-async def test_a_copy_needs_no_dictionary(filled: Filled, tmp_path: Path) -> None:
+async def test_copies_and_backups_contain_the_dictionaries(
+    filled: Filled, tmp_path: Path, postgres_server: str
+) -> None:
+    other = postgres.with_partition(postgres_server)
     await compact(filled.url)
     before = await verified(filled.url)
+    statement = "SELECT position, codec, body FROM bodies ORDER BY position"
+    stored = await rows(filled.url, statement)
+    await backup_store(filled.url, tmp_path / "backup.db")
+    await restore_store(tmp_path / "backup.db", other)
+    await copy_store(other, f"sqlite:///{tmp_path / 'copy.db'}")
+    for url in (other, f"sqlite:///{tmp_path / 'copy.db'}"):
+        assert await contents(url) == await contents(filled.url)
+        assert await rows(url, statement) == stored
+        after = await verified(url)
+        assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
+
+
+async def test_a_copy_forgets_a_dictionary_that_was_emptied_meanwhile(
+    filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_copy, "_EVENTS", 10)
+    async with await open_store(filled.url) as store:
+        (attempt,) = await store.query_attempts(filled.first)
+        for number in range(SPANS + 1, SPANS + 4):
+            await store.add_span(make_span(attempt, number, attributes={"note": SECRET}))
+    await compact(filled.url)
     target = f"sqlite:///{tmp_path / 'copy.db'}"
-    await copy_store(filled.url, target)
-    assert await contents(target) == []
-    after = await verified(target)
-    assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
+    removal = threading.Thread(
+        target=asyncio.run, args=(forget(filled.url, Search.of(text=SECRET), reason="request 17"),)
+    )
+
+    def remove(progress: CopyProgress) -> None:
+        if progress.done >= SPANS and removal.ident is None:
+            removal.start()
+            removal.join()
+
+    await copy_store(filled.url, target, on_progress=remove)
+    assert removal.ident is not None
+    assert await contents(target) == [(16, 0)]
+    assert await codecs(target) == {0}
+    assert (await verified(target)).state_hash == (await verified(filled.url)).state_hash
 
 
 @pytest.fixture

@@ -92,6 +92,13 @@ async def contents(dialect: Dialect, session: ReadSession) -> Sequence[Row]:
     return await _fetch(dialect, session, statement)
 
 
+async def rows(dialect: Dialect, session: ReadSession, after: int) -> Sequence[Row]:
+    """Return the rows of the dictionaries with greater numbers than `after`, in the order of their numbers."""
+    table = core_tables.dictionaries
+    statement: Select[*tuple[Any, ...]] = select(*table.c).where(table.c.codec > _number(after))
+    return await _fetch(dialect, session, statement.order_by(table.c.codec))
+
+
 async def last_codec(dialect: Dialect, session: ReadSession) -> int | None:
     """Return the greatest number of a dictionary, emptied or not; None if there is none."""
     rows = await session.fetch(dialect.sql(select(func.max(core_tables.dictionaries.c.codec))), {})

@@ -7,6 +7,7 @@ the state of an object from the events of its stream.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, func, select, tuple_
@@ -35,12 +36,12 @@ def _text(name: str) -> ColumnElement[Any]:
 
 
 async def events_and_bodies(
-    dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int
+    dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int, as_stored: bool = False
 ) -> Sequence[Row]:
     """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body.
 
     The last three columns are null if there is no body. Only events with positions after `after` and up to `until` are
-    returned.
+    returned. With `as_stored`, bodies that are compressed with a dictionary are not decompressed.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -54,7 +55,8 @@ async def events_and_bodies(
         )
 
     params = {"after": after, "until": until, "at_most": limit}
-    return await session.fetch(compiled(dialect, "events_and_bodies", build), params)
+    sql = compiled(dialect, "events_and_bodies", build)
+    return await session.fetch(replace(sql, bodies=()) if as_stored else sql, params)
 
 
 def _body_of_event() -> ColumnElement[bool]:
