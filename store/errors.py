@@ -14,7 +14,9 @@
     │   └── PastUnavailable                      rows, limit
     ├── Unavailable (ConnectionError)       503  reason, retry_after_seconds                  retryable
     │   ├── Busy                                 waiting, limit: the inbox is full            retryable
+    │   ├── RateLimited                     429  partition, limit                             retryable
     │   └── TimedOut (TimeoutError)         504  operation, seconds                           retryable
+    ├── QuotaExceeded                       507  partition, quota, used, needed, limit
     ├── Incompatible (RuntimeError)         500  reason, cure
     ├── Corrupt (RuntimeError)              500  what, found, expected
     ├── Unauthorized (PermissionError)      401  reason
@@ -49,6 +51,8 @@ __all__ = [
     "Invalid",
     "NotFound",
     "PastUnavailable",
+    "QuotaExceeded",
+    "RateLimited",
     "ReadOnly",
     "SideEffectsUnconfirmed",
     "StoreError",
@@ -264,6 +268,17 @@ class Busy(Unavailable):
         self.limit = limit
 
 
+class RateLimited(Unavailable):
+    """The partition has used up its calls of this second; the call had no effect."""
+
+    status = 429
+
+    def __init__(self, partition: str, limit: int, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(f"the quota of partition {partition!r} is {limit:,} calls per second", retry_after_seconds)
+        self.partition = partition
+        self.limit = limit
+
+
 class TimedOut(Unavailable, TimeoutError):
     """There was no response in time. The call may have taken effect: read the state before a retry."""
 
@@ -275,6 +290,31 @@ class TimedOut(Unavailable, TimeoutError):
         )
         self.operation = operation
         self.seconds = seconds
+
+
+class QuotaExceeded(StoreError):
+    """The call would exceed the quota of events or bytes that the server has for the partition; it had no effect.
+
+    Calls that finish work are still possible.
+    """
+
+    status = 507
+
+    def __init__(self, partition: str, quota: str, used: int, needed: int, limit: int) -> None:
+        cure = (
+            "remove payload with `rollbook retention` and `rollbook compact`, or raise `--quota` of the server"
+            if quota == "bytes"
+            else "raise `--quota` of the server, or use another partition"
+        )
+        super().__init__(
+            f"partition {partition!r} has {used:,} {quota}, the call needs {needed:,} more, and the quota is {limit:,};"
+            f" {cure}"
+        )
+        self.partition = partition
+        self.quota = quota
+        self.used = used
+        self.needed = needed
+        self.limit = limit
 
 
 class Incompatible(StoreError, RuntimeError):

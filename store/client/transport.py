@@ -23,7 +23,7 @@ from store.client.pools import Pool, Pools, resetting
 from store.client.retrying import RETRIED_STATUSES, Attempts, Retries, RetryableFailure, retry_after
 from store.client.sse import EVENT_STREAM, SILENCE_SECONDS, EventStream
 from store.db.server_url import Address
-from store.errors import Closed, Incompatible, Invalid
+from store.errors import Closed, Incompatible, Invalid, RateLimited
 from store.wire.errors import error_of
 from store.wire.paths import IDEMPOTENCY_KEY
 
@@ -245,7 +245,8 @@ class Transport:
         sent = f"{call.method} {call.path.partition('?')[0]}"
         error = error_of(status, body, sent)
         is_named = _NAMED in body
-        if status in RETRIED_STATUSES:
+        # A limit of a proxy in between may concern the account of its client, so a retry may not help.
+        if status in RETRIED_STATUSES or (is_named and isinstance(error, RateLimited)):
             pause = error.retry_after_seconds if is_named else retry_after(response.headers.get("Retry-After"))
             return RetryableFailure(f"answered {status} {response.reason}", pause or 0.0, error if is_named else None)
         if call.rollbook_only and status in {404, 405} and not is_named:

@@ -87,6 +87,7 @@ _RESPONSES: Final[Mapping[str, Json]] = {
     "413": _refusal("The body is too large."),
     "422": _refusal("The request does not match the schema.", "Faults"),
     "500": _refusal("Internal error; the server's log has the details."),
+    "429": _refusal("The partition has used up its calls of this second.", headers=["Retry-After"]),
     "503": _refusal("The server cannot answer now.", headers=["Retry-After"]),
     "NotFound": _refusal("The named object or the partition does not exist."),
     "Conflict": _refusal("The request contradicts the current state."),
@@ -96,6 +97,7 @@ _RESPONSES: Final[Mapping[str, Json]] = {
     ),
     "CheckpointMissing": _refusal("There is no checkpoint to start from."),
     "SideEffectsUnconfirmed": _refusal("Phases with side effects would run again, and that was not confirmed."),
+    "QuotaExceeded": _refusal("The quota of the partition for events or bytes does not permit the call."),
 }
 _STATUSES: Final = (400, 401, 403, 404, 413, 422, 500, 503)
 _OWN_STATUSES: Final = {
@@ -105,6 +107,8 @@ _OWN_STATUSES: Final = {
     422: "Unfit",
     424: "CheckpointMissing",
     428: "SideEffectsUnconfirmed",
+    429: "429",
+    507: "QuotaExceeded",
 }
 """The components of routes that use a separate status for each class of errors."""
 

@@ -95,7 +95,7 @@ def refusal(error: Exception, *, own_status: bool = False) -> tuple[int, bytes, 
         return 413, _dumps(error_body(error)), [(b"connection", b"close")]
     if isinstance(error, StoreError):
         status = status_of(error, own=own_status)
-        headers = [(b"retry-after", retry_after(error).encode())] if status == 503 else []
+        headers = [(b"retry-after", retry_after(error).encode())] if status in {429, 503} else []
         if status == 401:
             headers = [(b"www-authenticate", b'Bearer realm="rollbook"')]
         return status, _dumps(error_body(error)), headers

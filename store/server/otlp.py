@@ -99,7 +99,7 @@ opentelemetry = APIRouter(route_class=RequestRoute, tags=["OpenTelemetry"], defa
     responses={
         200: {"content": _content("ExportTraceServiceResponse")},
         400: {"description": "The body cannot be decoded, or has another content type.", "content": _FAILED},
-        **refusals(401, 403, 404),
+        **refusals(401, 403, 404, 429),
         413: {"description": "The body is too large.", "content": _FAILED},
         500: {"description": "Internal error; the server's log has the details.", "content": _FAILED},
         503: {
@@ -134,7 +134,7 @@ for _path in paths.UNSUPPORTED_OTLP_PATHS:
         operation_id=f"export_{_path.rpartition('/')[2]}",
         status_code=501,
         response_description="Not accepted.",
-        responses=refusals(401, 403, 404, 413),
+        responses=refusals(401, 403, 404, 413, 429),
     )
 
 

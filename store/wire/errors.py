@@ -2,7 +2,8 @@
 
 Errors after which a retry may help have the status 503. A missing or invalid key has 401, a key without permission has
 403. All other errors have 400, whatever their class, because clients of Agent-lightning 0.3 repeat a request after a
-status of 500 or above. Routes that these clients do not call respond with the status of the error's class.
+status of 500 or above, and only then. Routes that these clients do not call respond with the status of the error's
+class.
 
 The JSON object is `{"detail": text, "error_type": class name, …}`; the other keys are the error's fields. The response
 to a body of the wrong shape is 422 with a list of faults, as in FastAPI.
@@ -16,7 +17,18 @@ from typing import Any, Final, cast
 import orjson
 
 from store import errors
-from store.errors import Closed, Forbidden, Incompatible, Invalid, StoreError, Unauthorized, Unavailable, Unsupported
+from store.errors import (
+    Closed,
+    Forbidden,
+    Incompatible,
+    Invalid,
+    QuotaExceeded,
+    RateLimited,
+    StoreError,
+    Unauthorized,
+    Unavailable,
+    Unsupported,
+)
 
 FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     StoreError: (),
@@ -33,7 +45,9 @@ FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     errors.PastUnavailable: ("field", "reason", "rows", "limit"),
     Unavailable: ("reason", "retry_after_seconds"),
     errors.Busy: ("reason", "retry_after_seconds", "waiting", "limit"),
+    RateLimited: ("reason", "retry_after_seconds", "partition", "limit"),
     errors.TimedOut: ("reason", "retry_after_seconds", "operation", "seconds"),
+    QuotaExceeded: ("partition", "quota", "used", "needed", "limit"),
     Incompatible: ("reason", "cure"),
     errors.Corrupt: ("what", "found", "expected"),
     Unauthorized: ("reason",),
@@ -54,14 +68,18 @@ def status_of(error: StoreError, *, own: bool = False) -> int:
 
     Args:
         error: the error.
-        own: whether the route is one that clients of Agent-lightning 0.3 do not call. Other errors then have the status
-            of their class if it is below 500 or the error is `Unsupported`.
+        own: whether the route is one that clients of Agent-lightning 0.3 do not call. `RateLimited` then has 429, and
+            other errors have the status of their class if it is below 500, or if the error is `Unsupported` or
+            `QuotaExceeded`.
     """
+    if own and isinstance(error, RateLimited):
+        return error.status
     if error.retryable or isinstance(error, Closed):
         return 503
     if isinstance(error, Unauthorized | Forbidden):
         return error.status
-    return error.status if own and (error.status < 500 or isinstance(error, Unsupported)) else 400
+    is_kept = error.status < 500 or isinstance(error, Unsupported | QuotaExceeded)
+    return error.status if own and is_kept else 400
 
 
 def error_body(error: StoreError) -> dict[str, Any]:
@@ -72,7 +90,7 @@ def error_body(error: StoreError) -> dict[str, Any]:
 
 
 def retry_after(error: StoreError) -> str:
-    """Return the value of the header `Retry-After` of a response with status 503: whole seconds, at least one."""
+    """Return the value of the header `Retry-After` of a response with status 429 or 503: whole seconds, at least 1."""
     return str(max(1, math.ceil(error.retry_after_seconds or 1.0)))
 
 

@@ -16,7 +16,18 @@ import pytest
 
 from store.client import HTTPStore
 from store.client.retrying import Attempts, Retries, RetryableFailure, retry_after
-from store.errors import Busy, Closed, Incompatible, Invalid, NotFound, StoreError, TimedOut, Unavailable
+from store.errors import (
+    Busy,
+    Closed,
+    Incompatible,
+    Invalid,
+    NotFound,
+    QuotaExceeded,
+    RateLimited,
+    StoreError,
+    TimedOut,
+    Unavailable,
+)
 from store.models import LLM, Attempt, EnqueueRolloutRequest
 from store.testing.samples import make_sdk_span, make_span
 from store.wire.errors import error_body
@@ -43,9 +54,11 @@ def refusal(error: StoreError, status: str = "503 Service Unavailable", **header
         answer("504 Gateway Timeout"),
         refusal(Busy(10, 10)),
         refusal(Unavailable("the database is not reached", 0.01)),
+        refusal(RateLimited("run_7", 500, 0.01)),
+        refusal(RateLimited("run_7", 500, 0.01), "429 Too Many Requests"),
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{" + HANG_UP,
     ],
-    ids=["hung up", "503", "502", "504", "busy", "unavailable", "cut off"],
+    ids=["hung up", "503", "502", "504", "busy", "unavailable", "limited", "429", "cut off"],
 )
 async def test_what_may_work_later_is_sent_again_unchanged_until_it_works(trouble: bytes) -> None:
     with ScriptedServer([trouble, trouble, WORKER]) as server:
@@ -66,6 +79,8 @@ async def test_what_may_work_later_is_sent_again_unchanged_until_it_works(troubl
         (answer("401 Unauthorized", b'{"detail":"no key"}'), StoreError),
         (answer("404 Not Found", b'{"detail":"Not Found"}'), Incompatible),
         (answer("429 Too Many Requests", b"slower"), StoreError),
+        (refusal(QuotaExceeded("run_7", "events", 9, 2, 10), "400 Bad Request"), QuotaExceeded),
+        (refusal(QuotaExceeded("run_7", "bytes", 9, 2, 10), "507 Insufficient Storage"), QuotaExceeded),
     ],
 )
 async def test_what_was_refused_is_not_sent_again(said: bytes, error: type[StoreError]) -> None:
@@ -120,6 +135,17 @@ async def test_the_pause_that_a_server_asks_for_is_kept() -> None:
             before = monotonic()
             await store.update_worker("w1")
             assert monotonic() - before >= 1
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+async def test_the_pause_of_a_limit_beyond_the_time_there_is_ends_it_at_once(status: str) -> None:
+    limited = refusal(RateLimited("run_7", 1, 3600.0), status, retry_after="3600")
+    with ScriptedServer([limited]) as server:
+        async with HTTPStore(server.url) as store:
+            with pytest.raises(RateLimited) as refused:
+                await store.update_worker("w1")
+        assert (refused.value.partition, refused.value.limit) == ("run_7", 1)
+        assert len(server.requests) == 1
 
 
 async def test_a_pause_beyond_the_time_there_is_ends_it_at_once() -> None:

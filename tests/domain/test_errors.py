@@ -15,6 +15,7 @@ from store.errors import (
     Conflict,
     Invalid,
     NotFound,
+    RateLimited,
     ReadOnly,
     StoreError,
     TimedOut,
@@ -83,7 +84,7 @@ def test_a_newcomer_catches_it_as_a_builtin(error: StoreError, builtin: type[Exc
 
 
 def test_only_errors_of_the_moment_are_retryable_and_say_when() -> None:
-    assert {type(error) for error in EXAMPLES if error.retryable} == {Unavailable, Busy, TimedOut}
+    assert {type(error) for error in EXAMPLES if error.retryable} == {Unavailable, Busy, RateLimited, TimedOut}
     for error in EXAMPLES:
         assert (error.retry_after_seconds is not None) == error.retryable
 
