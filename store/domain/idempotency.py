@@ -71,6 +71,12 @@ def decide_once(command: Command, working_set: WorkingSet) -> Any:
     return Repeat(known.position, known.reply)
 
 
+def is_repeat(command: Command, working_set: WorkingSet) -> bool:
+    """Return whether the command has a key with a stored reply."""
+    given = command.idempotency
+    return given is not None and (given.scope, given.key) in working_set.answered
+
+
 def is_keyed(command: Command) -> bool:
     """Return whether the command needs a key, because two executions can change more than one execution.
 

@@ -28,10 +28,11 @@ from sqlalchemy import Table, bindparam, select, union_all
 from sqlalchemy.types import Text
 
 from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
+from store.db.queries.pages import TOTALS
 from store.db.tables import core as core_tables
 from store.domain.commands import Command
 from store.domain.decide import decide
-from store.domain.idempotency import decide_once
+from store.domain.idempotency import decide_once, is_repeat
 from store.domain.log_time import LogTime
 from store.domain.retry import heartbeat_of
 from store.domain.working_set import NeedsHeads, WorkingSet
@@ -54,6 +55,8 @@ _PRUNED_AT_ONCE = 10_000
 # The upper bounds of the histograms that are published as metrics.
 _CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
+
+_EVENTS = TOTALS.index("events")
 
 _COMMIT_OF_KEY = union_all(
     select(core_tables.commits.c.batch_key).where(core_tables.commits.c.batch_key == bindparam("key", type_=Text)),
@@ -84,6 +87,23 @@ class Waiter(Protocol):
 
     def set_exception(self, exception: BaseException, /) -> None:
         """Receive the error."""
+        ...
+
+
+class Limiter(Protocol):
+    """Limit on the size of the store. Its methods are called in the event loop of the store."""
+
+    async def refresh(self) -> None:
+        """Prepare for a batch, whose transaction has not begun. This method must not raise an error."""
+        ...
+
+    def admit(self, command: Command, events: int) -> None:
+        """Raise a `StoreError` if the command must not be executed.
+
+        Args:
+            command: a command that was not executed before.
+            events: the number of events in the log, which includes the events of earlier commands of the batch.
+        """
         ...
 
 
@@ -208,6 +228,8 @@ class Writer:
         self._jobs: deque[tuple[Callable[[WriteSession], Any], asyncio.Future[Any]]] = deque()
         self._pruned_at = 0
         self.statistics = WriterStatistics()
+        self.limiter: Limiter | None = None
+        """Limit on the size of the store; None for no limit."""
 
     async def start(self, on_commit: Callable[[WorkingSet, Committed | None], None]) -> None:
         """Connect to the database, and start to process calls. This must be called in the event loop of the store.
@@ -294,6 +316,8 @@ class Writer:
                 await self._run_job(*self._jobs.popleft())
             batch = self._take()
             if batch:
+                if self.limiter is not None:
+                    await self.limiter.refresh()
                 await self._finish(batch)
                 if self._session is not None:
                     try:
@@ -450,6 +474,9 @@ class Writer:
             working_set.begin(ordinal)
             while True:
                 try:
+                    # The totals were read in this transaction, so they include the events of other processes.
+                    if self.limiter is not None and not is_repeat(command, working_set):
+                        self.limiter.admit(command, tail.totals[_EVENTS] + len(working_set.events))
                     call.reply = (
                         decide(command, working_set)
                         if command.idempotency is None
