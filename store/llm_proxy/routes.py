@@ -11,8 +11,8 @@ from threading import Lock
 
 from store.errors import NotFound
 from store.llm_proxy.backends import Backend, check_names
-from store.llm_proxy.rates import TokenBucket
 from store.llm_proxy.refusals import Refusal
+from store.runtime.rates import TokenBucket
 
 
 @dataclass(eq=False, slots=True)

@@ -15,9 +15,9 @@ import pytest
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy
-from store.llm_proxy.rates import TokenBucket
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import Routes
+from store.runtime.rates import TokenBucket
 from tests.llm_proxy.given import Agent, NewClient, NewProxy, backend_of
 from tests.llm_proxy.model_server import (
     MESSAGES,
