@@ -35,6 +35,7 @@ from store.server.middleware import MAX_BODY_BYTES, ForwardedLayer, RequestLayer
 from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
+from store.server.quotas import QuotaLayer
 from store.server.routes import annotations, data, following, log, operations, queue, runs, viewer
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
@@ -196,6 +197,8 @@ def _add_layers(
         is_read_only=is_read_only,
     )
     app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins, slots=app.state.stream_slots)
+    if partitions.quotas.limit_calls:
+        app.add_middleware(QuotaLayer, quotas=partitions.quotas, routes=PROTECTED)
     app.add_middleware(PartitionLayer, partitions=partitions)
     if ring is not None:
         app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, routes=PROTECTED)

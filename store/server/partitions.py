@@ -15,6 +15,7 @@ from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.server.errors import UnknownPartition, refusal
+from store.server.quotas import Quotas
 from store.server.routing import answer, path_within
 from store.sql.store import SQLStore
 from store.wire.paths import PARTITIONS, STORE
@@ -48,6 +49,7 @@ class Partitions:
         limit: the largest number of open partitions besides the root.
         surveys: whether `watch` opens partitions that no request uses. If several processes serve the same port, only
             one of them should do this, because each open partition needs database connections.
+        quotas: the quotas of the partitions; None for no limits.
     """
 
     def __init__(
@@ -59,9 +61,12 @@ class Partitions:
         *,
         make_partition: OpenPartition | None = None,
         surveys: bool = True,
+        quotas: Quotas | None = None,
     ) -> None:
         self.root = root
         self.root_name = DEFAULT_PARTITION if url is None else parse(url).partition
+        self.quotas = quotas or Quotas()
+        self.quotas.guard(self.root_name, root)
         self._url = url
         self._open_partition = open_partition
         self._make_partition = make_partition
@@ -143,12 +148,13 @@ class Partitions:
             raise UnknownPartition(_unknown(name))
         await self._make_room()
         if name not in self._opened:
-            opening = asyncio.ensure_future(self._open(open_partition, with_partition(url, name)))
+            opening = asyncio.ensure_future(self._open(open_partition, url, name))
             self._opened[name] = _Opened(opening)
         return self._opened[name]
 
-    async def _open(self, open_partition: OpenPartition, url: str) -> Store:
-        store = await open_partition(url)
+    async def _open(self, open_partition: OpenPartition, url: str, name: str) -> Store:
+        store = await open_partition(with_partition(url, name))
+        self.quotas.guard(name, store)
         if self._watches:
             _watch(store)
         return store

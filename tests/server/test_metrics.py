@@ -22,6 +22,7 @@ from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Family, Metrics, text_of
 from store.server.partitions import Partitions
 from store.server.process.peers import Heads, Peers, merged
+from store.server.quotas import Quota, Quotas
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
@@ -72,7 +73,8 @@ async def reward(store: Store, value: float) -> None:
 
 
 async def test_every_measure_is_documented_with_its_kind_and_labels_and_no_other(store: Store) -> None:
-    async with serving(store) as client, client.events(LOG) as stream:
+    partitions = Partitions(store, quotas=Quotas(Quota(events=10**6, bytes=10**12, calls=10**6)))
+    async with serving(partitions) as client, client.events(LOG) as stream:
         await stream.frame()
         await store.enqueue_rollout(1)
         await reward(store, 0.5)

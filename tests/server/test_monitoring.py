@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from store.interface.store import Store
+from store.server.partitions import Partitions
+from store.server.quotas import Quota, Quotas
 from tests.server.stream_given import LOG, serving
 from tests.server.test_metrics import OF_MANY, reward
 
@@ -41,7 +43,8 @@ def promtool(*arguments: str, given: str | None = None) -> str:
 
 async def scraped(store: Store) -> str:
     """Return the metrics of a server that has done something of everything."""
-    async with serving(store) as client, client.events(LOG) as stream:
+    partitions = Partitions(store, quotas=Quotas(Quota(events=10**6, bytes=10**12, calls=10**6)))
+    async with serving(partitions) as client, client.events(LOG) as stream:
         await stream.frame()
         await store.update_worker("worker-1", {})
         await reward(store, 0.5)

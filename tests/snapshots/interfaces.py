@@ -15,6 +15,8 @@ from typing import Any, cast
 from store import InMemoryLightningStore
 from store.cli.errors import exit_code
 from store.errors import StoreError
+from store.server.partitions import Partitions
+from store.server.quotas import Quota, Quotas
 from store.wire.errors import error_body, error_of, status_of
 from tests.errors import EXAMPLES
 from tests.server.stream_given import LOG, serving
@@ -27,7 +29,11 @@ OPENAPI, METRICS, ERRORS = HERE / "openapi.json", HERE / "metrics.json", HERE / 
 
 async def served() -> dict[Path, Json]:
     """Return what a server says of its operations and its metrics, by the file of the snapshot."""
-    async with InMemoryLightningStore() as store, serving(store) as client, client.events(LOG) as stream:
+    async with (
+        InMemoryLightningStore() as store,
+        serving(Partitions(store, quotas=Quotas(Quota(events=10**6, calls=10**6)))) as client,
+        client.events(LOG) as stream,
+    ):
         await stream.frame()
         await store.enqueue_rollout(1)
         async with client.session.get(f"{client.url}/openapi.json") as answer:

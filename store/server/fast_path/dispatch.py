@@ -29,6 +29,7 @@ from store.server.fast_path.handlers import HANDLERS, Handler
 from store.server.middleware import SECURITY, count_answer, id_of
 from store.server.process.connection import Connection
 from store.server.process.exchange import Header, lines
+from store.server.quotas import COUNTED, PartitionQuota
 from store.server.request_ids import request_id
 from store.server.routing import JSON, RouteIndex, StoreRoute
 from store.sql.store import SQLStore
@@ -88,6 +89,7 @@ class FastPath:
         self.metrics = app.state.metrics
         self._ring = ring
         self._root_name: str = app.state.partitions.root_name
+        self._quota: PartitionQuota | None = app.state.partitions.quotas.of(self._root_name)
         self._names = names
         self._limit = min(max_body_bytes, HIGH_WATER_LIMIT)
         self._fixed = {
@@ -102,6 +104,7 @@ class FastPath:
             "query_string": b"",
             "rollbook.store": store,
             "rollbook.partition": self._root_name,
+            COUNTED: True,
         }
         # Clients repeat the same headers, so their check is cached. Only the length varies, among a few hundred values.
         self._heads_known: dict[tuple[Header, ...], dict[bytes, bytes]] = {}
@@ -121,7 +124,8 @@ class FastPath:
         if not self._may(scope, operation):
             return None
         headers = self._ordinary(connection.headers)
-        if headers is None:
+        # The application refuses a call if the calls of the partition are used up.
+        if headers is None or (self._quota is not None and self._quota.take_call()):
             return None
         path = url.decode()
         scope.update(self._scope)

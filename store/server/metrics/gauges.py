@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from store.db.queries import operation_runs
+from store.db.queries import operation_runs, pages
 from store.db.queries.counts import Counts
 from store.db.queries.operation_runs import OperationRun
 from store.errors import StoreError
@@ -18,6 +18,7 @@ from store.runtime.clock import MICROSECONDS, system_clock
 from store.server.metrics.requests import Family
 from store.server.partitions import Partitions
 from store.server.pending import OpenStream
+from store.server.quotas import Kind, PartitionQuota
 from store.sql.store import SQLStore
 
 _FRESH_SECONDS: Final = 2.0
@@ -38,6 +39,8 @@ class _Database:
     counts: Counts | None
     """None if the store is not an `SQLStore`."""
     size_bytes: int
+    events: int
+    """The number of events in the log."""
     operations: Mapping[str, OperationRun]
     """The last run of each operation."""
 
@@ -64,6 +67,8 @@ class Measured:
         families = _DatabaseFamilies()
         names = await self._names_of(partitions)
         families.partitions.set(len(names))
+        for name in names:
+            families.set_limits(name, partitions.quotas.limits(name))
         self._known = {name: known for name, known in self._known.items() if name in names}
         self.heads = {name: head for name, head in self.heads.items() if name in names}
         opening, deadline = _OPENED_AT_ONCE, time.monotonic() + _SCRAPE_SECONDS
@@ -75,7 +80,7 @@ class Measured:
                     opening -= not is_open
                     await self._measure(partitions, name, is_open=is_open)
             if name in self._known:
-                families.set(name, self._known[name][1])
+                families.set(name, self._known[name][1], partitions.quotas.limits(name))
         return families.all
 
     async def _names_of(self, partitions: Partitions) -> list[str]:
@@ -112,9 +117,11 @@ class Measured:
 async def _measured(store: Store) -> _Database:
     if not isinstance(store, SQLStore):
         await store.statistics()
-        return _Database(None, 0, {})
+        return _Database(None, 0, 0, {})
     runs = await store.core.look(operation_runs.all_runs)
-    return _Database(await store.core.counts(), await store.core.size_bytes(), runs)
+    totals = await store.core.look(pages.totals)
+    events = totals[pages.TOTALS.index("events")]
+    return _Database(await store.core.counts(), await store.core.size_bytes(), events, runs)
 
 
 _WORKER_STATES: Final[tuple[str, ...]] = (*get_args(WorkerStatus), "stopped", "lost")
@@ -165,6 +172,9 @@ class _DatabaseFamilies:
             "rollbook_log_position", "The last position of the log; its rate of increase is events per second."
         )
 
+        self._limit = Family("rollbook_quota_limit", "Limits of the partition's quota; calls are per second.")
+        self._used = Family("rollbook_quota_used", "What the partition has of the events and bytes of its quota.")
+
     @property
     def all(self) -> list[Family]:
         """All metrics, each with the values that were set."""
@@ -172,10 +182,15 @@ class _DatabaseFamilies:
             *(self.partitions, self._up, self._depth, self._oldest, self._rollouts, self._attempts),
             *(self._workers, self._rewarded, self._reward, self._size, self._head),
             *(self._verified, self._differences, self._done_at, self._duration, self._found),
-            *(self._failed, self._runs, self._failures),
+            *(self._failed, self._runs, self._failures, self._limit, self._used),
         ]
 
-    def set(self, partition: str, found: _Database | None) -> None:
+    def set_limits(self, partition: str, limits: Mapping[Kind, int]) -> None:
+        """Set the limits of a partition's quota."""
+        for kind, limit in limits.items():
+            self._limit.set(limit, partition=partition, quota=kind)
+
+    def set(self, partition: str, found: _Database | None, limits: Mapping[Kind, int]) -> None:
         """Set the values of a partition. `found` is None if its database does not answer."""
         self._up.set(int(found is not None), partition=partition)
         if found is None or found.counts is None:
@@ -195,6 +210,10 @@ class _DatabaseFamilies:
             self._reward.set(counts.reward_sum / counts.rewarded, partition=partition)
         self._size.set(found.size_bytes, partition=partition)
         self._head.set(counts.head, partition=partition)
+        if "events" in limits:
+            self._used.set(found.events, partition=partition, quota="events")
+        if "bytes" in limits:
+            self._used.set(found.size_bytes, partition=partition, quota="bytes")
         for name, run in found.operations.items():
             self._set_operation(partition, name, run)
 
@@ -239,6 +258,18 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
         waiting.set(store.core.inbox[0], partition=partition)
         waiting_bytes.set(store.core.inbox[1], partition=partition)
     return [commits, events, retries, calls, seconds, empty, waiting, waiting_bytes]
+
+
+def quotas(known: Iterable[PartitionQuota]) -> list[Family]:
+    """Return the counts of this process of calls that quotas admitted and refused."""
+    calls = Family("rollbook_quota_calls_total", "Calls of partitions with a limit on calls.", "counter")
+    refused = Family("rollbook_quota_refusals_total", "Calls that were refused because of a quota.", "counter")
+    for each in known:
+        if each.quota.calls is not None:
+            calls.set(each.calls, partition=each.partition)
+        for kind, count in each.refused.items():
+            refused.set(count, partition=each.partition, quota=kind)
+    return [calls, refused]
 
 
 def streams(feeds: Iterable[OpenStream], heads: Mapping[str, int]) -> list[Family]:

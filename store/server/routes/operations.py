@@ -14,7 +14,7 @@ from starlette.responses import Response
 from store.server.api_schema import refusals
 from store.server.auth.keyring import KeyRing
 from store.server.database_check import database_fault
-from store.server.metrics.gauges import Measured, streams, writers
+from store.server.metrics.gauges import Measured, quotas, streams, writers
 from store.server.metrics.process import process
 from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
 from store.server.partitions import Partitions
@@ -124,6 +124,7 @@ def own_metrics(app: FastAPI, heads: Heads) -> list[Family]:
         ),
         Family("rollbook_open_partitions", "Partitions that are open besides the root.").set(len(partitions)),
         *writers(stores),
+        *quotas(partitions.quotas.known),
         *streams(app.state.parked.streams, heads),
         Family("rollbook_refused_streams_total", "Streams that were refused because of a limit.", "counter").set(
             app.state.stream_slots.refused
