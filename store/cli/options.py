@@ -6,6 +6,7 @@ is the number of an event in the log.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -17,6 +18,9 @@ from store.cli.output.times import moment, seconds_in
 from store.domain.statuses import RolloutStatus, WorkerStatus
 
 DEFAULT_DB: Final = "sqlite:///rollbook.db"
+
+_UNITS: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?b)", re.ASCII)
 
 
 def _moment(text: str) -> int | datetime:
@@ -32,6 +36,14 @@ def lifetime(text: str) -> float:
         return seconds_in(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def size(text: str) -> int:
+    """Return in bytes the size that a text such as `10GB` or `500MB` gives."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a size; write 10GB, 500MB or 0B")
+    return round(float(found[1]) * _UNITS[found[2]])
 
 
 def _rollout_given(context: typer.Context, given: str | None) -> str:

@@ -36,6 +36,7 @@ from store.server.process.peers import Peers
 from store.server.process.scheduler import Scheduler
 from store.server.process.serve import Server
 from store.server.process.workers import Seat
+from store.server.quotas import Quotas
 from store.server.routes.operations import own_metrics
 from store.server.streaming.slots import StreamSlots
 from store.sql.store import SQLStore
@@ -102,6 +103,7 @@ async def _serve(
         open_partition,
         make_partition=make_partition,
         surveys=is_first and not settings.read_only,
+        quotas=Quotas(*settings.quotas),
     )
     ring: KeyRing | None = None
     # Another process cannot open a private store, and a read-only server stores no results.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -20,6 +20,7 @@ from store.models import PhaseGraph
 from store.operations.schedule import BackupPlan, Schedule, read_policy
 from store.run_folders.trading_phases import TA
 from store.server.auth.tls import Certificate
+from store.server.quotas import Quota
 from store.server.request_ids import request_id
 from store.server.run_defaults import RunDefaults
 from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
@@ -62,6 +63,9 @@ class ServeSettings:
     """The maximum number of open streams of one API key in each server process."""
     schedule: Schedule = field(default_factory=Schedule)
     """The operations that the server runs by itself."""
+
+    quotas: tuple[Quota, dict[str, Quota]] = field(default_factory=lambda: (Quota(), dict[str, Quota]()))
+    """The quota of partitions without a quota of their own, and the quotas of single partitions by name."""
 
     def run_defaults(self) -> RunDefaults:
         """Return the default settings for runs that clients post.
@@ -109,6 +113,28 @@ def schedule_of(
         retention_seconds=retention_seconds,
         retention=None if retention is None else read_policy(retention),
     )
+
+
+def quotas_of(
+    options: Iterable[tuple[str | None, Mapping[str, int | None]]],
+) -> tuple[Quota, dict[str, Quota]]:
+    """Return the default quota, and the quotas of single partitions by name. The default applies to their other limits.
+
+    Args:
+        options: the limits by kind, each with the name of a partition or None for all partitions.
+
+    Raises:
+        Invalid: two options give the same limit.
+    """
+    given: dict[str | None, dict[str, int | None]] = {}
+    for name, limits in options:
+        known = given.setdefault(name, {})
+        if both := known.keys() & limits.keys():
+            where = "all partitions" if name is None else f"the partition {name!r}"
+            raise Invalid("--quota", f"{min(both)} is given twice for {where}; give it once")
+        known |= limits
+    default = given.pop(None, {})
+    return Quota(**default), {str(name): Quota(**default | own) for name, own in given.items()}
 
 
 def announce(text: str) -> None:

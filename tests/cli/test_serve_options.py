@@ -1,4 +1,4 @@
-"""Wrong options of scheduled operations are refused before the server listens."""
+"""Wrong options of scheduled operations and quotas are refused before the server listens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from store.cli.server_settings import schedule_of
+from store.cli.server_settings import quotas_of, schedule_of
 from store.errors import Invalid
 from store.operations.schedule import BackupPlan, Schedule
+from store.server.quotas import Quota
 from tests.cli.conftest import runner
 
 NOTHING: dict[str, Any] = {
@@ -35,6 +36,20 @@ NOTHING: dict[str, Any] = {
         (["--verify-sample-every", "0s"], "is not a duration"),
         (["--backup-every", "1d", "--backup-dir", "{none}"], "does not exist"),
         (["--backup-keep", "0"], "--backup-keep"),
+        (["--quota", ""], "'' is not a limit; write events=5000000,bytes=20GB,calls=500, or some of these"),
+        (["--quota", "rows=5"], "'rows=5' is not a limit; write events=5000000"),
+        (["--quota", "events=5,"], "'' is not a limit; write events=5000000"),
+        (["--quota", "events"], "'' is not a limit for events; write events=500, or events=none"),
+        (["--quota", "events=5M"], "'5M' is not a limit for events; write events=500, or events=none"),
+        (["--quota", "calls=0"], "'0' is not a limit for calls; write calls=500, or calls=none"),
+        (["--quota", "calls=-1"], "'-1' is not a limit for calls"),
+        (["--quota", "calls=0.5"], "'0.5' is not a limit for calls"),
+        (["--quota", "bytes=20"], "'20' is not a size; write 10GB, 500MB"),
+        (["--quota", "bytes=0GB"], "'0GB' is not a limit for bytes; write bytes=20GB, or bytes=none"),
+        (["--quota", "calls=5,calls=6"], "'calls=5,calls=6' has two limits for calls; give one"),
+        (["--quota", "Run 7:calls=5"], "no partition can be named 'Run 7'; write calls=50, or run_7:calls=50"),
+        (["--quota", ":calls=5"], "no partition can be named ''"),
+        (["--quota", "calls=5", "--quota", "events=no"], "'no' is not a limit for events"),
     ],
 )
 def test_a_wrong_value_is_a_wrong_usage(
@@ -45,6 +60,38 @@ def test_a_wrong_value_is_a_wrong_usage(
     assert refused.code == 2
     assert reason in re.sub(r"[│\s]+", " ", refused.err)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_that_is_given_twice_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve = runner(f"sqlite:///{tmp_path / 'none.db'}", monkeypatch)
+    one = serve("serve", "--port", "0", "--quota", "calls=5", "--quota", "events=5,calls=6")
+    assert (one.code, "--quota: calls is given twice for all partitions; give it once" in one.err) == (2, True)
+    two = serve("serve", "--port", "0", "--quota", "run_7:calls=5", "--quota", "run_7:calls=5")
+    assert (two.code, "calls is given twice for the partition 'run_7'" in two.err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quotas_come_from_the_environment_and_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve = runner(f"sqlite:///{tmp_path / 'none.db'}", monkeypatch)
+    file = tmp_path / "rollbook.toml"
+    file.write_text('[serve]\nquota = ["calls=5", "run_7:calls=many"]\n')
+    monkeypatch.setenv("ROLLBOOK_CONFIG", str(file))
+    assert "'many' is not a limit for calls" in re.sub(r"[│\s]+", " ", serve("serve", "--port", "0").err)
+    monkeypatch.setenv("ROLLBOOK_SERVE_QUOTA", "calls=5 run_7:events=few")
+    assert "'few' is not a limit for events" in re.sub(r"[│\s]+", " ", serve("serve", "--port", "0").err)
+
+
+def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
+    assert quotas_of([]) == (Quota(), {})
+    given: list[tuple[str | None, dict[str, int | None]]] = [
+        ("run_7", {"calls": 50}),
+        (None, {"events": 10, "calls": 500}),
+        ("run_8", {"events": None, "calls": None}),
+        ("run_7", {"bytes": 1000}),
+    ]
+    default, own = quotas_of(given)
+    assert default == Quota(events=10, calls=500)
+    assert own == {"run_7": Quota(events=10, bytes=1000, calls=50), "run_8": Quota()}
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,21 @@ async def _enqueue(url: str, value: Any) -> str:
 
 
 @pytest.mark.slow
+async def test_quotas_are_options_of_the_server(durable_url: str) -> None:
+    options = ("--quota", "events=2,calls=1000", "--quota", "other:events=none")
+    with serving("serve", "--db", durable_url, "--port", "0", *options) as (_, url):
+        for number in range(2):
+            await _enqueue(url, number)
+        async with aiohttp.ClientSession() as session:
+            async with session.post(f"{url}/v1/agl/queues/rollouts/enqueue", json=_ONE) as answer:
+                assert (answer.status, (await answer.json())["error_type"]) == (400, "QuotaExceeded")
+            async with session.get(f"{url}/metrics") as answer:
+                lines = (await answer.text()).splitlines()
+    limits = [line.rpartition(" ")[2] for line in lines if line.startswith("rollbook_quota_limit")]
+    assert {"2", "1000"} == set(limits)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["serve", "store"])
 async def test_what_was_answered_is_there_after_the_end(durable_url: str, name: str) -> None:
     with serving(name, "--db", durable_url, "--port", "0") as (process, url):

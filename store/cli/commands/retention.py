@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime
+from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime, size
 from store.cli.output.printing import byte_size, json_document, line, note, working
 from store.cli.output.times import duration
 
@@ -16,16 +15,6 @@ if TYPE_CHECKING:
     from store.operations import RetentionReport
 
 app = typer.Typer()
-
-_UNITS: Final = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?b)", re.ASCII)
-
-
-def _bytes(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip().lower())
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is not a size; write 10GB, 500MB or 0B")
-    return round(float(found[1]) * _UNITS[found[2]])
 
 
 def _several(given: list[str] | None) -> tuple[str, ...]:
@@ -60,7 +49,7 @@ def retention(
     max_size: Annotated[
         int | None,
         typer.Option(
-            parser=_bytes,
+            parser=size,
             metavar="SIZE",
             help="Start with the rollouts that ended first; stop when all bodies together have this size: 10GB, 500MB.",
         ),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, lifetime
-from store.db.url import parse
+from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, lifetime, size
+from store.db.url import PARTITION, parse
 from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.errors import Invalid
 from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
@@ -42,6 +42,33 @@ def _time_of_day(text: str) -> time | None:
     if found is None:
         raise typer.BadParameter(f"{text!r} is not a time of day; write 03:00, 22:30 or never")
     return time(int(found[1]), int(found[2]))
+
+
+def _quota(text: str) -> tuple[str | None, dict[str, int | None]]:
+    """Return the name of a partition, or None for all partitions, and the limits that are given for it."""
+    name, colon, rest = text.rpartition(":")
+    if colon and not PARTITION.fullmatch(name):
+        raise typer.BadParameter(f"no partition can be named {name!r}; write calls=50, or run_7:calls=50")
+    limits: dict[str, int | None] = {}
+    for part in rest.split(","):
+        kind, _, value = (each.strip() for each in part.partition("="))
+        if kind not in {"events", "bytes", "calls"}:
+            raise typer.BadParameter(
+                f"{part.strip()!r} is not a limit; write events=5000000,bytes=20GB,calls=500, or some of these"
+            )
+        if kind in limits:
+            raise typer.BadParameter(f"{text!r} has two limits for {kind}; give one")
+        limits[kind] = None if value == "none" else _limit(kind, value)
+    return name if colon else None, limits
+
+
+def _limit(kind: str, text: str) -> int:
+    is_number = text.isascii() and text.isdecimal()
+    limit = size(text) if kind == "bytes" else int(text) if is_number else 0
+    if not limit:
+        example = "20GB" if kind == "bytes" else "500"
+        raise typer.BadParameter(f"{text!r} is not a limit for {kind}; write {kind}={example}, or {kind}=none")
+    return limit
 
 
 class LogLevel(Enum):
@@ -81,6 +108,15 @@ def serve(
     scan_debounce: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="The minimum time between two checks for overdue attempts.")
     ] = 10.0,
+    quota: Annotated[
+        list[Any] | None,
+        typer.Option(
+            parser=_quota,
+            metavar="[NAME:]events=N,bytes=SIZE,calls=N",
+            help="The limits of each partition, or of the partition NAME: events, size on disk, and calls per second of"
+            " each process; may be repeated.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Serve other machines without requiring keys: every client has full access."),
@@ -159,7 +195,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
-    from store.cli.server_settings import ServeSettings, announce, log_as_json, schedule_of
+    from store.cli.server_settings import ServeSettings, announce, log_as_json, quotas_of, schedule_of
     from store.server.auth.tls import Certificate
     from store.server.process.listener import bind, url_of
     from store.server.process.systemd import inherited_listener, notify_ready
@@ -182,6 +218,7 @@ def serve(
         max_streams=max_streams,
         max_streams_per_key=max_streams_per_key,
         read_only=read_only,
+        quotas=quotas_of(quota or ()),
         schedule=schedule_of(
             sample_seconds=verify_sample_every,
             verify_at=verify_at,
