@@ -15,6 +15,7 @@ from store.interface.store import Store
 from store.operations.schedule import Schedule
 from store.server.partitions import Partitions
 from store.server.process.scheduler import Scheduler
+from store.server.quotas import Quota, Quotas
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.dashboard.given import HOSTILE, Read, succeeded
@@ -199,3 +200,21 @@ async def test_only_an_admin_starts_an_operation(keyed: Keyed) -> None:
     reader = secret_in(await made(keyed, None, role="reader"))
     refused = await keyed.ask(reader, "POST", "//ui/admin/operations/verify/run")
     assert refused.status == 403
+
+
+async def test_the_quota_of_a_partition_is_one_line(store: Store, store_url: str) -> None:
+    quota = Quota(events=5_000_000, bytes=20 * 10**9, calls=500)
+    async with speaking_to(Partitions(store, quotas=Quotas(quota))) as api:
+        await api.enqueue(1, 2)
+        text = Read((await api.get("//ui/admin")).body).text
+        assert re.search(r"Quota\s*2 of 5,000,000 events; \d+ KiB of 18\.6 GiB; 500 calls per second", text), text
+        found = (await api.get("//ui/admin.json")).ok()
+        size = found["whole"]["size_bytes"]
+        assert found["quota"] == [
+            {"kind": "events", "limit": 5_000_000, "used": 2},
+            {"kind": "bytes", "limit": 20 * 10**9, "used": size},
+            {"kind": "calls", "limit": 500, "used": None},
+        ]
+    async with speaking_to(Partitions(store)) as api:
+        assert (await api.get("//ui/admin.json")).ok()["quota"] == []
+        assert "Quota" not in Read((await api.get("//ui/admin")).body).text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, Final, Protocol, TypeVar
 
@@ -53,6 +53,7 @@ async def admin(request: PageRequest) -> PageContent:
     every = request.among("all", ("0", "1"), "0") == "1"
     keys = await _keys(request)
     shown = [key for key in keys or () if every or key["state"] == "active"]
+    whole = await request.store.core.look(log_rows.whole)
     values = {
         "takes_keys": keys is not None,
         "enforced_at": None if keys is None else await _enforced_at(request),
@@ -60,7 +61,8 @@ async def admin(request: PageRequest) -> PageContent:
         "ended": sum(key["state"] != "active" for key in keys or ()),
         "all": every,
         "partitions": await _partitions(request),
-        "whole": await request.store.core.look(log_rows.whole),
+        "whole": whole,
+        "quota": _quota(request, whole),
         "schema": history.HEAD,
         "versions": {"rollbook": metadata.version("rollbook"), "python": platform.python_version()},
         "writer": _writer(request),
@@ -322,6 +324,13 @@ def _partition(request: PageRequest, name: str) -> dict[str, Any]:
     is_here = name == request.partition
     # The shown partition may be served at `/` as well as under its name, so its link keeps the prefix of this request.
     return {"name": name, "url": f"{request.base}/ui/" if is_here else f"/p/{name}/ui/", "is_here": is_here}
+
+
+def _quota(request: PageRequest, whole: log_rows.LogSummary) -> list[dict[str, Any]]:
+    """Return the limits of the partition, with what it has of events and bytes."""
+    limits: Mapping[str, int] = request.extra.get("limits", {})
+    used = {"events": whole.events, "bytes": whole.size_bytes}
+    return [{"kind": kind, "limit": limit, "used": used.get(kind)} for kind, limit in limits.items()]
 
 
 def _writer(request: PageRequest) -> dict[str, Any]:

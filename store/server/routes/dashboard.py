@@ -227,6 +227,7 @@ class DashboardLayer:
                 "keys_url": None if self._ring is None else self._ring.url,
                 "key_partition": None if admission is None else admission.key.partition,
                 "scheduler": self._scheduler,
+                "limits": self._partitions.quotas.limits(scope["rollbook.partition"]),
             },
         )
 
