@@ -309,8 +309,8 @@ def test_every_variable_of_the_environment_is_described_and_no_other() -> None:
     sources = [path.read_text() for path in (ROOT / "store").rglob("*.py") if "examples" not in path.parts]
     read = {name for source in sources for name in re.findall(r"\"(ROLLBOOK_[A-Z_]+)\"", source)}
     read |= {f"{name}_FILE" for name in SECRETS}
-    # Each option has a variable; the page names two of them. tests/cli/test_configuration.py sets some.
-    read |= {"ROLLBOOK_SERVE_PORT", "ROLLBOOK_KEYS_CREATE_ROLE"}
+    # Each option has a variable; the pages name three of them. tests/cli/test_configuration.py sets some.
+    read |= {"ROLLBOOK_SERVE_PORT", "ROLLBOOK_SERVE_QUOTA", "ROLLBOOK_KEYS_CREATE_ROLE"}
     assert set(re.findall(r"ROLLBOOK_[A-Z]+(?:_[A-Z]+)*", DOCS)) == read
 
 
