@@ -269,7 +269,7 @@ class Busy(Unavailable):
 
 
 class RateLimited(Unavailable):
-    """The partition has used up its calls of this second; the call had no effect."""
+    """The partition has exceeded its limit of calls per second; the call had no effect."""
 
     status = 429
 

@@ -1,7 +1,7 @@
 """Add the dictionaries with which bodies are compressed, and let a body be stored in another form.
 
 A body is the payload of an event. Until this revision, a trigger refused every change of a stored body. Now a body may
-be compressed again: its place and its uncompressed length stay, and its codec changes to one that can be read.
+be compressed again: its position and its uncompressed length do not change, and the new codec is one that can be read.
 """
 
 import sqlalchemy as sa
@@ -13,9 +13,10 @@ down_revision = "0012"
 
 text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
-_READERS = sa.text(
+# Finds the database roles with a privilege on the table `bodies`. They also need it on the new table.
+_USERS = sa.text(
     "SELECT DISTINCT grantee FROM information_schema.table_privileges WHERE table_schema = current_schema()"
-    " AND table_name = 'bodies' AND privilege_type = 'SELECT' AND grantee NOT IN (current_user, 'PUBLIC')"
+    " AND table_name = 'bodies' AND privilege_type = :privilege AND grantee NOT IN (current_user, 'PUBLIC')"
 )
 
 _REFUSED = " BEGIN SELECT RAISE(ABORT, 'the log is append-only: {verb} of {table} refused'); END"
@@ -50,7 +51,7 @@ _SQLITE_UPGRADE = (
 )
 _SQLITE_DOWNGRADE = ("DROP TRIGGER bodies_refuse_update", "DROP TABLE dictionaries", _BODIES.format(condition=""))
 
-_REFUSE_UPDATE = """CREATE FUNCTION refuse_other_body() RETURNS trigger LANGUAGE plpgsql AS $$
+_REFUSE_UPDATE = """CREATE FUNCTION refuse_changed_body() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     other boolean;
 BEGIN
@@ -67,7 +68,7 @@ BEGIN
     RETURN NULL;
 END
 $$"""
-_REFUSE_DICTIONARY = """CREATE FUNCTION refuse_used_dictionary() RETURNS trigger LANGUAGE plpgsql AS $$
+_REFUSE_DICTIONARY = """CREATE FUNCTION refuse_needed_dictionary() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     other boolean;
 BEGIN
@@ -97,29 +98,29 @@ _POSTGRES_UPGRADE = (
     "DROP TRIGGER bodies_refuse_change ON bodies",
     _CHANGE.format(update=""),
     _ALWAYS.format("bodies", "refuse_change"),
-    f"CREATE TRIGGER bodies_refuse_update AFTER UPDATE ON bodies{_TRANSITIONS}refuse_other_body()",
+    f"CREATE TRIGGER bodies_refuse_update AFTER UPDATE ON bodies{_TRANSITIONS}refuse_changed_body()",
     _ALWAYS.format("bodies", "refuse_update"),
     (
         "CREATE TRIGGER dictionaries_refuse_change BEFORE DELETE OR TRUNCATE ON dictionaries"
         " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
     ),
     _ALWAYS.format("dictionaries", "refuse_change"),
-    f"CREATE TRIGGER dictionaries_refuse_update AFTER UPDATE ON dictionaries{_TRANSITIONS}refuse_used_dictionary()",
+    f"CREATE TRIGGER dictionaries_refuse_update AFTER UPDATE ON dictionaries{_TRANSITIONS}refuse_needed_dictionary()",
     _ALWAYS.format("dictionaries", "refuse_update"),
 )
 _POSTGRES_DOWNGRADE = (
     "DROP TRIGGER bodies_refuse_update ON bodies",
     "DROP TRIGGER bodies_refuse_change ON bodies",
     "DROP TABLE dictionaries",
-    "DROP FUNCTION refuse_other_body()",
-    "DROP FUNCTION refuse_used_dictionary()",
+    "DROP FUNCTION refuse_changed_body()",
+    "DROP FUNCTION refuse_needed_dictionary()",
     _CHANGE.format(update="UPDATE OR "),
     _ALWAYS.format("bodies", "refuse_change"),
 )
 
 
 def upgrade() -> None:
-    """Add the table, and replace the triggers. On Postgres, let the readers of bodies read the table."""
+    """Add the table, and replace the triggers. On Postgres, grant access to the users of `bodies`."""
     op.create_table(
         "dictionaries",
         sa.Column("codec", sa.SmallInteger(), autoincrement=False, nullable=False),
@@ -134,8 +135,9 @@ def upgrade() -> None:
     _run(_POSTGRES_UPGRADE, _SQLITE_UPGRADE)
     if bind.dialect.name == "postgresql":
         quote = bind.dialect.identifier_preparer.quote_identifier
-        for role in bind.execute(_READERS).scalars().all():
-            bind.exec_driver_sql(f"GRANT SELECT, INSERT ON dictionaries TO {quote(role)}")
+        for privilege in ("SELECT", "INSERT"):
+            for role in bind.execute(_USERS, {"privilege": privilege}).scalars().all():
+                bind.exec_driver_sql(f"GRANT {privilege} ON dictionaries TO {quote(role)}")
 
 
 def downgrade() -> None:

@@ -39,10 +39,10 @@ def lifetime(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Return in bytes the size that a text such as `10GB` or `500MB` gives."""
+    """Return the size in bytes of a text such as `10GB` or `500MB`."""
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None:
-        raise typer.BadParameter(f"{text!r} is not a size; write 10GB, 500MB or 0B")
+        raise typer.BadParameter(f"{text!r} is not a size; write a number with a unit, for example 10GB or 500MB")
     return round(float(found[1]) * _UNITS[found[2]])
 
 

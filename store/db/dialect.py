@@ -159,7 +159,7 @@ class ReadSession(Protocol):
     """A connection for reading."""
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        """Return all rows of a statement, with bodies that were compressed with a dictionary decompressed."""
+        """Return all rows of a statement. Bodies that are compressed with a dictionary are decompressed."""
         ...
 
     async def fetch_then(

@@ -16,7 +16,7 @@ from store.models.threads import ThreadCheckpoint, ThreadPlace, ThreadSummary, T
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
 
 if TYPE_CHECKING:
-    # This module imports the events of the log, which the store over HTTP does not need.
+    # `store.domain.thread` imports the events of the log, which the store over HTTP does not need.
     from store.domain.thread import CheckpointKey
 
 

@@ -94,14 +94,14 @@ class Limiter(Protocol):
     """Limit on the size of the store. Its methods are called in the event loop of the store."""
 
     async def refresh(self) -> None:
-        """Prepare for a batch, whose transaction has not begun. This method must not raise an error."""
+        """Prepare for a batch. This is called before its transaction begins, and must not raise an error."""
         ...
 
     def admit(self, command: Command, events: int) -> None:
         """Raise a `StoreError` if the command must not be executed.
 
         Args:
-            command: a command that was not executed before.
+            command: a command that is not a repeat with a stored reply.
             events: the number of events in the log, which includes the events of earlier commands of the batch.
         """
         ...

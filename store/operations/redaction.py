@@ -228,8 +228,8 @@ async def erase_payload(
         kept = await removal_queries.blob_sizes(dialect, session, sorted(stored.blobs))
     gone = [*stored.bodies.values(), *(stored.blobs[name] for name in stored.blobs.keys() - kept.keys())]
     remains = [part for _, body in gone for part in _parts(body)]
-    # If an earlier call has deleted the payload, or if bodies are compressed with a dictionary, it is not known what to
-    # search for.
+    # If an earlier call has deleted the payload, or if bodies are compressed with a dictionary, the stored bytes are not
+    # known, so the file cannot be searched for them.
     is_known = not is_packed and 0 < len(remains) <= _MOST_REMAINS
     is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
     return Erased(removing.removed.bodies, removing.removed.blobs, len(kept), is_clean)

@@ -197,7 +197,7 @@ def _add_layers(
         is_read_only=is_read_only,
     )
     app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins, slots=app.state.stream_slots)
-    if partitions.quotas.limit_calls:
+    if partitions.quotas.has_call_limit:
         app.add_middleware(QuotaLayer, quotas=partitions.quotas, routes=PROTECTED)
     app.add_middleware(PartitionLayer, partitions=partitions)
     if ring is not None:

@@ -41,15 +41,15 @@ logger = logging.getLogger("store.server")
 Monotonic = Callable[[], float]
 Kind = Literal["events", "bytes", "calls"]
 
-_MEASURED_SECONDS: Final = 5.0
+_MEASURE_INTERVAL_SECONDS: Final = 5.0
 """The time after which the size of a partition is measured again, when a batch begins."""
-_PATIENCE_SECONDS: Final = 1.0
+_MEASURE_TIMEOUT_SECONDS: Final = 1.0
 """The longest time for which a batch waits for the measurement."""
 _UNCOUNTED: Final = frozenset({"/livez", "/readyz", "/metrics", HEALTH})
 COUNTED: Final = "rollbook.counted"
 """The key in the scope of a request that was counted already."""
 # A client that has waited exactly as long as the answer said must not be refused because of a rounding error.
-_EXACT_SECONDS: Final = 1e-9
+_ROUNDING_SECONDS: Final = 1e-9
 
 _ADDING: Final = frozenset[type[Command]](
     {
@@ -94,7 +94,7 @@ class Quota:
 
 
 class PartitionQuota:
-    """The quota of one partition in this process: the bucket of its calls, and the number of refused calls."""
+    """The quota of one partition in this process: its token bucket, and the numbers of admitted and refused calls."""
 
     def __init__(self, partition: str, quota: Quota, monotonic: Monotonic) -> None:
         self.partition = partition
@@ -108,7 +108,7 @@ class PartitionQuota:
         """Count a call and return 0; if the calls are used up, return the seconds until the next one is possible."""
         if self._bucket is None:
             return 0.0
-        is_admitted, wait = self._bucket.take(_EXACT_SECONDS)
+        is_admitted, wait = self._bucket.take(_ROUNDING_SECONDS)
         if not is_admitted:
             return wait
         self.calls += 1
@@ -154,11 +154,11 @@ class StoreLimiter:
         if self._quota.quota.bytes is None:
             return
         now = self._monotonic()
-        if self._measured_at is None or now - self._measured_at >= _MEASURED_SECONDS:
+        if self._measured_at is None or now - self._measured_at >= _MEASURE_INTERVAL_SECONDS:
             self._measured_at = now
             try:
-                # All connections for reads may be in use, and the batch must not wait for them.
-                async with asyncio.timeout(_PATIENCE_SECONDS):
+                # All connections for reads may be in use, so the batch waits only for a limited time.
+                async with asyncio.timeout(_MEASURE_TIMEOUT_SECONDS):
                     self._bytes = await self._measure()
             except (StoreError, TimeoutError) as error:
                 logger.warning("the size of the partition %s could not be measured: %r", self._quota.partition, error)
@@ -199,7 +199,7 @@ class Quotas:
         self._known: dict[str, PartitionQuota] = {}
 
     @property
-    def limit_calls(self) -> bool:
+    def has_call_limit(self) -> bool:
         """Whether there is a limit on the calls of any partition."""
         return any(each.calls is not None for each in (self._default, *self._own.values()))
 
@@ -235,7 +235,7 @@ class Quotas:
 
 
 class QuotaLayer:
-    """An ASGI layer that refuses calls beyond the calls per second of their partition. It is within `PartitionLayer`.
+    """An ASGI layer that refuses calls beyond the calls per second of their partition. `PartitionLayer` must run before it.
 
     Health checks, metrics and the pages of the dashboard are not counted.
 

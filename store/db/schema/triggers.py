@@ -100,7 +100,7 @@ BEGIN
 END
 """
 # `changed` and `original` are the rows after and before the statement.
-_REFUSE_OTHER = """
+_REFUSE_CHANGED_BODY = """
 DECLARE
     other boolean;
 BEGIN
@@ -117,7 +117,7 @@ BEGIN
     RETURN NULL;
 END
 """
-_REFUSE_USED = """
+_REFUSE_NEEDED_DICTIONARY = """
 DECLARE
     other boolean;
 BEGIN
@@ -134,7 +134,7 @@ BEGIN
     RETURN NULL;
 END
 """
-_BOTH = " REFERENCING OLD TABLE AS original NEW TABLE AS changed"
+_OLD_AND_NEW = " REFERENCING OLD TABLE AS original NEW TABLE AS changed"
 
 
 class _Trigger(NamedTuple):
@@ -172,10 +172,18 @@ _POSTGRES = (
         *("refuse_unordered_delete", _REFUSE_UNORDERED),
         rest=" REFERENCING OLD TABLE AS gone",
     ),
-    _Trigger("bodies", "bodies_refuse_update", "AFTER", ("UPDATE",), "refuse_other_body", _REFUSE_OTHER, _BOTH),
+    _Trigger(
+        "bodies",
+        "bodies_refuse_update",
+        "AFTER",
+        ("UPDATE",),
+        "refuse_changed_body",
+        _REFUSE_CHANGED_BODY,
+        _OLD_AND_NEW,
+    ),
     _Trigger(
         *("dictionaries", "dictionaries_refuse_update", "AFTER", ("UPDATE",)),
-        *("refuse_used_dictionary", _REFUSE_USED, _BOTH),
+        *("refuse_needed_dictionary", _REFUSE_NEEDED_DICTIONARY, _OLD_AND_NEW),
     ),
     _Trigger("blobs", "blobs_refuse_delete", "AFTER", ("DELETE",), "refuse_unordered_blobs", _REFUSE_BLOBS),
 )
@@ -330,7 +338,7 @@ def _sqlite_triggers() -> dict[str, str]:
     return texts
 
 
-# The tables whose rows may be changed, with the conditions under which SQLite refuses it.
+# The tables whose rows may be changed, with the conditions under which SQLite refuses the change.
 _CHANGEABLE = {"bodies": f" WHEN NOT ({_COMPRESSED_AGAIN})", "dictionaries": f" WHEN NOT ({_EMPTIED})"}
 # The tables whose rows may be deleted, with the conditions under which SQLite refuses it.
 _DELETABLE = {"bodies": f" WHEN NOT EXISTS ({_ORDERED})", "blobs": f" WHEN NOT ({_BLOBS_ORDERED})"}

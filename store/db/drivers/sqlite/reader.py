@@ -223,7 +223,7 @@ class SQLiteReader(ReadSession):
     async def do(
         self, work: Callable[[sqlite3.Connection], Done], then: Callable[[Done], Awaitable[Done]] | None = None
     ) -> Done:
-        """Call a function in the connection's thread, and return its result, or what `then` makes of it."""
+        """Call a function in the connection's thread, and return its result, or that of `then(result)`."""
         results: list[Done] = []
         script: Any = (work, results)
         try:
