@@ -127,5 +127,4 @@ async def fill_dictionaries(database: Database) -> None:
 async def read_log(database: Database) -> dict[str, list[tuple[Any, ...]]]:
     """Return every row of the log."""
     keys = {"commits": "commit_id", "events": "position", "bodies": "position", "dropped": "position"}
-    keys |= {"dictionaries": "codec"}
     return {table: await database.rows(f"SELECT * FROM {table} ORDER BY {key}") for table, key in keys.items()}

@@ -45,7 +45,8 @@ _SQLITE_UPGRADE = (
         event="UPDATE",
         what="UPDATE",
         when=" WHEN NOT (NEW.codec IS OLD.codec AND NEW.hash IS OLD.hash AND NEW.type IS OLD.type"
-        " AND length(NEW.content) = 0 AND NOT EXISTS (SELECT 1 FROM bodies b WHERE b.codec = OLD.codec))",
+        " AND length(NEW.content) = 0"
+        " AND NOT EXISTS (SELECT 1 FROM bodies b WHERE b.codec >= 16 AND b.codec = OLD.codec))",
     ),
     _DICTIONARY.format(verb="delete", event="DELETE", what="DELETE", when=""),
 )
@@ -75,7 +76,7 @@ BEGIN
     EXECUTE format(
         'SELECT EXISTS (SELECT 1 FROM changed n FULL JOIN original o ON o.codec = n.codec'
         ' WHERE o.hash IS DISTINCT FROM n.hash OR o.type IS DISTINCT FROM n.type OR octet_length(n.content) > 0'
-        ' OR EXISTS (SELECT 1 FROM %I.bodies b WHERE b.codec = n.codec))',
+        ' OR EXISTS (SELECT 1 FROM %I.bodies b WHERE b.codec >= 16 AND b.codec = n.codec))',
         TG_TABLE_SCHEMA
     ) INTO other;
     IF other THEN
@@ -131,6 +132,10 @@ def upgrade() -> None:
         sa.Column("content", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("codec", name=op.f("pk_dictionaries")),
     )
+    is_compressed = sa.text("codec >= 16")
+    op.create_index(
+        op.f("ix_bodies_codec"), "bodies", ["codec"], sqlite_where=is_compressed, postgresql_where=is_compressed
+    )
     bind = op.get_bind()
     _run(_POSTGRES_UPGRADE, _SQLITE_UPGRADE)
     if bind.dialect.name == "postgresql":
@@ -149,6 +154,7 @@ def downgrade() -> None:
             f"{count} bodies are compressed with dictionaries, which revision {down_revision} cannot read;"
             f" restore a backup from before revision {revision}"
         )
+    op.drop_index(op.f("ix_bodies_codec"), table_name="bodies")
     _run(_POSTGRES_DOWNGRADE, _SQLITE_DOWNGRADE)
 
 

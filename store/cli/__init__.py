@@ -13,8 +13,7 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Run the command in `sys.argv`, and exit with one of the codes that `store.cli.errors` lists."""
-    # The imports create about 100,000 objects that are never freed, so garbage collections during the imports would free
-    # nothing.
+    # The imports create about 100,000 objects that are never freed, so collecting garbage meanwhile frees nothing.
     gc.set_threshold(200_000, 20, 50)
     from store.cli.app import app
 

@@ -2,7 +2,7 @@
 
 A body is the stored payload of an event. `compact` compresses bodies with zstd and a dictionary, which contains what
 the bodies of one type of event have in common. The column `codec` of such a body contains the number of the dictionary.
-A session decompresses these bodies when it reads them, so that other code never sees such a codec.
+A session decompresses these bodies when it reads them. Only copies and the compression itself read such a codec.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from dataclasses import replace
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from sqlalchemy import ColumnElement, Select, literal_column, select
 from sqlalchemy.sql import ClauseElement
 
 from store.db.tables import core as core_tables
-from store.domain.body import FIRST_CODEC, PLAIN
+from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -52,6 +53,15 @@ def body_places(statement: ClauseElement) -> BodyPlaces:
     return tuple(places)
 
 
+class _Statement(Protocol):
+    """A compiled statement. See `Sql` in `store.db.dialect`, which imports this module."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def bodies(self) -> BodyPlaces: ...
+
+
 class _Session(Protocol):
     """A session that reads. See `ReadSession` in `store.db.dialect`, which imports this module."""
 
@@ -69,28 +79,29 @@ class Dictionaries:
         self._compiled = compiled
         self._known: dict[int, zstd.ZstdDict] = {}
 
-    async def decompressed(self, session: _Session, places: BodyPlaces, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return rows with their bodies decompressed.
+    async def decompressed(
+        self, session: _Session, sql: _Statement, params: Any, rows: Sequence[Row], *, can_repeat: bool = False
+    ) -> Sequence[Row]:
+        """Return the rows of a statement with their bodies decompressed.
 
         A body that cannot be decompressed stays as it is, and its reader raises the error.
 
         Args:
-            session: a session that sees the rows. It reads the dictionaries that are not known yet.
-            places: the places of codecs and bodies in a row.
-            rows: the rows.
+            session: the session that read the rows. It reads the dictionaries that are not known yet.
+            sql: the statement.
+            params: its parameters.
+            rows: its rows.
+            can_repeat: whether the statement can be executed again. Outside of a snapshot, a dictionary may be emptied
+                after the rows were read. The bodies are then stored in another form.
         """
-        used: set[int] = set()
-        for codec_at, _ in places:
-            for row in rows:
-                codec = row[codec_at]
-                # SQLite stores values of any type.
-                if codec.__class__ is int and codec >= FIRST_CODEC:
-                    used.add(codec)
+        used = _dictionaries_in(rows, sql.bodies)
         if not used:
             return rows
         if unknown := used - self._known.keys():
             await self._read(session, unknown)
-        return [self._decompressed(row, places) for row in rows]
+            if can_repeat and not used <= self._known.keys():
+                rows = await session.fetch(replace(sql, bodies=()), params)
+        return [self._decompressed(row, sql.bodies) for row in rows]
 
     def _decompressed(self, row: Row, places: BodyPlaces) -> Row:
         changed: list[Any] | None = None
@@ -98,12 +109,14 @@ class Dictionaries:
             known = self._known.get(row[codec_at])
             if known is None:
                 continue
+            frame = zstd.ZstdDecompressor(zstd_dict=known)
             try:
-                raw = zstd.decompress(row[body_at], zstd_dict=known)
+                raw = frame.decompress(row[body_at])
             except (zstd.ZstdError, TypeError):
                 continue
-            changed = changed or list(row)
-            changed[codec_at], changed[body_at] = PLAIN, raw
+            if frame.eof and not frame.unused_data:
+                changed = changed or list(row)
+                changed[codec_at], changed[body_at] = PLAIN, raw
         return row if changed is None else tuple(changed)
 
     async def _read(self, session: _Session, codecs: Collection[int]) -> None:
@@ -112,42 +125,64 @@ class Dictionaries:
         wanted: list[ColumnElement[int]] = [literal_column(str(int(codec))) for codec in codecs]
         sql = self._compiled(select(table.codec, table.hash, table.content).where(table.codec.in_(wanted)))
         for codec, digest, content in await session.fetch(sql, {}):
-            # With a changed dictionary, a body could be decompressed to other bytes.
-            if is_intact(digest, content):
-                self._known[codec] = zstd.ZstdDict(content)
+            if (dictionary := load(digest, content)) is not None:
+                self._known[codec] = dictionary
 
 
-def is_intact(digest: bytes, content: bytes) -> bool:
-    """Return whether the content of a dictionary has the stored hash. SQLite stores values of any type."""
-    return isinstance(content, bytes) and hashlib.sha256(content).digest() == digest  # pyright: ignore[reportUnnecessaryIsInstance]
+def _dictionaries_in(rows: Sequence[Row], places: BodyPlaces) -> set[int]:
+    used: set[int] = set()
+    for codec_at, _ in places:
+        for row in rows:
+            codec = row[codec_at]
+            # SQLite does not enforce the types of columns.
+            if codec.__class__ is int and codec >= FIRST_DICTIONARY_CODEC:
+                used.add(codec)
+    return used
 
 
-class Packer:
+def load(digest: Any, content: Any) -> zstd.ZstdDict | None:
+    """Return a dictionary; None if its content does not have the stored hash, or is not that of a dictionary.
+
+    With a changed dictionary, a body could be decompressed to other bytes.
+    """
+    if not isinstance(content, bytes) or hashlib.sha256(content).digest() != digest:
+        return None
+    try:
+        dictionary = zstd.ZstdDict(content)
+        zstd.compress(b"{}", zstd_dict=dictionary)
+    except (ValueError, zstd.ZstdError):
+        return None
+    return dictionary
+
+
+class DictionaryCompressor:
     """Compresses bodies with a dictionary."""
 
-    def __init__(self, content: bytes) -> None:
-        self._dictionary = zstd.ZstdDict(content)
-        # The codec names the dictionary, so the frames need not.
+    def __init__(self, dictionary: zstd.ZstdDict) -> None:
+        self._dictionary = dictionary
+        # The codec identifies the dictionary, so the frames do not repeat its id.
         options: dict[int, int] = {
             zstd.CompressionParameter.compression_level: _LEVEL,
             zstd.CompressionParameter.dict_id_flag: 0,
+            # With a wrong dictionary, the decompression fails instead of returning other bytes.
+            zstd.CompressionParameter.checksum_flag: 1,
         }
         self._compressor = zstd.ZstdCompressor(options=options, zstd_dict=self._dictionary)
 
-    def packed(self, raw: bytes) -> bytes:
+    def compress(self, raw: bytes) -> bytes:
         """Return the compressed form of a body."""
         return self._compressor.compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
 
-    def raw(self, packed: bytes) -> bytes:
+    def decompress(self, compressed: bytes) -> bytes:
         """Return the body of a compressed form."""
-        return zstd.decompress(packed, zstd_dict=self._dictionary)
+        return zstd.decompress(compressed, zstd_dict=self._dictionary)
 
 
-def trained(samples: Sequence[bytes]) -> bytes | None:
-    """Return the content of a dictionary for bodies like the samples; None if they are too few or too different."""
+def train(samples: Sequence[bytes]) -> zstd.ZstdDict | None:
+    """Return a dictionary for bodies like the samples; None if they are too few or too different."""
     if not any(samples):
         return None
     try:
-        return zstd.train_dict(samples, _MOST_BYTES).dict_content
+        return zstd.train_dict(samples, _MOST_BYTES)
     except zstd.ZstdError:
         return None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 PLAIN, ZLIB = 0, 1
 """Codecs: not compressed, and compressed with zlib."""
-FIRST_CODEC = 16
+FIRST_DICTIONARY_CODEC = 16
 """The number of the first dictionary. Smaller codecs need no dictionary. See `store.db.dictionaries`."""
 
 
@@ -13,7 +13,7 @@ class Body:
     """The payload of one event in its stored form, usually a JSON object with one key for each field."""
 
     codec: int
-    """The number of the compression method."""
+    """0 for plain JSON, 1 for zlib, or the number of a dictionary."""
     raw_len: int
     """The number of bytes before compression."""
     stored: bytes

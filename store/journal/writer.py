@@ -97,13 +97,18 @@ class Limiter(Protocol):
         """Prepare for a batch. This is called before its transaction begins, and must not raise an error."""
         ...
 
-    def admit(self, command: Command, events: int) -> None:
+    def admit(self, command: Command, events: int, added: int) -> None:
         """Raise a `StoreError` if the command must not be executed.
 
         Args:
             command: a command that is not a repeat with a stored reply.
             events: the number of events in the log, which includes the events of earlier commands of the batch.
+            added: the size in bytes of the payload of earlier commands of the batch.
         """
+        ...
+
+    def committed(self, added: int) -> None:
+        """Note the size in bytes of the payload of a batch that was committed."""
         ...
 
 
@@ -180,6 +185,8 @@ class _Decided:
 
     calls: list[PendingCommand]
     working_set: WorkingSet
+    added: int
+    """The size in bytes of the payload of the commands."""
     committed: Committed | None = None
 
 
@@ -370,6 +377,8 @@ class Writer:
         except Exception as error:  # noqa: BLE001 (a bug that one command triggers must not fail the other calls)
             await self._isolate(calls, error)
             return
+        if self.limiter is not None:
+            self.limiter.committed(decided.added)
         self.statistics.calls += len(calls)
         self.statistics.largest_batch = max(self.statistics.largest_batch, len(calls))
         assert self._on_commit is not None  # started
@@ -468,6 +477,7 @@ class Writer:
         # Generated ids that exist already are replaced. Only some types of commands contain generated ids.
         while not DRAWING.isdisjoint(map(type, commands)) and redraw_taken(commands, working_set):
             working_set = await self._loader.load(session, tail, commands, self._log_time)
+        added = 0
         for ordinal, call in enumerate(calls):
             command = call.command
             call.reply = call.error = None
@@ -476,12 +486,14 @@ class Writer:
                 try:
                     # The totals were read in this transaction, so they include the events of other processes.
                     if self.limiter is not None and not is_repeat(command, working_set):
-                        self.limiter.admit(command, tail.totals[_EVENTS] + len(working_set.events))
+                        events = tail.totals[_EVENTS] + len(working_set.events)
+                        self.limiter.admit(command, events, added)
                     call.reply = (
                         decide(command, working_set)
                         if command.idempotency is None
                         else decide_once(command, working_set)
                     )
+                    added += command.size
                 except NeedsHeads:
                     await self._loader.more_heads(session, working_set, MAX_BATCH_CALLS)
                     continue
@@ -491,7 +503,7 @@ class Writer:
                 except StoreError as refused:
                     call.error = refused
                 break
-        return _Decided(calls, working_set)
+        return _Decided(calls, working_set, added)
 
     def _note_loss(self) -> None:
         if self._log_time is not None:

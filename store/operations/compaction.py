@@ -6,7 +6,7 @@ import time
 
 from store.db.dialect import Dialect
 from store.models.enums import Frozen
-from store.operations.packing import Packed, packing
+from store.operations.compression import CompressionCounts, compression
 from store.operations.removal import database
 from store.runtime.loop_thread import LoopThread
 
@@ -26,7 +26,7 @@ class CompactReport(Frozen):
     dictionaries: int
     """The number of dictionaries that this call trained."""
     bodies: int
-    """The number of bodies (payload of events) that this call compressed again."""
+    """The number of bodies (payload of events) that this call stored in another form."""
     longest_seconds: float
     """The longest time that one transaction of the compression held the write lock."""
 
@@ -35,7 +35,8 @@ async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
     """Compress payload, free the space of deleted rows, and update the statistics of the query planner of Postgres.
 
     Bodies of events are compressed with zstd and a dictionary for each type of event that has at least 2,000 bodies.
-    The dictionaries are stored in the store. Versions before revision 0013 cannot read these bodies. Other programs can
+    The dictionaries are stored in the store. Programs that do not know schema revision 0013 cannot
+    read these bodies. Other programs can
     read and write until the space is freed. SQLite then rewrites the file, which needs room for a second copy, and
     writers wait. Postgres runs `VACUUM (ANALYZE)`, after which the tables use the space for new rows. Nothing that the
     store contains changes. A call that was stopped leaves a correct store, and the next call continues.
@@ -56,7 +57,7 @@ async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
     dialect = database(url)
     thread = LoopThread("rollbook compact")
     try:
-        before, after, is_complete, packed = await thread.run(_run(dialect, rewrite=rewrite))
+        before, after, is_complete, counts = await thread.run(_run(dialect, rewrite=rewrite))
     finally:
         thread.leave()
     return CompactReport(
@@ -64,19 +65,19 @@ async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
         size_after=after,
         is_complete=is_complete,
         seconds=time.monotonic() - began,
-        dictionaries=packed.dictionaries,
-        bodies=packed.bodies,
-        longest_seconds=packed.longest_seconds,
+        dictionaries=counts.dictionaries,
+        bodies=counts.bodies,
+        longest_seconds=counts.longest_seconds,
     )
 
 
-async def _run(dialect: Dialect, *, rewrite: bool) -> tuple[int, int, bool, Packed]:
+async def _run(dialect: Dialect, *, rewrite: bool) -> tuple[int, int, bool, CompressionCounts]:
     await dialect.open(create=False)
     try:
         before = await dialect.size_bytes()
-        async with packing(dialect) as work:
+        async with compression(dialect) as work:
             await work.compress()
         is_complete = await dialect.compact(rewrite=rewrite)
-        return before, await dialect.size_bytes(), is_complete, work.packed
+        return before, await dialect.size_bytes(), is_complete, work.counts
     finally:
         await dialect.close()

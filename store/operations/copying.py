@@ -8,14 +8,13 @@ from typing import Any, TypeVar
 from sqlalchemy import select
 
 from store.db.dialect import Dialect, Unfinished, WriteSession, dialect_for
-from store.db.queries.dictionaries import usable
 from store.db.tables.core import store_info
 from store.db.url import parse
 from store.errors import Corrupt, Invalid
 from store.models import VerifyReport
 from store.operations import beside_log
+from store.operations.compression import Compression
 from store.operations.log_copy import EndOfLog, LogCopy, end_of
-from store.operations.packing import Packing
 from store.operations.progress import CopyProgress, OnProgress, ignore
 from store.operations.reports import CopyReport
 from store.runtime.loop_thread import LoopThread
@@ -153,7 +152,8 @@ async def _fill(
             # tables beside the log have to be of the same moment.
             end = await _copy_tables(source, target, writer)
             await log.run(end)
-        await _forget_dictionaries(source, target, writer)
+        # Payload may have been removed from the source during the copy.
+        await Compression(target, writer).retire()
         on_progress(CopyProgress("computing the tables"))
         built = await rebuild(target, store_id, lambda work: work(writer), _no_calls)
         if finish is not None:
@@ -195,14 +195,6 @@ async def _copy_tables(source: Dialect, target: Dialect, writer: WriteSession) -
     async with source.read(snapshot=True) as session:
         await beside_log.copy(source, session, target, writer)
         return await end_of(source, session)
-
-
-async def _forget_dictionaries(source: Dialect, target: Dialect, writer: WriteSession) -> None:
-    """If the source has emptied a dictionary during the copy, store the payload of the copy without it too."""
-    async with source.read() as session, target.read() as reading:
-        emptied = await usable(target, reading) - await usable(source, session)
-    if emptied:
-        await Packing(target, writer).retire()
 
 
 def _check(report: VerifyReport, end: EndOfLog) -> None:

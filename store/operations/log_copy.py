@@ -15,7 +15,7 @@ from store.db.dialect import Changes, Dialect, ReadSession, Row, Unfinished, Wri
 from store.db.queries import blobs, dictionaries, scan
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
-from store.domain.body import FIRST_CODEC
+from store.domain.body import FIRST_DICTIONARY_CODEC
 from store.domain.events import BodyDropped, StoreBodiesDropped
 from store.errors import Incompatible
 from store.journal.log_rows import GENESIS
@@ -155,9 +155,9 @@ class LogCopy:
         return [row for row in found.values() if self.end.position < row[1] <= reached.position]
 
     async def _dictionaries(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the dictionaries that the copy lacks, if it lacks one with which a body in `rows` is compressed."""
-        last = await dictionaries.last_codec(self._target, self._writer) or FIRST_CODEC - 1
-        # SQLite stores values of any type.
+        """Return the dictionaries that are missing in the copy; none if the copy has all that `rows` need."""
+        last = await dictionaries.last_codec(self._target, self._writer) or FIRST_DICTIONARY_CODEC - 1
+        # SQLite does not enforce the types of columns, so the value may not be an integer.
         if not any(isinstance(row[_WIDTH], int) and row[_WIDTH] > last for row in rows):
             return ()
         return await dictionaries.rows(self._source, session, last)

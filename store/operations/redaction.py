@@ -19,7 +19,7 @@ from store.db.queries.removal import Payload
 from store.domain.events import RolloutAmended, RolloutEnqueued, RolloutStarted, SpanRecorded
 from store.errors import Corrupt, Invalid, NotFound
 from store.models.enums import Frozen
-from store.operations.packing import packing
+from store.operations.compression import compression
 from store.operations.removal import blobs_without_event, database, remover
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
@@ -222,15 +222,15 @@ async def erase_payload(
         async with dialect.read(snapshot=True) as session:
             found = await blobs_without_event(dialect, session, only={each.position for each in chosen})
         await removing.remove_blobs(found)
-    async with packing(dialect) as work:
-        is_packed = await work.retire()
+    async with compression(dialect) as work:
+        has_dictionaries = await work.retire()
     async with dialect.read() as session:
         kept = await removal_queries.blob_sizes(dialect, session, sorted(stored.blobs))
     gone = [*stored.bodies.values(), *(stored.blobs[name] for name in stored.blobs.keys() - kept.keys())]
     remains = [part for _, body in gone for part in _parts(body)]
-    # If an earlier call has deleted the payload, or if bodies are compressed with a dictionary, the stored bytes are not
-    # known, so the file cannot be searched for them.
-    is_known = not is_packed and 0 < len(remains) <= _MOST_REMAINS
+    # If an earlier call has deleted the payload, or if the store ever had a dictionary, the stored bytes are not known.
+    # The file can then not be searched for them.
+    is_known = not has_dictionaries and 0 < len(remains) <= _MOST_REMAINS
     is_clean = await dialect.erase(rewrite=rewrite, remains=remains if is_known else None)
     return Erased(removing.removed.bodies, removing.removed.blobs, len(kept), is_clean)
 

@@ -147,7 +147,7 @@ class StoreLimiter:
         self._monotonic = monotonic
         self._measured_at: float | None = None
         self._bytes = 0
-        """The size at the last measurement, and the payload that was written since then."""
+        """The size at the last measurement, and the payload that this process has committed since then."""
 
     async def refresh(self) -> None:
         """Measure the size of the partition if the last measurement is too old."""
@@ -165,7 +165,7 @@ class StoreLimiter:
             except Exception:
                 logger.exception("the size of the partition %s could not be measured", self._quota.partition)
 
-    def admit(self, command: Command, events: int) -> None:
+    def admit(self, command: Command, events: int, added: int) -> None:
         """Raise an error if a command would exceed a limit, unless it finishes work.
 
         Raises:
@@ -174,8 +174,11 @@ class StoreLimiter:
         if adds(command):
             items: Any = getattr(command, "items", ())
             self._quota.check("events", events, max(1, len(items)))
-            self._quota.check("bytes", self._bytes, command.size)
-        self._bytes += command.size
+            self._quota.check("bytes", self._bytes + added, command.size)
+
+    def committed(self, added: int) -> None:
+        """Note the size of the payload of a batch that was committed."""
+        self._bytes += added
 
 
 class Quotas:
@@ -235,7 +238,9 @@ class Quotas:
 
 
 class QuotaLayer:
-    """An ASGI layer that refuses calls beyond the calls per second of their partition. `PartitionLayer` must run before it.
+    """An ASGI layer that refuses calls beyond the calls per second of their partition.
+
+    `PartitionLayer` must run before it.
 
     Health checks, metrics and the pages of the dashboard are not counted.
 

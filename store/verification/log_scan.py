@@ -15,6 +15,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
 from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dictionaries import load
 from store.db.queries import blobs, dictionaries, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_and_rest
@@ -309,9 +310,9 @@ async def check_blobs(dialect: Dialect, session: ReadSession, differences: Diffe
 async def check_dictionaries(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
     """Report dictionaries whose content was changed. Bodies are compressed with them."""
     for codec, digest, content in await dictionaries.contents(dialect, session):
-        found = hashlib.sha256(content).digest()
-        if len(content) and found != digest:
-            differences.add("dictionaries", f"dictionary {codec}", "content", memoryview(digest).hex(), found.hex())
+        if len(content) and load(digest, content) is None:
+            found = hashlib.sha256(content).hexdigest()
+            differences.add("dictionaries", f"dictionary {codec}", "content", memoryview(digest).hex(), found)
 
 
 def _check(rows: Sequence[Row], differences: Differences) -> None:

@@ -1,10 +1,9 @@
 """Conversion of errors to an HTTP status and a JSON object, and back.
 
 Errors after which a retry may help have the status 503; only `RateLimited` has 429 on routes that these clients do not
-call. A missing or invalid key has 401, a key without permission has
-403. All other errors have 400, whatever their class, because clients of Agent-lightning 0.3 repeat a request after 408
-and after a status of 500 or above, and only then. Routes that these clients do not call respond with the status of the error's
-class.
+call. A missing or invalid key has 401, a key without permission has 403. All other errors have 400, whatever their
+class, because clients of Agent-lightning 0.3 repeat a request after 408 and after a status of 500 or above, and only
+then. Routes that these clients do not call respond with the status of the error's class.
 
 The JSON object is `{"detail": text, "error_type": class name, …}`; the other keys are the error's fields. The response
 to a body of the wrong shape is 422 with a list of faults, as in FastAPI.

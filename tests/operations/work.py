@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from store.errors import Unavailable
-from store.operations import Search, compact, copy_store, drop_partition, forget, log_copy, packing
+from store.operations import Search, compact, compression, copy_store, drop_partition, forget, log_copy
 from tests.operations.payloads import SECRET
 
 EVENTS_AT_ONCE = 7
@@ -46,13 +46,13 @@ async def compact_store(url: str) -> None:
 
 LEAST_BODIES = 500
 ENOUGH = {"LEAST_BODIES": LEAST_BODIES, "_LEAST_BYTES": 0, "_ROWS": 50}
-"""Settings of `store.operations.packing` with which a small store gets a dictionary, in several transactions."""
+"""Settings of `store.operations.compression` with which a small store gets a dictionary, in several transactions."""
 
 
 async def compress_store(url: str) -> None:
-    """Compress payload, also of a small store."""
+    """Compress the payload of a store, even if it is small."""
     for name, value in ENOUGH.items():
-        setattr(packing, name, value)
+        setattr(compression, name, value)
     await compact(url)
 
 

@@ -431,9 +431,9 @@ async def test_the_size_is_measured_at_intervals_and_kept_while_the_database_doe
 
     async def admits(events: int = 10**9) -> bool:
         await limiter.refresh()
-        limiter.admit(BeatWorker(worker_id="w", heartbeat_stats=None), events)
-        limiter.admit(AmendRollout(rollout_id="ro-1", fields=["status"], status="failed"), events)
-        limiter.admit(Enqueue(items=[]), events)
+        limiter.admit(BeatWorker(worker_id="w", heartbeat_stats=None), events, 0)
+        limiter.admit(AmendRollout(rollout_id="ro-1", fields=["status"], status="failed"), events, 0)
+        limiter.admit(Enqueue(items=[]), events, 0)
         return True
 
     began = steps.now
@@ -452,6 +452,29 @@ async def test_the_size_is_measured_at_intervals_and_kept_while_the_database_doe
     assert quota.refused == {"bytes": 0}
 
 
+async def test_payload_counts_when_it_is_committed() -> None:
+    steps = Steps()
+
+    async def measure() -> int:
+        return 100
+
+    def adding(size: int) -> Command:
+        return PublishResources(resources_id="r", is_new=True, body=Body(0, size, bytes(size), b""))
+
+    limiter = StoreLimiter(PartitionQuota("run_7", Quota(bytes=1000), steps), measure, steps)
+    await limiter.refresh()
+    # The same commands are decided again if the batch is repeated.
+    for _ in range(10):
+        limiter.admit(adding(400), 0, 0)
+        limiter.admit(adding(400), 0, 400)
+    with pytest.raises(QuotaExceeded):
+        limiter.admit(adding(101), 0, 800)
+    limiter.committed(800)
+    limiter.admit(adding(100), 0, 0)
+    with pytest.raises(QuotaExceeded):
+        limiter.admit(adding(101), 0, 0)
+
+
 async def test_a_batch_does_not_wait_until_connections_for_reads_are_free(caplog: pytest.LogCaptureFixture) -> None:
     steps = Steps()
 
@@ -462,7 +485,7 @@ async def test_a_batch_does_not_wait_until_connections_for_reads_are_free(caplog
     async with asyncio.timeout(HANG):
         await limiter.refresh()
         await limiter.refresh()
-    limiter.admit(Enqueue(items=[]), 0)
+    limiter.admit(Enqueue(items=[]), 0, 0)
     (record,) = caplog.records
     assert "the size of the partition run_7 could not be measured" in record.getMessage()
 

@@ -49,4 +49,4 @@ def compact(
 
 def _compressed(report: CompactReport) -> str:
     new = "dictionary" if report.dictionaries == 1 else "dictionaries"
-    return f"{report.bodies:,} bodies were compressed with {report.dictionaries:,} new {new}"
+    return f"{report.bodies:,} bodies were stored in another form; {report.dictionaries:,} new {new}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from store.domain.body import FIRST_CODEC, PLAIN, ZLIB
+from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, Incompatible
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def raw_json(codec: int, stored: bytes) -> bytes:
             raise Corrupt("a stored body", error, "bytes compressed with zlib") from None
     if codec == PLAIN:
         return memoryview(stored).tobytes()
-    if codec >= FIRST_CODEC:
+    # SQLite does not enforce the types of columns.
+    if codec.__class__ is int and codec >= FIRST_DICTIONARY_CODEC:
         # The session decompresses such a body if it can, so the dictionary or the body is damaged.
         raise Corrupt("a stored body", "one that cannot be decompressed", f"bytes compressed with dictionary {codec}")
     raise Incompatible(f"a body is stored with codec {codec}, unknown to this version", "upgrade Rollbook")

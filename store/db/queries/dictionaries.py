@@ -8,14 +8,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, literal_column, select, true
 
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.dictionaries import is_intact
+from store.db.dictionaries import DictionaryCompressor, load
 from store.db.tables import core as core_tables
+from store.domain.body import FIRST_DICTIONARY_CODEC
 
 _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class StoredDictionary:
     """A dictionary in use."""
 
     codec: int
@@ -49,12 +50,12 @@ class Candidate:
     """The hash of the uncompressed body, from its event."""
 
 
-def encoded(positions: Iterable[int]) -> bytes:
+def encode_positions(positions: Iterable[int]) -> bytes:
     """Return positions in the form of the column `samples`."""
     return b"".join(position.to_bytes(8, "little") for position in positions)
 
 
-async def in_use(dialect: Dialect, session: ReadSession) -> list[Trained]:
+async def with_content(dialect: Dialect, session: ReadSession) -> list[StoredDictionary]:
     """Return the dictionaries that were not emptied, in the order of their numbers."""
     table = core_tables.dictionaries.c
     statement = (
@@ -62,7 +63,7 @@ async def in_use(dialect: Dialect, session: ReadSession) -> list[Trained]:
     )
     rows = await session.fetch(dialect.sql(statement), {})
     return [
-        Trained(
+        StoredDictionary(
             codec,
             type_,
             [int.from_bytes(samples[at : at + 8], "little") for at in range(0, len(samples), 8)],
@@ -71,18 +72,13 @@ async def in_use(dialect: Dialect, session: ReadSession) -> list[Trained]:
     ]
 
 
-async def usable(dialect: Dialect, session: ReadSession) -> set[int]:
-    """Return the numbers of the dictionaries that were not emptied."""
-    table = core_tables.dictionaries.c
-    statement: Select[*tuple[Any, ...]] = select(table.codec).where(func.length(table.content) > 0)
-    return {row[0] for row in await _fetch(dialect, session, statement)}
-
-
-async def content(dialect: Dialect, session: ReadSession, codec: int) -> bytes | None:
-    """Return the content of a dictionary; None if it was damaged."""
+async def compressor(dialect: Dialect, session: ReadSession, codec: int) -> DictionaryCompressor | None:
+    """Return a compressor with a dictionary; None if the dictionary is missing or damaged."""
     table = core_tables.dictionaries.c
     statement: Select[*tuple[Any, ...]] = select(table.hash, table.content).where(table.codec == _number(codec))
-    return next((kept for digest, kept in await _fetch(dialect, session, statement) if is_intact(digest, kept)), None)
+    rows = await _fetch(dialect, session, statement)
+    dictionary = load(*rows[0]) if rows else None
+    return None if dictionary is None else DictionaryCompressor(dictionary)
 
 
 async def contents(dialect: Dialect, session: ReadSession) -> Sequence[Row]:
@@ -105,7 +101,7 @@ async def last_codec(dialect: Dialect, session: ReadSession) -> int | None:
     return rows[0][0]
 
 
-async def lacks_samples(dialect: Dialect, session: ReadSession, dictionary: Trained) -> bool:
+async def lacks_samples(dialect: Dialect, session: ReadSession, dictionary: StoredDictionary) -> bool:
     """Return whether one of the bodies from which a dictionary was trained was removed."""
     body = core_tables.bodies.c.position
     for part in _parts(dictionary.samples):
@@ -129,22 +125,29 @@ async def sizes(dialect: Dialect, session: ReadSession) -> list[BodyForm]:
     ]
 
 
-async def is_used(dialect: Dialect, session: ReadSession, codec: int) -> bool:
-    """Return whether a body is compressed with a dictionary."""
+async def is_needed(dialect: Dialect, session: ReadSession, codec: int) -> bool:
+    """Return whether a body is compressed with the dictionary."""
     body = core_tables.bodies.c
-    statement: Select[*tuple[Any, ...]] = select(body.position).where(body.codec == _number(codec)).limit(1)
+    # The first condition lets SQLite use the index.
+    is_compressed = body.codec >= _number(FIRST_DICTIONARY_CODEC)
+    statement: Select[*tuple[Any, ...]] = (
+        select(body.position).where(is_compressed, body.codec == _number(codec)).limit(1)
+    )
     return bool(await _fetch(dialect, session, statement))
 
 
 async def positions(
-    dialect: Dialect, session: ReadSession, type_: str, *, except_codecs: Collection[int], step: int
+    dialect: Dialect, session: ReadSession, type_: str, *, except_codecs: Collection[int], longest: int, step: int
 ) -> list[int]:
-    """Return every `step`-th position of the bodies of a type of event, except the bodies with some codecs."""
+    """Return every `step`-th position of the bodies of a type of event with at most `longest` bytes uncompressed.
+
+    Bodies with some codecs are left out.
+    """
     event, body = core_tables.events.c, core_tables.bodies.c
     statement = (
         select(body.position)
         .select_from(core_tables.bodies.join(core_tables.events, event.position == body.position))
-        .where(dialect.any_of(event.type, "types"), _is_other(except_codecs))
+        .where(dialect.any_of(event.type, "types"), _is_other(except_codecs), body.raw_len <= _number(longest))
         .order_by(body.position)
     )
     found = array("q")
@@ -162,9 +165,13 @@ async def candidates(
     *,
     except_codecs: Collection[int],
     after: int,
+    until: int,
     limit: int,
 ) -> list[Candidate]:
-    """Return at most `limit` bodies after a position, except the bodies with some codecs, in the order of the log."""
+    """Return at most `limit` bodies after a position and up to another, in the order of the log.
+
+    Bodies with some codecs are left out.
+    """
     event, body = core_tables.events.c, core_tables.bodies.c
     columns: list[ColumnElement[Any]] = [
         *(body.position, event.type, body.codec, body.raw_len, func.length(body.body), event.body_hash)
@@ -175,11 +182,18 @@ async def candidates(
         .where(
             _is_other(except_codecs),
             body.position > _number(after),
+            body.position <= _number(until),
         )
         .order_by(body.position)
         .limit(_number(limit))
     )
     return [Candidate(*row) for row in await _fetch(dialect, session, statement)]
+
+
+async def last_body(dialect: Dialect, session: ReadSession) -> int:
+    """Return the position of the last body; 0 if there is none."""
+    statement: Select[*tuple[Any, ...]] = select(func.coalesce(func.max(core_tables.bodies.c.position), 0))
+    return int((await _fetch(dialect, session, statement))[0][0])
 
 
 async def codecs_at(dialect: Dialect, session: ReadSession, wanted: Sequence[int]) -> dict[int, int]:

@@ -16,10 +16,10 @@ from sqlalchemy import Select, func, select
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries.log import bodies_at
 from store.db.tables import core as core_tables
-from store.domain.body import FIRST_CODEC, ZLIB
+from store.domain.body import FIRST_DICTIONARY_CODEC, ZLIB
 
 MOST_BYTES: Final = 64 * 1024
-"""The maximum number of bytes that are read from a body, and the maximum number of bytes after decompression."""
+"""The maximum number of bytes that are read from a body without a dictionary, and that are used of any body."""
 _BEFORE_INPUT: Final = b'{"input":'
 
 
@@ -35,7 +35,7 @@ async def input_starts(
     )
     rows = await session.fetch(dialect.sql(statement), {"wanted": dialect.list_param(list(rollout_ids))})
     # The beginning of a body that is compressed with a dictionary cannot be read.
-    packed = [position for _, position, codec, _ in rows if codec >= FIRST_CODEC]
+    packed = [position for _, position, codec, _ in rows if isinstance(codec, int) and codec >= FIRST_DICTIONARY_CODEC]
     whole = await bodies_at(dialect, session, packed)
     return {
         rollout_id: _start(*whole.get(position, (codec, bytes(stored))), characters)

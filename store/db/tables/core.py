@@ -4,11 +4,12 @@ A database can contain several independent stores, called *partitions*: each is 
 Postgres, and has all of these tables.
 
 There are three main groups. The *log* (`commits`, `events`, `bodies`, `dictionaries`, `blobs`, `dropped`) is
-append-only: triggers refuse other changes. The *projections* are computed from the events of the log. `rebuild`
-computes their rows again, and `verify` checks that the stored rows are equal to the computed rows. The *signals*
-(heartbeats, counters, times of the watchdog's next checks, idempotency keys, known calls of models) are written beside
-the events. `verify` checks only one table of signals, `span_counters`: for each rollout, `value` must not be smaller
-than a span number in the log, and `reserved` must be the greatest span number that the log reserves.
+append-only: triggers refuse other changes, except those that a removal or a compaction needs. The *projections* are
+computed from the events of the log. `rebuild` computes their rows again, and `verify` checks that the stored rows are
+equal to the computed rows. The *signals* (heartbeats, counters, times of the watchdog's next checks, idempotency keys,
+known calls of models) are written beside the events. `verify` checks only one table of signals, `span_counters`: for
+each rollout, `value` must not be smaller than a span number in the log, and `reserved` must be the greatest span number
+that the log reserves.
 
 A *rollout* is a task for an agent. Workers execute a rollout in one or more *attempts*, and the recorded steps of an
 attempt are *spans*. A *stream* contains the events of one object, such as a rollout. The *version* of an event is its
@@ -20,7 +21,7 @@ Columns that end in `_at` are integer microseconds since the epoch. Columns that
 exactly as a caller sent them.
 """
 
-from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Sequence, SmallInteger, Table, UniqueConstraint
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Sequence, SmallInteger, Table, UniqueConstraint
 
 from store.db.columns import BigId, Number, Str, keyed, metadata
 from store.db.tables.annotations import ANNOTATIONS, labels, notes
@@ -164,6 +165,9 @@ bodies = Table(
     Column("body", LargeBinary, nullable=False),
     info={"family": "log"},
 )
+
+# Finds the bodies that are compressed with a dictionary. New bodies are not, so inserts do not change the index.
+Index("ix_bodies_codec", bodies.c.codec, sqlite_where=bodies.c.codec >= 16, postgresql_where=bodies.c.codec >= 16)
 
 # The dictionaries with which bodies are compressed. `bodies.codec` of such a body is the number of its dictionary.
 # Numbers are never used again. A dictionary contains parts of the bodies from which it was trained. If one of them is

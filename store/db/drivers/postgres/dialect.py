@@ -50,7 +50,7 @@ from store.db.dialect import (
     WriteSession,
     report_lost_queue_epoch,
 )
-from store.db.dictionaries import BodyPlaces, body_places
+from store.db.dictionaries import body_places
 from store.db.drivers.postgres.pool import Connections, Listener, PooledConnection
 from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
 from store.db.schema import postgres as schemas
@@ -325,7 +325,7 @@ class PostgresWriter(WriteSession):
             " pg_current_xact_id()::text::bigint,"
             f' (SELECT epoch FROM "{schema}".queue_epoch WHERE id = 1)'
         )
-        self._loads: dict[tuple[int, ...], tuple[Sql, Sequence[BodyPlaces]]] = {}
+        self._loads: dict[tuple[int, ...], tuple[Sql, Sequence[Sql]]] = {}
         self._writes: dict[tuple[Any, ...], str] = {}
         self._predicted = (0, 0)
         self._transaction = -1
@@ -383,21 +383,22 @@ class PostgresWriter(WriteSession):
         names = tuple(map(id, queries))
         known = self._loads.get(names)
         if known is None:
-            known = self._loads[names] = (self._dialect.sql(_together(queries)), [*map(body_places, queries)])
-        sql, places = known
+            parts = [Sql("", (), {}, body_places(query)) for query in queries]
+            known = self._loads[names] = (self._dialect.sql(_together(queries)), parts)
+        sql, parts = known
         with _translated():
             row = await self._live.fetchrow(sql.text, *sql.args(_split(params)))
         assert row is not None  # a SELECT without FROM always returns a row
         found: list[Sequence[Row]] = list(row)
-        for index, of_query in enumerate(places):
-            if of_query:
-                found[index] = await self._dialect.dictionaries.decompressed(self, of_query, found[index])
+        for index, part in enumerate(parts):
+            if part.bodies:
+                found[index] = await self._dialect.dictionaries.decompressed(self, part, params, found[index])
         return found
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         with _translated():
             rows = await self._live.fetch(sql.text, *sql.args(_split(params)))
-        return await self._dialect.dictionaries.decompressed(self, sql.bodies, rows) if sql.bodies else rows
+        return await self._dialect.dictionaries.decompressed(self, sql, params, rows) if sql.bodies else rows
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         async for rows in PostgresReader(self._live, self._dialect).stream(sql, params, batch=batch):
@@ -529,10 +530,15 @@ class PostgresReader(ReadSession):
         self._dialect = dialect
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        return await self._decompressed(sql, await self._connection.fetch(sql.text, *sql.args(_split(params))))
+        rows = await self._connection.fetch(sql.text, *sql.args(_split(params)))
+        return await self._decompressed(sql, params, rows, can_repeat=True)
 
-    async def _decompressed(self, sql: Sql, rows: Sequence[Row]) -> Sequence[Row]:
-        return await self._dialect.dictionaries.decompressed(self, sql.bodies, rows) if sql.bodies else rows
+    async def _decompressed(
+        self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
+    ) -> Sequence[Row]:
+        if not sql.bodies:
+            return rows
+        return await self._dialect.dictionaries.decompressed(self, sql, params, rows, can_repeat=can_repeat)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         """Yield rows in batches.
@@ -547,12 +553,12 @@ class PostgresReader(ReadSession):
             name = f"rollbook_{next(_cursors)}"
             await self._connection.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {sql.text}", *sql.args(_split(params)))
             while rows := await self._connection.fetch(f"FETCH {batch} FROM {name}"):
-                yield await self._decompressed(sql, rows)
+                yield await self._decompressed(sql, params, rows)
             await self._connection.execute(f"CLOSE {name}")
             return
         cursor = await self._connection.cursor(sql.text, *sql.args(_split(params)))
         while rows := await cursor.fetch(batch):
-            yield await self._decompressed(sql, rows)
+            yield await self._decompressed(sql, params, rows)
 
 
 @contextlib.contextmanager

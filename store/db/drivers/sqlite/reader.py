@@ -170,7 +170,7 @@ class SQLiteReader(ReadSession):
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        return await self._decompressed(sql, rows)
+        return await self._decompressed(sql, params, rows, can_repeat=True)
 
     def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
@@ -190,15 +190,17 @@ class SQLiteReader(ReadSession):
         ) -> tuple[Sequence[Row], Sequence[Row] | None]:
             rows, others = found
             if others is not None and following is not None:
-                others = await self._decompressed(following, others)
-            return await self._decompressed(sql, rows), others
+                others = await self._decompressed(following, params, others, can_repeat=True)
+            return await self._decompressed(sql, params, rows, can_repeat=True), others
 
         return self.do(work, decompressed)
 
-    async def _decompressed(self, sql: Sql, rows: Sequence[Row]) -> Sequence[Row]:
+    async def _decompressed(
+        self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
+    ) -> Sequence[Row]:
         if self._dictionaries is None or not sql.bodies:
             return rows
-        return await self._dictionaries.decompressed(self, sql.bodies, rows)
+        return await self._dictionaries.decompressed(self, sql, params, rows, can_repeat=can_repeat)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
@@ -210,7 +212,7 @@ class SQLiteReader(ReadSession):
         cursor, rows = await self.do(begin)
         try:
             while rows:
-                yield await self._decompressed(sql, rows)
+                yield await self._decompressed(sql, params, rows)
                 if len(rows) < batch:
                     return
                 rows = await self.do(lambda _: cursor.fetchmany(batch))

@@ -18,16 +18,16 @@ import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from store.db.dialect import Changes, Dialect, ReadSession, Row, TablePart, Tail, WriteSession
-from store.db.dictionaries import Packer, trained
+from store.db.dictionaries import DictionaryCompressor, train
 from store.db.queries import dictionaries as queries
 from store.db.queries.bodies import raw_json
-from store.db.queries.dictionaries import Candidate, Trained
+from store.db.queries.dictionaries import Candidate, StoredDictionary
 from store.db.queries.log import bodies_at
 from store.db.tables import core as core_tables
-from store.domain.body import FIRST_CODEC, PLAIN, ZLIB
+from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
 from store.validation.json_limits import encode_body
 
@@ -35,12 +35,14 @@ LEAST_BODIES: Final = 2000
 """A dictionary is trained for a type of event only from at least this number of bodies."""
 _LEAST_BYTES: Final = 512 * 1024
 _MOST_OF_SAMPLE: Final = 8 * 1024
-# A dictionary is used only if it makes bodies smaller than this share of their stored size.
+# A dictionary is used only if it compresses bodies to less than this share of their stored size.
 _WORTHWHILE: Final = 0.8
-# A new dictionary replaces an older one only if its bodies are smaller than this share.
+# If a type of event has a dictionary, a new one is stored only if it compresses the samples to less than this share of
+# the size that the newest dictionary gives.
 _BETTER: Final = 0.9
 _SEARCHED_AT_ONCE: Final = 2000
-_LONGEST_SAMPLE: Final = 256 * 1024
+_LONGEST_SAMPLE: Final = 64 * 1024
+_MOST_SAMPLES: Final = 32 * 1024 * 1024
 _ROWS: Final = 256
 _BYTES: Final = 1024 * 1024
 _LEAST_PAUSE: Final = 0.002
@@ -49,8 +51,8 @@ _CONTENT: Final = TablePart(core_tables.dictionaries, ("samples", "content"))
 
 
 @dataclass(slots=True)
-class Packed:
-    """What was compressed."""
+class CompressionCounts:
+    """Counts of what was done."""
 
     dictionaries: int = 0
     """The number of dictionaries that were trained."""
@@ -61,20 +63,20 @@ class Packed:
 
 
 @asynccontextmanager
-async def packing(dialect: Dialect) -> AsyncGenerator[Packing]:
-    """Open a session that writes, and yield what changes the stored form of bodies with it.
+async def compression(dialect: Dialect) -> AsyncGenerator[Compression]:
+    """Open a session that writes, and yield a `Compression` that uses it.
 
-    What is replaced is overwritten where the database can do so, because it may contain payload that is removed later.
+    The database overwrites the replaced bytes if it can, because they may contain payload that is removed later.
     """
     session = await dialect.writer()
     try:
         await dialect.overwrite_deleted(session)
-        yield Packing(dialect, session)
+        yield Compression(dialect, session)
     finally:
         await session.close()
 
 
-class Packing:
+class Compression:
     """Changes the form in which bodies are stored.
 
     Args:
@@ -84,120 +86,136 @@ class Packing:
 
     def __init__(self, dialect: Dialect, session: WriteSession) -> None:
         self._dialect, self._session = dialect, session
-        self.packed = Packed()
+        self.counts = CompressionCounts()
 
     async def compress(self) -> None:
-        """Compress the bodies of each type of event that has enough of them, and empty dictionaries like `retire`."""
-        live, stale = await self._dictionaries()
-        packers = await self._packers(live)
-        kept = {each.codec for each in live}
-        await self._store_again(packers, kept)
-        await self._empty(stale)
+        """Compress the bodies of each type of event that has enough of them.
+
+        Then empty the dictionaries that contain parts of removed bodies, if no body needs them.
+        """
+        intact, outdated = await self._dictionaries()
+        compressors = await self._compressors(intact)
+        kept = {each.codec for each in intact}
+        await self._store_again(compressors, kept)
+        await self._retire(outdated, compressors, kept)
 
     async def retire(self) -> bool:
-        """Empty the dictionaries that contain parts of removed bodies; return whether the store has any dictionary.
+        """Empty the dictionaries that contain parts of removed bodies; return whether the store ever had a dictionary.
 
         Raises:
             Corrupt: a body cannot be read, so its dictionary cannot be emptied.
         """
-        live, stale = await self._dictionaries()
-        kept = {PLAIN, ZLIB, *(each.codec for each in live)}
-        used = stale
-        while used:
-            before = self.packed.bodies
-            await self._store_again({}, kept)
-            used = await self._empty(used)
-            # Another process may have compressed more bodies meanwhile.
-            if used and self.packed.bodies == before:
-                raise Corrupt("a stored body", f"one that cannot be read with dictionary {used[0].codec}", "JSON")
-        return bool(live or stale)
-
-    async def _dictionaries(self) -> tuple[list[Trained], list[Trained]]:
-        """Return the dictionaries whose samples all exist, and the others."""
-        live, stale = list[Trained](), list[Trained]()
+        intact, outdated = await self._dictionaries()
+        await self._retire(outdated, {}, {PLAIN, ZLIB, *(each.codec for each in intact)})
         async with self._dialect.read() as session:
-            for each in await queries.in_use(self._dialect, session):
-                (stale if await queries.lacks_samples(self._dialect, session, each) else live).append(each)
-        return live, stale
+            return await queries.last_codec(self._dialect, session) is not None
+
+    async def _retire(
+        self, outdated: Sequence[StoredDictionary], compressors: Mapping[str, _Numbered], kept: Collection[int]
+    ) -> None:
+        used = outdated
+        while used:
+            before = self.counts.bodies
+            await self._store_again(compressors, kept)
+            used = await self._empty(used)
+            # Another process may have compressed bodies with the dictionary before the removal was committed.
+            if used and self.counts.bodies == before:
+                raise Corrupt("a stored body", f"one that cannot be read with dictionary {used[0].codec}", "JSON")
+
+    async def _dictionaries(self) -> tuple[list[StoredDictionary], list[StoredDictionary]]:
+        """Return the dictionaries whose samples all exist, and the others."""
+        intact, outdated = list[StoredDictionary](), list[StoredDictionary]()
+        async with self._dialect.read() as session:
+            for each in await queries.with_content(self._dialect, session):
+                (outdated if await queries.lacks_samples(self._dialect, session, each) else intact).append(each)
+        return intact, outdated
 
     # -- dictionaries --------------------------------------------------------------------------------------------------
 
-    async def _packers(self, live: list[Trained]) -> dict[str, tuple[int, Packer]]:
-        """Return for types of events the dictionary that their bodies get, and add new dictionaries to `live`."""
-        kept = {each.codec for each in live}
+    async def _compressors(self, intact: list[StoredDictionary]) -> dict[str, _Numbered]:
+        """Return the number and the compressor of the dictionary for each type of event.
+
+        New dictionaries are trained, stored and added to `intact`.
+        """
+        kept = {each.codec for each in intact}
         counts, totals = dict[str, int](), dict[str, int]()
         async with self._dialect.read() as session:
             for each in await queries.sizes(self._dialect, session):
                 if each.codec not in kept:
                     counts[each.type] = counts.get(each.type, 0) + each.bodies
                     totals[each.type] = totals.get(each.type, 0) + each.raw_bytes
-        newest = {each.type: each.codec for each in live}
-        packers: dict[str, tuple[int, Packer]] = {}
+        newest = {each.type: each.codec for each in intact}
+        compressors: dict[str, _Numbered] = {}
         for type_, codec in newest.items():
             async with self._dialect.read() as session:
-                content = await queries.content(self._dialect, session, codec)
-            if content is not None:
-                packers[type_] = (codec, Packer(content))
+                compressor = await queries.compressor(self._dialect, session, codec)
+            if compressor is not None:
+                compressors[type_] = (codec, compressor)
         for type_, count in counts.items():
             if count >= LEAST_BODIES and totals[type_] >= _LEAST_BYTES:
-                _, known = packers.get(type_, (0, None))
+                _, known = compressors.get(type_, (0, None))
                 if (new := await self._train(type_, count, kept, known)) is not None:
-                    live.append(Trained(new[0], type_, ()))
-                    packers[type_] = new
-        return packers
+                    intact.append(StoredDictionary(new[0], type_, ()))
+                    compressors[type_] = new
+        return compressors
 
     async def _train(
-        self, type_: str, count: int, kept: Collection[int], known: Packer | None
-    ) -> tuple[int, Packer] | None:
+        self, type_: str, count: int, kept: Collection[int], known: DictionaryCompressor | None
+    ) -> _Numbered | None:
         """Store a new dictionary for a type of event, and return it; None if it would save too little."""
         async with self._dialect.read(snapshot=True) as session:
             step = max(1, count // LEAST_BODIES)
-            places = await queries.positions(self._dialect, session, type_, except_codecs=kept, step=step)
+            places = await queries.positions(
+                self._dialect, session, type_, except_codecs=kept, longest=_LONGEST_SAMPLE, step=step
+            )
             samples = await self._samples(session, places)
         raws = [each.raw for each in samples]
-        content = trained([raw[:_MOST_OF_SAMPLE] for raw in raws])
-        if content is None:
+        dictionary = train([raw[:_MOST_OF_SAMPLE] for raw in raws])
+        if dictionary is None:
             return None
-        packer = Packer(content)
-        size = sum(len(packer.packed(raw)) for raw in raws)
+        compressor = DictionaryCompressor(dictionary)
+        size = sum(len(compressor.compress(raw)) for raw in raws)
         if size > _WORTHWHILE * sum(each.stored_len for each in samples):
             return None
-        if known is not None and size > _BETTER * sum(len(known.packed(raw)) for raw in raws):
+        if known is not None and size > _BETTER * sum(len(known.compress(raw)) for raw in raws):
             return None
-        codec = await self._store(type_, content, [each.position for each in samples])
-        return None if codec is None else (codec, packer)
+        codec = await self._store(type_, dictionary.dict_content, [each.position for each in samples])
+        return None if codec is None else (codec, compressor)
 
     async def _samples(self, session: ReadSession, places: Sequence[int]) -> list[_Sample]:
-        """Return the bodies at some positions. Bodies that are too long or cannot be read are left out."""
+        """Return bodies at the first of some positions, up to about 32 MB. Bodies that cannot be read are left out."""
         found: list[_Sample] = []
+        size = 0
         for at in range(0, len(places), _ROWS):
             bodies = await bodies_at(self._dialect, session, places[at : at + _ROWS])
             for position, (codec, stored) in sorted(bodies.items()):
                 with contextlib.suppress(StoreError):
                     raw = raw_json(codec, stored)
-                    if len(raw) <= _LONGEST_SAMPLE:
-                        found.append(_Sample(position, raw, len(stored)))
+                    found.append(_Sample(position, raw, len(stored)))
+                    size += len(raw)
+            if size > _MOST_SAMPLES:
+                break
         return found
 
     async def _store(self, type_: str, content: bytes, samples: Sequence[int]) -> int | None:
         """Store a new dictionary, and return its number; None if one of its samples was removed meanwhile."""
         async with self._transaction() as tail:
             last = await queries.last_codec(self._dialect, self._session)
-            codec = FIRST_CODEC if last is None else last + 1
-            if await queries.lacks_samples(self._dialect, self._session, Trained(codec, type_, samples)):
+            codec = FIRST_DICTIONARY_CODEC if last is None else last + 1
+            if await queries.lacks_samples(self._dialect, self._session, StoredDictionary(codec, type_, samples)):
                 return None
             digest = hashlib.sha256(content).digest()
-            row: Row = (codec, type_, digest, tail.now, queries.encoded(samples), content)
+            row: Row = (codec, type_, digest, tail.now, queries.encode_positions(samples), content)
             await self._session.write(Changes({core_tables.dictionaries: [row]}, {}, {}))
-        self.packed.dictionaries += 1
+        self.counts.dictionaries += 1
         return codec
 
-    async def _empty(self, dictionaries: Sequence[Trained]) -> list[Trained]:
+    async def _empty(self, dictionaries: Sequence[StoredDictionary]) -> list[StoredDictionary]:
         """Empty dictionaries; return those that are still used."""
-        used: list[Trained] = []
+        used: list[StoredDictionary] = []
         for each in dictionaries:
             async with self._transaction():
-                if await queries.is_used(self._dialect, self._session, each.codec):
+                if await queries.is_needed(self._dialect, self._session, each.codec):
                     used.append(each)
                 else:
                     await self._session.write(Changes({}, {}, {}, {_CONTENT: [(each.codec, b"", b"")]}))
@@ -205,38 +223,41 @@ class Packing:
 
     # -- bodies --------------------------------------------------------------------------------------------------------
 
-    async def _store_again(self, packers: Mapping[str, tuple[int, Packer]], kept: Collection[int]) -> None:
-        """Store all bodies in another form, except those with the codecs `kept`.
+    async def _store_again(self, compressors: Mapping[str, _Numbered], kept: Collection[int]) -> None:
+        """Change the stored form of bodies whose codec is not in `kept`.
 
-        A body is compressed with the dictionary of its type of event if that makes it smaller. Without a dictionary, it
-        gets the form that a new body has.
+        A body gets the dictionary of its type of event if that saves at least a fifth of its size. A body whose
+        dictionary must be emptied gets another dictionary, or the form of a new body. Other bodies stay as they are.
         """
         after = 0
-        while found := await self._candidates(kept, after):
+        async with self._dialect.read() as session:
+            # Bodies that are written meanwhile are left to the next call.
+            until = await queries.last_body(self._dialect, session)
+        while found := await self._candidates(kept, after, until):
             after = found[-1].position
-            chosen = [each for each in found if each.type in packers or each.codec >= FIRST_CODEC]
+            chosen = [each for each in found if each.type in compressors or each.codec >= FIRST_DICTIONARY_CODEC]
             start = size = 0
             for end, each in enumerate(chosen):
                 if end - start >= _ROWS or (end > start and size + each.raw_len > _BYTES):
-                    await self._store_part_again(chosen[start:end], packers)
+                    await self._store_part_again(chosen[start:end], compressors)
                     start, size = end, 0
                 size += each.raw_len
-            await self._store_part_again(chosen[start:], packers)
+            await self._store_part_again(chosen[start:], compressors)
 
-    async def _candidates(self, kept: Collection[int], after: int) -> list[Candidate]:
+    async def _candidates(self, kept: Collection[int], after: int, until: int) -> list[Candidate]:
         async with self._dialect.read() as session:
             return await queries.candidates(
-                self._dialect, session, except_codecs=kept, after=after, limit=_SEARCHED_AT_ONCE
+                self._dialect, session, except_codecs=kept, after=after, until=until, limit=_SEARCHED_AT_ONCE
             )
 
-    async def _store_part_again(self, part: Sequence[Candidate], packers: Mapping[str, tuple[int, Packer]]) -> None:
+    async def _store_part_again(self, part: Sequence[Candidate], compressors: Mapping[str, _Numbered]) -> None:
         async with self._dialect.read() as session:
             bodies = await bodies_at(self._dialect, session, [each.position for each in part])
         rows: list[Row] = [
             (each.position, *form)
             for each in part
             if each.position in bodies
-            and (form := _other_form(each, *bodies[each.position], packers.get(each.type))) is not None
+            and (form := _other_form(each, *bodies[each.position], compressors.get(each.type))) is not None
         ]
         if not rows:
             return
@@ -244,11 +265,19 @@ class Packing:
         async with self._transaction():
             # Another process may have removed a body, stored it in another form, or emptied a dictionary meanwhile.
             codecs = await queries.codecs_at(self._dialect, self._session, [row[0] for row in rows])
-            usable = {PLAIN, ZLIB, *await queries.usable(self._dialect, self._session)}
+            usable = {PLAIN, ZLIB, *await self._usable({row[1] for row in rows})}
             rows = [row for row in rows if codecs.get(row[0]) == seen[row[0]] != row[1] and row[1] in usable]
             if rows:
                 await self._session.write(Changes({}, {}, {}, {_FORM: rows}))
-        self.packed.bodies += len(rows)
+        self.counts.bodies += len(rows)
+
+    async def _usable(self, codecs: Collection[int]) -> list[int]:
+        """Return the dictionaries among some codecs that still have their content and all their samples."""
+        return [
+            each.codec
+            for each in await queries.with_content(self._dialect, self._session)
+            if each.codec in codecs and not await queries.lacks_samples(self._dialect, self._session, each)
+        ]
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncGenerator[Tail]:
@@ -261,10 +290,14 @@ class Packing:
             await self._session.rollback()
             raise
         seconds = time.monotonic() - began
-        self.packed.longest_seconds = max(self.packed.longest_seconds, seconds)
+        self.counts.longest_seconds = max(self.counts.longest_seconds, seconds)
         # Other writers wait for the lock.
         await asyncio.sleep(max(_LEAST_PAUSE, seconds))
         await self._session.rest()
+
+
+_Numbered: TypeAlias = tuple[int, DictionaryCompressor]
+"""A dictionary with its number, which is the codec of the bodies that are compressed with it."""
 
 
 class _Sample(NamedTuple):
@@ -275,9 +308,7 @@ class _Sample(NamedTuple):
     stored_len: int
 
 
-def _other_form(
-    each: Candidate, codec: int, stored: bytes, packer: tuple[int, Packer] | None
-) -> tuple[int, bytes] | None:
+def _other_form(each: Candidate, codec: int, stored: bytes, compressor: _Numbered | None) -> tuple[int, bytes] | None:
     """Return the codec and the bytes with which a body is stored from now on; None if it stays as it is."""
     try:
         raw = raw_json(codec, stored)
@@ -285,13 +316,13 @@ def _other_form(
         return None
     if hashlib.sha256(raw).digest() != each.sha256:
         return None  # `verify` reports it
-    if packer is not None:
-        number, with_dictionary = packer
-        packed = with_dictionary.packed(raw)
-        is_smaller = len(packed) < _WORTHWHILE * each.stored_len or each.codec >= FIRST_CODEC
-        if is_smaller and with_dictionary.raw(packed) == raw:
-            return number, packed
-    if each.codec < FIRST_CODEC:
+    if compressor is not None:
+        number, with_dictionary = compressor
+        compressed = with_dictionary.compress(raw)
+        is_smaller = len(compressed) < _WORTHWHILE * each.stored_len or each.codec >= FIRST_DICTIONARY_CODEC
+        if is_smaller and with_dictionary.decompress(compressed) == raw:
+            return number, compressed
+    if each.codec < FIRST_DICTIONARY_CODEC:
         return None
     body = encode_body(raw)
     return body.codec, body.stored
