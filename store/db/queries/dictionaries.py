@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, literal_column, select, true
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import Dialect, ReadSession, Row, Sql
 from store.db.dictionaries import DictionaryCompressor, load
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC
@@ -103,12 +103,12 @@ async def last_codec(dialect: Dialect, session: ReadSession) -> int | None:
 
 async def lacks_samples(dialect: Dialect, session: ReadSession, dictionary: StoredDictionary) -> bool:
     """Return whether one of the bodies from which a dictionary was trained was removed."""
-    body = core_tables.bodies.c.position
-    for part in _parts(dictionary.samples):
-        rows = await session.fetch(dialect.sql(select(func.count()).where(body.in_(_numbers(part)))), {})
-        if rows[0][0] < len(part):
-            return True
-    return False
+    # This runs while the write lock is held. SQLAlchemy would need much longer for a list of this length than the
+    # database. The numbers are integers.
+    positions = ", ".join(map(str, dictionary.samples))
+    text = f"SELECT count(*) FROM {dialect.qualified(core_tables.bodies)} WHERE position IN ({positions})"  # noqa: S608
+    rows = await session.fetch(Sql(text, (), {}), {}) if positions else [(0,)]
+    return rows[0][0] < len(dictionary.samples)
 
 
 async def sizes(dialect: Dialect, session: ReadSession) -> list[BodyForm]:
