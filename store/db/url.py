@@ -41,8 +41,15 @@ class StoreURL:
     @property
     def shown(self) -> str:
         """The URL for messages: `***` replaces each password and the value of `direct`."""
-        hidden = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.text)
-        return re.sub(r"([?&](?:password|direct)=)[^&]*", r"\1***", hidden)
+        return without_passwords(self.text)
+
+
+def without_passwords(text: str) -> str:
+    """Return a URL, well formed or not, with `***` in place of each password and of the value of `direct`."""
+    hidden = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", text)
+    if "://" not in text:
+        hidden = re.sub(r":[^:/@]*@", ":***@", hidden)
+    return re.sub(r"([?&](?:password|direct)=)[^&]*", r"\1***", hidden)
 
 
 def parse(text: str) -> StoreURL:
@@ -58,7 +65,10 @@ def parse(text: str) -> StoreURL:
     parts = urlsplit(text)
     scheme = _ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]
     if not parts.scheme or "://" not in text:
-        raise Invalid("url", f"{text!r} has no scheme; write memory://, sqlite:///run.db or postgresql://host/database")
+        shown = without_passwords(text)
+        raise Invalid(
+            "url", f"{shown!r} has no scheme; write memory://, sqlite:///run.db or postgresql://host/database"
+        )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     allowed = _OPTIONS.get(scheme)
     if allowed is not None:
@@ -93,7 +103,11 @@ def with_partition(url: str, partition: str) -> str:
 
 def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:
     if netloc:
-        raise Invalid("url", f"{text!r} contains a host; a SQLite URL has only a path: sqlite:///{netloc}{path}")
+        shown, written = (
+            without_passwords(text),
+            without_passwords(f"sqlite://{netloc}{path}").removeprefix("sqlite://"),
+        )
+        raise Invalid("url", f"{shown!r} contains a host; a SQLite URL has only a path: sqlite:///{written}")
     name = path.removeprefix("/")
     if name in {"", ":memory:"}:
         raise Invalid("url", "sqlite:// needs a file, as in sqlite:///run.db; for a store in memory use memory://")

@@ -59,7 +59,11 @@ def test_what_is_no_url_of_a_server_is_refused_with_the_reason(url: str, reason:
     assert refused.value.field == "url"
 
 
-def test_a_password_in_a_url_is_not_repeated() -> None:
+@pytest.mark.parametrize(
+    "url",
+    ["http://user:secret@host", "postgresql://user:secret@host/db", "user:secret@host", "http://user:secret@[host"],
+)
+def test_a_password_in_a_url_is_not_repeated(url: str) -> None:
     with pytest.raises(Invalid) as refused:
-        parse("http://user:secret@host")
+        parse(url)
     assert "secret" not in str(refused.value)

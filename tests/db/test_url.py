@@ -107,3 +107,20 @@ def test_a_password_is_never_shown() -> None:
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
     assert parse("postgresql://me@host:5433/db").shown == "postgresql://me@host:5433/db"
     assert parse("sqlite:///a:b@c.db").shown == "sqlite:///a:b@c.db"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "me:secret@host/db",
+        "postgresql:/me:secret@host/db",
+        "postgresql:me:secret@host:5432/db",
+        "sqlite://me:secret@host/run.db",
+        "host/db?password=secret",
+    ],
+)
+def test_the_error_of_a_malformed_url_contains_no_password(text: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse(text)
+    assert "secret" not in str(refused.value)
+    assert "***" in str(refused.value)
