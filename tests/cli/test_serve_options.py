@@ -44,7 +44,7 @@ NOTHING: dict[str, Any] = {
         (["--quota", "calls=0"], "'0' is not a limit for calls; write calls=500, or calls=none"),
         (["--quota", "calls=-1"], "'-1' is not a limit for calls"),
         (["--quota", "calls=0.5"], "'0.5' is not a limit for calls"),
-        (["--quota", "bytes=20"], "'20' is not a size; write 10GB, 500MB"),
+        (["--quota", "bytes=20"], "'20' is not a size; write a number with a unit"),
         (["--quota", "bytes=0GB"], "'0GB' is not a limit for bytes; write bytes=20GB, or bytes=none"),
         (["--quota", "calls=5,calls=6"], "'calls=5,calls=6' has two limits for calls; give one"),
         (["--quota", "Run 7:calls=5"], "no partition can be named 'Run 7'; write calls=50, or run_7:calls=50"),

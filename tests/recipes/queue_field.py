@@ -7,8 +7,8 @@ _MIGRATION = '''"""The queue is ordered by priority, then by position."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0013"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 
@@ -132,7 +132,6 @@ def _rows(scratch: Scratch) -> None:
     tables = "store/db/tables/core.py"
     position = '    Column("position", BigId, primary_key=True, autoincrement=False),\n'
     rollout_id = '    Column("rollout_id", Str, nullable=False),\n'
-    scratch.replace(tables, "import BigInteger, Column, Integer,", "import BigInteger, Column, Index, Integer,")
     scratch.replace(
         tables,
         f"{position}{rollout_id}",
@@ -140,8 +139,8 @@ def _rows(scratch: Scratch) -> None:
         '    Column("rank", Integer, nullable=False, server_default="0"),\n'
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
-    scratch.create("migrations/versions/0013_queue_rank.py", _MIGRATION)
-    scratch.replace("store/db/schema/history.py", 'HEAD = "0012"\n', 'HEAD = "0013"\n')
+    scratch.create("migrations/versions/0014_queue_rank.py", _MIGRATION)
+    scratch.replace("store/db/schema/history.py", 'HEAD = "0013"\n', 'HEAD = "0014"\n')
 
 
 def _loading(scratch: Scratch) -> None:

@@ -89,6 +89,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     # The pages with the overview and with the administration.
     ({"ended", "failures", "verified"}, {"verified"}),
     ({"keys", "operations"}, {"operations"}),
+    ({"keys", "quota"}, {"quota"}),
 ]
 """Fields that are younger than the recording, each with fields by which their object is recognised."""
 
