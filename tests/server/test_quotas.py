@@ -1,4 +1,4 @@
-"""Quotas: a partition beyond its limits is refused more, finishes what it began, and harms no other partition."""
+"""Quotas: calls that add data are refused, running work can finish, and other partitions are not affected."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_calls_beyond_the_rate_are_refused_until_time_passes(store: Store)
         steps.now += 0.25
         assert (await api.get("/statistics")).status == 200
         assert (await api.get("/statistics")).status == 503
-        # No more calls are saved up than those of one second.
+        # At most the calls of one second accumulate.
         steps.now += 3600
         assert statuses([await api.get("/statistics") for _ in range(6)]) == {200: 4, 503: 2}
     assert await events_of(store) == 2
@@ -150,7 +150,8 @@ async def test_many_callers_at_once_never_make_more_calls_than_there_are(store: 
 async def test_a_call_that_the_fast_path_hands_over_counts_once(store: Store) -> None:
     async with limited(store, Quota(calls=100)) as (api, _):
         key = {"Idempotency-Key": uuid4().hex}
-        # The fast path begins all of these, and the application answers the repeated, the wrong and the unusual one.
+        # The fast path begins all of these. The application answers the repeated call, the invalid call and the call
+        # without rollouts.
         (await api.post(ENQUEUE, ONE, headers=key)).ok(201)
         (await api.post(ENQUEUE, ONE, headers=key)).ok(201)
         assert (await api.post(ENQUEUE, {"rollouts": 1})).status == 422
@@ -212,7 +213,7 @@ def test_calls_are_admitted_at_most_at_their_rate_and_one_burst() -> None:
         steps.now += shuffled.choice((0.0, 0.001, 0.3))
         admitted += not quota.take_call()
         assert admitted <= 7 * (steps.now - began) + 7 + 1e-6
-    # Who waits as long as it was told finds a token.
+    # A caller that waits for the returned time gets a token.
     while not (wait := quota.take_call()):
         pass
     for _ in range(1000):
@@ -287,7 +288,7 @@ async def test_beyond_the_quota_work_is_finished_and_nothing_is_added(store: Sto
         refused(await api.post(attempt, {"metadata": {"a": 1}}), "events")
         refused(await api.post(f"{rollout}/annotations", {"note": "a"}), "events", 507)
         assert await events_of(store) == before
-        # What finishes work, or says that it is alive.
+        # Calls that finish work, and heartbeats.
         (await api.post(attempt, {"last_heartbeat_time": 1.5})).ok()
         (await api.post("/workers/w1", {"heartbeat_stats": {"n": 1}})).ok()
         (await api.post(f"{rollout}/annotations", {"add_labels": ["keep"]})).ok()
@@ -338,7 +339,7 @@ SINGLE: list[tuple[Command, bool]] = [
 ]
 
 
-def test_of_every_command_it_is_known_whether_it_adds() -> None:
+def test_every_command_is_classified() -> None:
     # A dataclass with slots replaces the class of its definition, which exists until it is collected as garbage.
     commands = {
         kind for kind in Command.__subclasses__() if getattr(sys.modules[kind.__module__], kind.__name__) is kind
