@@ -68,6 +68,7 @@ INSERTED = (
     "INSERT INTO attempt_signals VALUES ('ro-unknown', 'a', 5.0, 5)",
     "INSERT OR IGNORE INTO watch VALUES ('ro-unknown', 5)",
     "INSERT INTO dropped VALUES (1, 2)",
+    "INSERT INTO dictionaries VALUES (16, 'span.recorded', X'00', 5, X'', X'')",
 )
 """Rows for the tables that stay empty otherwise."""
 
