@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from store.operations.archive import ArchiveReport, archive_payload
     from store.operations.backup import backup_store, restore_store
     from store.operations.compaction import CompactReport, compact
     from store.operations.copying import copy_store
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from store.operations.policy import RetentionPolicy
     from store.operations.progress import CopyProgress, OnProgress
     from store.operations.redaction import Redaction, RedactionReport, redact
-    from store.operations.reports import BackupSeal, CopyReport
+    from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
     from store.operations.retention import RetentionReport, remove_payload
 
 __all__ = [
+    "ArchiveContents",
+    "ArchiveReport",
     "BackupSeal",
     "CheckResult",
     "CompactReport",
@@ -38,6 +41,7 @@ __all__ = [
     "RetentionPolicy",
     "RetentionReport",
     "Search",
+    "archive_payload",
     "backup_store",
     "compact",
     "copy_store",
@@ -51,6 +55,8 @@ __all__ = [
 
 # Servers and commands use at most a few of the operations, so the module of each is imported when it is first used.
 _LATE = {
+    "ArchiveContents": "store.operations.reports",
+    "ArchiveReport": "store.operations.archive",
     "BackupSeal": "store.operations.reports",
     "CheckResult": "store.operations.doctor",
     "CompactReport": "store.operations.compaction",
@@ -66,6 +72,7 @@ _LATE = {
     "RetentionPolicy": "store.operations.policy",
     "RetentionReport": "store.operations.retention",
     "Search": "store.operations.forgetting",
+    "archive_payload": "store.operations.archive",
     "backup_store": "store.operations.backup",
     "compact": "store.operations.compaction",
     "copy_store": "store.operations.copying",

@@ -16,7 +16,8 @@ from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import beside_log
 from store.operations.copying import database, in_thread, make_copy
 from store.operations.progress import OnProgress, ignore
-from store.operations.reports import BackupSeal, CopyReport
+from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
+from store.runtime.clock import Clock
 from store.verification import seal as seals
 
 _HAS_SEAL: Final = Sql("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'", (), {})
@@ -49,24 +50,14 @@ async def backup_store(
         AlreadyExists: the file exists.
         StoreError: the errors of `copy_store`.
     """
-    source, target = database(source_url), _database_in(file)
+    source, target = database(source_url), database_in(file)
     written: list[BackupSeal] = []
 
-    async def write_seal(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
-        async with copy.read(snapshot=True) as session:
-            written.append(await _seal_of(copy, session, store_id))
-        await writer.begin()
-        for statement in (_MAKE, _CLEAR, _WRITE):
-            await writer.fetch(statement, {"seal": written[-1].model_dump_json()})
-        await writer.commit()
+    async def finish(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
+        written.append(await write_seal(copy, writer, store_id))
 
     copying = make_copy(
-        source,
-        target.unfinished(),
-        is_verified=verify,
-        on_progress=on_progress,
-        finish=write_seal,
-        is_single_file=True,
+        source, target.unfinished(), is_verified=verify, on_progress=on_progress, finish=finish, is_single_file=True
     )
     return (await in_thread(copying)).model_copy(update={"seal": written[-1]})
 
@@ -79,7 +70,7 @@ async def restore_store(
     The store gets its name when it is complete and verified. If the call is stopped, the same call continues.
 
     Args:
-        file: a file that `backup_store` wrote.
+        file: a file that `backup_store` or `archive_payload` wrote.
         target_url: the URL of the new store. There must be no store and no file.
         on_progress: called with the progress, in another thread.
 
@@ -89,13 +80,13 @@ async def restore_store(
         Corrupt: the file was changed or damaged after it was written.
         StoreError: the errors of `copy_store` for the target.
     """
-    source, target = _database_in(file), database(target_url)
+    source, target = database_in(file), database(target_url)
 
     async def restore() -> CopyReport:
-        seal = await _checked_seal(Path(file))
+        seal = await checked_seal(Path(file))
         place = target.unfinished()
         try:
-            with _damage_reported(Path(file)):
+            with damage_reported(Path(file)):
                 report = await make_copy(source, place, is_verified=True, on_progress=on_progress)
         except Corrupt:
             await place.discard()
@@ -105,11 +96,42 @@ async def restore_store(
     return await in_thread(restore())
 
 
-def _database_in(file: str | os.PathLike[str]) -> Dialect:
+def database_in(file: str | os.PathLike[str], clock: Clock | None = None) -> Dialect:
+    """Return the database in a file, to read from. It is not open yet.
+
+    Raises:
+        Invalid: a URL cannot contain the path.
+    """
     path = os.fspath(Path(file).absolute())
     if not {"?", "#"}.isdisjoint(path):
         raise Invalid("file", f"the path {path} contains ? or #, which a URL cannot contain; choose another name")
-    return database(f"sqlite:///{path}")
+    return database(f"sqlite:///{path}", clock)
+
+
+async def has_seal(session: ReadSession) -> bool:
+    """Return whether a file has the table of the seal."""
+    return bool((await session.fetch(_HAS_SEAL, {}))[0][0])
+
+
+async def write_seal(
+    copy: Dialect, writer: WriteSession, store_id: str, contents: ArchiveContents | None = None
+) -> BackupSeal:
+    """Store the seal of a complete copy in its file, and return it."""
+    async with copy.read(snapshot=True) as session:
+        seal = (await _seal_of(copy, session, store_id)).model_copy(update={"archive": contents})
+    await make_seal_table(writer)
+    await writer.begin()
+    for statement in (_CLEAR, _WRITE):
+        await writer.fetch(statement, {"seal": seal.model_dump_json()})
+    await writer.commit()
+    return seal
+
+
+async def make_seal_table(writer: WriteSession) -> None:
+    """Create the table of the seal, unless it exists."""
+    await writer.begin()
+    await writer.fetch(_MAKE, {})
+    await writer.commit()
 
 
 async def _seal_of(dialect: Dialect, session: ReadSession, store_id: str) -> BackupSeal:
@@ -117,12 +139,18 @@ async def _seal_of(dialect: Dialect, session: ReadSession, store_id: str) -> Bac
     return BackupSeal(**head.model_dump(), tables=await beside_log.digest(dialect, session))
 
 
-async def _checked_seal(path: Path) -> BackupSeal:
-    """Return the seal in a backup, after a check that the file agrees with it."""
+async def checked_seal(path: Path) -> BackupSeal:
+    """Return the seal in a backup, after a check that the file agrees with it.
+
+    Raises:
+        NotFound: there is no file.
+        Incompatible: the file is not a backup.
+        Corrupt: the file was changed or damaged after it was written.
+    """
     if not await asyncio.to_thread(path.exists):
         raise NotFound("backup", str(path), f"there is no file {path}; `rollbook backup {path}` writes one")
-    source = _database_in(path)
-    with _damage_reported(path):
+    source = database_in(path)
+    with damage_reported(path):
         store_id = await source.open(create=False)
         try:
             async with source.read(snapshot=True) as session:
@@ -140,7 +168,7 @@ async def _checked_seal(path: Path) -> BackupSeal:
 
 
 async def _read_seal(session: ReadSession, path: Path) -> BackupSeal:
-    if not (await session.fetch(_HAS_SEAL, {}))[0][0]:
+    if not await has_seal(session):
         raise Incompatible(
             f"{path} contains no seal, so `rollbook backup` did not write it", "to copy a store, use `rollbook copy`"
         )
@@ -153,7 +181,7 @@ async def _read_seal(session: ReadSession, path: Path) -> BackupSeal:
 
 
 @contextmanager
-def _damage_reported(path: Path) -> Generator[None]:
+def damage_reported(path: Path) -> Generator[None]:
     """Report errors that only a damaged file causes as `Corrupt`."""
     try:
         yield

@@ -17,6 +17,7 @@ from store.operations.compression import Compression
 from store.operations.log_copy import EndOfLog, LogCopy, end_of
 from store.operations.progress import CopyProgress, OnProgress, ignore
 from store.operations.reports import CopyReport
+from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
 from store.verification import last
 from store.verification.rebuild import rebuild
@@ -25,7 +26,10 @@ from store.verification.verify import verify
 T = TypeVar("T")
 
 Finish = Callable[[Unfinished, WriteSession, str], Awaitable[None]]
-"""Function that is called with a complete copy, its session that writes, and the id of the store."""
+"""Function that is called with a complete copy, its session that writes, and the id of the store.
+
+It may append to the log of the copy.
+"""
 
 
 async def copy_store(
@@ -59,7 +63,7 @@ async def copy_store(
     return await in_thread(make_copy(source, target.unfinished(), is_verified=verify, on_progress=on_progress))
 
 
-def database(url: str) -> Dialect:
+def database(url: str, clock: Clock | None = None) -> Dialect:
     """Return the database at a URL, to read from. It is not open yet.
 
     Raises:
@@ -69,7 +73,7 @@ def database(url: str) -> Dialect:
     if parsed.path is None and parsed.dsn is None:
         reason = f"{parsed.shown} cannot be copied; give the URL of a SQLite file or a Postgres database"
         raise Invalid("url", reason)
-    return dialect_for(parsed)(parsed, None, read_only=True)
+    return dialect_for(parsed)(parsed, clock, read_only=True)
 
 
 async def in_thread(work: Coroutine[Any, Any, T]) -> T:
@@ -158,6 +162,8 @@ async def _fill(
         built = await rebuild(target, store_id, lambda work: work(writer), _no_calls)
         if finish is not None:
             await finish(target, writer, store_id)
+            async with target.read() as session:
+                end = await end_of(target, session)
     if is_verified:
         on_progress(CopyProgress("verifying"))
         report = await verify(target, store_id, None, _no_calls)

@@ -9,7 +9,14 @@ from typing import Literal
 class CopyProgress:
     """The progress of one step of a copy."""
 
-    step: Literal["copying the log", "computing the tables", "verifying"]
+    step: Literal[
+        "copying the log",
+        "computing the tables",
+        "removing other payload from the archive",
+        "compressing",
+        "verifying",
+        "removing the payload from the store",
+    ]
     done: int = 0
     """The number of events that are done."""
     total: int | None = None

@@ -4,11 +4,26 @@ from store.models import Seal
 from store.models.enums import Frozen
 
 
+class ArchiveContents(Frozen):
+    """Which payload an archive contains, and from which part of the log of the store it comes."""
+
+    policy: str
+    """The policy that selected the payload, in words."""
+    commit_id: int
+    """The last commit of the store that was copied to the archive."""
+    chain_head: str
+    """The hash of this commit in hex."""
+    position: int
+    """The position of the last event of this commit. No later payload of the store is in the archive."""
+
+
 class BackupSeal(Seal):
-    """A seal of a backup. The file contains it, as JSON in the table `backup_seal`."""
+    """A seal of a backup or an archive. The file contains it, as JSON in the table `backup_seal`."""
 
     tables: str
     """SHA-256 in hex over the copied rows that the hash chain does not fully cover, for example keys of calls."""
+    archive: ArchiveContents | None = None
+    """The contents of an archive; None for a backup."""
 
 
 class CopyReport(Frozen):

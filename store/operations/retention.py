@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 
 from store.db.dialect import Dialect
 from store.db.queries import removal as removal_queries
@@ -10,14 +11,15 @@ from store.db.queries.removal import Payload
 from store.domain.events import RolloutAnnotated
 from store.models.enums import Frozen
 from store.operations.policy import RetentionPolicy
-from store.operations.removal import Removed, Remover, blobs_without_event, database, remover
+from store.operations.removal import Removed, blobs_without_event, database, remover
 from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
 from store.verification.log_scan import REFERRING
 
 _ROLLOUTS_AT_ONCE = 100
 # Notes are written by people about a rollout, they are not payload of its execution.
-_KEPT = frozenset({RolloutAnnotated.type})
+KEPT = frozenset({RolloutAnnotated.type})
+"""The types of events that keep their payload."""
 
 
 class RetentionReport(Frozen):
@@ -96,7 +98,8 @@ async def _run(
         size_before = await dialect.size_bytes()
         if apply:
             async with remover(dialect, str(policy), actor=actor) as removing:
-                await _each(dialect, policy, removing)
+                async for payload in selected_payload(dialect, policy):
+                    await removing.remove(payload)
                 async with dialect.read(snapshot=True) as session:
                     found = await blobs_without_event(dialect, session)
                 await removing.remove_blobs(found)
@@ -108,9 +111,16 @@ async def _run(
         size_after = await dialect.size_bytes()
     finally:
         await dialect.close()
+    return report_of(policy, removed, is_applied=apply, size_before=size_before, size_after=size_after)
+
+
+def report_of(
+    policy: RetentionPolicy, removed: Removed, *, is_applied: bool, size_before: int, size_after: int
+) -> RetentionReport:
+    """Return the report of a removal, without its duration."""
     return RetentionReport(
         policy=str(policy),
-        is_applied=apply,
+        is_applied=is_applied,
         rollouts=len(removed.rollouts),
         events=removed.events,
         bodies=removed.bodies,
@@ -133,7 +143,7 @@ class _Counter:
         self.referring: set[int] = set()
         """The positions of events that may refer to blobs."""
 
-    async def remove(self, payload: list[Payload]) -> None:
+    def add(self, payload: list[Payload]) -> None:
         removed = self.removed
         removed.rollouts |= {each.rollout_id for each in payload}
         removed.events += len(payload)
@@ -145,15 +155,16 @@ class _Counter:
 
 async def _count(dialect: Dialect, policy: RetentionPolicy) -> Removed:
     counter = _Counter()
-    await _each(dialect, policy, counter)
+    async for payload in selected_payload(dialect, policy):
+        counter.add(payload)
     async with dialect.read(snapshot=True) as session:
         sizes = (await blobs_without_event(dialect, session, counter.referring)).sizes
     counter.removed.blobs, counter.removed.blob_bytes = len(sizes), sum(sizes.values())
     return counter.removed
 
 
-async def _each(dialect: Dialect, policy: RetentionPolicy, removing: Remover | _Counter) -> None:
-    """Pass the payload of the selected rollouts to `removing`, in ascending order of the end of the rollouts.
+async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGenerator[list[Payload]]:
+    """Yield the payload of the rollouts that a policy selects, in ascending order of the end of the rollouts.
 
     The rollouts are selected once, at the beginning.
     """
@@ -167,10 +178,10 @@ async def _each(dialect: Dialect, policy: RetentionPolicy, removing: Remover | _
         some = selected[start : start + _ROLLOUTS_AT_ONCE]
         async with dialect.read() as session:
             found = await removal_queries.payload_of(dialect, session, some)
-        payload = [each for each in found if each.type not in _KEPT]
+        payload = [each for each in found if each.type not in KEPT]
         if excess is not None:
             payload, excess = _oldest(payload, some, excess)
-        await removing.remove(payload)
+        yield payload
         if excess is not None and excess <= 0:
             return
 

@@ -34,6 +34,7 @@ WORKING = {
     "backup": ("backup", "{file}.{terminal}.backup"),
     "restore": ("restore", "--help"),
     "retention": ("retention", "--older-than", "1s", "--apply"),
+    "archive": ("archive", "{file}.{terminal}.archive", "--older-than", "1s", "--apply"),
     "redact": ("redact", "{id}", "--input", "--reason", "requested", "--yes"),
     "forget": ("forget", "--match", "a text"),
     "compact": ("compact",),

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 from store.errors import Unavailable
-from store.operations import Search, compact, compression, copy_store, drop_partition, forget, log_copy
+from store.operations import (
+    RetentionPolicy,
+    Search,
+    archive_payload,
+    compact,
+    compression,
+    copy_store,
+    drop_partition,
+    forget,
+    log_copy,
+    removal,
+)
 from tests.operations.payloads import SECRET
 
 EVENTS_AT_ONCE = 7
@@ -62,6 +74,28 @@ async def compact_until_full(url: str, room: int) -> None:
     message = ""
     try:
         await compact(url)
+    except Unavailable as error:
+        message = str(error)
+    assert "the disk is full" in message, message
+
+
+_FINISHED = RetentionPolicy.of(statuses=("succeeded", "failed", "cancelled"))
+
+
+async def archive_in_small_steps(url: str, file: Path) -> None:
+    """Archive the payload of all finished rollouts in small transactions."""
+    setattr(removal, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
+    setattr(removal, "_FEWEST_ROWS", 1)  # noqa: B010
+    setattr(log_copy, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010
+    await archive_payload(url, file, _FINISHED, apply=True)
+
+
+async def archive_until_full(url: str, file: Path, room: int) -> None:
+    """Archive payload while no file of this process may grow beyond a size."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    message = ""
+    try:
+        await archive_payload(url, file, _FINISHED, apply=True)
     except Unavailable as error:
         message = str(error)
     assert "the disk is full" in message, message

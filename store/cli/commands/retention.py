@@ -1,67 +1,74 @@
-"""`rollbook retention`: removal of the payload of finished rollouts by a policy."""
+"""`rollbook retention` and `archive`: removal of the payload of finished rollouts by a policy."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime, size
+from store.cli.output.copying import copying
 from store.cli.output.printing import byte_size, json_document, line, note, working
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
-    from store.operations import RetentionReport
+    from store.operations import RetentionPolicy, RetentionReport
 
 app = typer.Typer()
 
 
-def _several(given: list[str] | None) -> tuple[str, ...]:
-    return tuple(part.strip() for text in given or () for part in text.split(","))
+OlderThan = Annotated[
+    float | None,
+    typer.Option(parser=lifetime, metavar="AGE", help="Only rollouts that ended at least this long ago: 30d, 12h."),
+]
+Status = Annotated[
+    list[str] | None,
+    typer.Option(metavar="STATUS", help="Only rollouts with one of these statuses: succeeded,failed,cancelled."),
+]
+Mode = Annotated[list[str] | None, typer.Option(metavar="MODE", help="Only rollouts with one of these modes.")]
+Group = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these groups; may be repeated.")]
+Label = Annotated[
+    list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts with this label; may be repeated.")
+]
+WithoutLabel = Annotated[
+    list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts without this label; may be repeated.")
+]
+KeepLast = Annotated[
+    int | None, typer.Option(metavar="N", help="Keep the N rollouts of each group that were created last.")
+]
+MaxSize = Annotated[
+    int | None,
+    typer.Option(
+        parser=size,
+        metavar="SIZE",
+        help="Start with the rollouts that ended first; stop when all bodies together have this size: 10GB, 500MB.",
+    ),
+]
+Vacuum = Annotated[
+    bool,
+    typer.Option(
+        "--vacuum",
+        help="Free the space at the end: SQLite rewrites the file and blocks writers; Postgres runs VACUUM.",
+    ),
+]
 
 
 @app.command(rich_help_panel="Keep")
 def retention(
     *,
     db: Db = DEFAULT_DB,
-    older_than: Annotated[
-        float | None,
-        typer.Option(parser=lifetime, metavar="AGE", help="Only rollouts that ended at least this long ago: 30d, 12h."),
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(metavar="STATUS", help="Only rollouts with one of these statuses: succeeded,failed,cancelled."),
-    ] = None,
-    mode: Annotated[
-        list[str] | None, typer.Option(metavar="MODE", help="Only rollouts with one of these modes.")
-    ] = None,
-    group: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these groups; may be repeated.")] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts with this label; may be repeated.")
-    ] = None,
-    without_label: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL", help="Only rollouts without this label; may be repeated.")
-    ] = None,
-    keep_last: Annotated[
-        int | None, typer.Option(metavar="N", help="Keep the N rollouts of each group that were created last.")
-    ] = None,
-    max_size: Annotated[
-        int | None,
-        typer.Option(
-            parser=size,
-            metavar="SIZE",
-            help="Start with the rollouts that ended first; stop when all bodies together have this size: 10GB, 500MB.",
-        ),
-    ] = None,
+    older_than: OlderThan = None,
+    status: Status = None,
+    mode: Mode = None,
+    group: Group = None,
+    label: Label = None,
+    without_label: WithoutLabel = None,
+    keep_last: KeepLast = None,
+    max_size: MaxSize = None,
     apply: Annotated[bool, typer.Option("--apply", help="Remove the payload; without it, it is only counted.")] = False,
-    vacuum: Annotated[
-        bool,
-        typer.Option(
-            "--vacuum",
-            help="Free the space at the end: SQLite rewrites the file and blocks writers; Postgres runs VACUUM.",
-        ),
-    ] = False,
+    vacuum: Vacuum = False,
     json: AsJson = False,
 ) -> None:
     """Remove inputs, prompts and other payload of finished rollouts by a policy; statuses, rewards and tokens stay.
@@ -69,11 +76,90 @@ def retention(
     All conditions must be fulfilled. The log stays verifiable, and records the policy.
     """
     # The package imports the drivers of databases, which the help of this command does not need.
-    from store.operations import RetentionPolicy, remove_payload
+    from store.operations import remove_payload
 
+    _check(apply=apply, vacuum=vacuum)
+    policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
+    with working("removing payload" if apply else "counting payload"):
+        report = asyncio.run(remove_payload(db, policy, apply=apply, vacuum=vacuum, actor="cli"))
+    if json:
+        json_document(report.model_dump())
+        return
+    _print(report)
+    if report.is_applied:
+        _print_removal(report)
+    else:
+        note("nothing was removed; --apply removes this payload")
+
+
+@app.command(rich_help_panel="Keep")
+def archive(
+    *,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A new file, or the file of a command that was stopped.")
+    ],
+    db: Db = DEFAULT_DB,
+    older_than: OlderThan = None,
+    status: Status = None,
+    mode: Mode = None,
+    group: Group = None,
+    label: Label = None,
+    without_label: WithoutLabel = None,
+    keep_last: KeepLast = None,
+    max_size: MaxSize = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Move the payload; without it, it is only counted.")] = False,
+    vacuum: Vacuum = False,
+    json: AsJson = False,
+) -> None:
+    """Move the payload that `rollbook retention` would remove into one file, which is a store that can be read.
+
+    The payload is removed only after the file is verified. The same command continues after a stop.
+    """
+    from store.operations import archive_payload
+
+    _check(apply=apply, vacuum=vacuum)
+    policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
+    with copying(is_quiet=json or not apply) as show:
+        report = asyncio.run(
+            archive_payload(db, file, policy, apply=apply, vacuum=vacuum, actor="cli", on_progress=show)
+        )
+    if json:
+        json_document(report.model_dump())
+        return
+    _print(report)
+    if report.seal is not None:
+        _print_removal(report)
+        line(f"archive   {file}, {byte_size(report.archive_bytes)}, verified")
+        line(f"seal      {report.seal.model_dump_json()}")
+        note(f"to read it: rollbook ui --db sqlite:///{file}")
+    elif apply:
+        note(f"the policy selects no payload, so {file} was not written")
+    else:
+        note(f"nothing was moved; --apply moves this payload to {file}")
+
+
+def _check(*, apply: bool, vacuum: bool) -> None:
     if vacuum and not apply:
         raise typer.BadParameter("--vacuum needs --apply")
-    policy = RetentionPolicy.of(
+
+
+def _several(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(part.strip() for text in given or () for part in text.split(","))
+
+
+def _policy(
+    older_than: float | None,
+    status: list[str] | None,
+    mode: list[str] | None,
+    group: list[str] | None,
+    label: list[str] | None,
+    without_label: list[str] | None,
+    keep_last: int | None,
+    max_size: int | None,
+) -> RetentionPolicy:
+    from store.operations import RetentionPolicy
+
+    return RetentionPolicy.of(
         older_than=older_than,
         statuses=_several(status),
         modes=_several(mode),
@@ -83,12 +169,6 @@ def retention(
         keep_last=keep_last,
         max_bytes=max_size,
     )
-    with working("removing payload" if apply else "counting payload"):
-        report = asyncio.run(remove_payload(db, policy, apply=apply, vacuum=vacuum, actor="cli"))
-    if json:
-        json_document(report.model_dump())
-        return
-    _print(report)
 
 
 def _print(report: RetentionReport) -> None:
@@ -96,9 +176,9 @@ def _print(report: RetentionReport) -> None:
     line(f"rollouts  {report.rollouts:>10,}")
     line(f"bodies    {report.bodies:>10,}  {byte_size(report.body_bytes)}")
     line(f"blobs     {report.blobs:>10,}  {byte_size(report.blob_bytes)}")
-    if not report.is_applied:
-        note("nothing was removed; --apply removes this payload")
-        return
+
+
+def _print_removal(report: RetentionReport) -> None:
     line(
         f"removed in {duration(report.seconds)}, {report.transactions:,} transactions, the longest took"
         f" {duration(report.longest_seconds)}"

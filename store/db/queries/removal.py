@@ -94,21 +94,45 @@ async def payload_of(
     """
 
     def build() -> Select[Any]:
-        event, body, gone = core_tables.events.c, core_tables.bodies.c, core_tables.dropped.c
-        columns: list[ColumnElement[Any]] = [event.position, event.stream, event.type, event.version, event.data]
-        names_blobs = (event.type == "run.event") & dialect.contains(event.data, "_sha256")
-        statement = (
-            select(*columns, func.length(body.body))
-            .outerjoin(core_tables.bodies, body.position == event.position)
-            .outerjoin(core_tables.dropped, gone.position == event.position)
-            .where(dialect.any_of(event.stream, "streams"), event.body_hash.is_not(None) | names_blobs)
-            .order_by(event.position)
-        )
-        return statement if with_removed else statement.where(gone.position.is_(None))
+        statement = _payload(dialect).where(dialect.any_of(core_tables.events.c.stream, "streams"))
+        return statement if with_removed else statement.where(core_tables.dropped.c.position.is_(None))
 
     params = {"streams": dialect.list_param([f"rollout/{each}" for each in rollout_ids])}
     rows = await session.fetch(compiled(dialect, ("payload_of", with_removed), build), params)
     return [Payload(*row) for row in rows]
+
+
+async def payload_between(dialect: Dialect, session: ReadSession, after: int, until: int) -> list[Payload]:
+    """Return the payload of the events of rollouts that have positions above `after` and up to `until`.
+
+    Payload that was removed is left out.
+    """
+
+    def build() -> Select[Any]:
+        event = core_tables.events.c
+        return _payload(dialect).where(
+            event.position > bindparam("after", type_=BigInteger),
+            event.position <= bindparam("until", type_=BigInteger),
+            event.stream.like("rollout/%"),
+            core_tables.dropped.c.position.is_(None),
+        )
+
+    statement = compiled(dialect, "payload_between", build)
+    return [Payload(*row) for row in await session.fetch(statement, {"after": after, "until": until})]
+
+
+def _payload(dialect: Dialect) -> Select[Any]:
+    """Return the statement that reads the payload of all events, in the order of the log."""
+    event, body, gone = core_tables.events.c, core_tables.bodies.c, core_tables.dropped.c
+    columns: list[ColumnElement[Any]] = [event.position, event.stream, event.type, event.version, event.data]
+    names_blobs = (event.type == "run.event") & dialect.contains(event.data, "_sha256")
+    return (
+        select(*columns, func.length(body.body))
+        .outerjoin(core_tables.bodies, body.position == event.position)
+        .outerjoin(core_tables.dropped, gone.position == event.position)
+        .where(event.body_hash.is_not(None) | names_blobs)
+        .order_by(event.position)
+    )
 
 
 async def still_finished(dialect: Dialect, session: ReadSession, rollout_ids: Collection[str]) -> set[str]:

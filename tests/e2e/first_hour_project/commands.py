@@ -156,6 +156,7 @@ def payload() -> None:
     assert "on disk" in call("compact")
     assert "nothing was removed" not in call("forget", "--match", "a text that occurs nowhere")
     assert "bodies" in call("retention", "--older-than", "1s")
+    assert "bodies" in call("archive", "old.archive", "--older-than", "1s")
     assert "intact" in call("verify")
 
 

@@ -1,0 +1,354 @@
+"""`archive_payload`: the payload of old rollouts moves into one file that can be read, verified and restored."""
+
+# ruff: noqa: ASYNC240 (the files are small, and nothing else runs in the loop)
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from store import open_store
+from store.cli.app import app
+from store.db.queries import removal as removal_queries
+from store.errors import AlreadyExists, Conflict, Corrupt, StoreError
+from store.models import Seal
+from store.operations import RetentionPolicy, archive_payload, backup_store, remove_payload, restore_store
+from store.operations.removal import database
+from store.semconv import DROPPED
+from store.testing.samples import make_span
+from tests.conftest import POSTGRES, SQLITE
+from tests.faults import processes
+from tests.journal.given import tamper
+from tests.operations.conftest import MakeURL
+from tests.operations.given import assert_equal
+from tests.operations.payloads import SECRET, Place, bodies_of, fill, opened, payload_rows, rows, verified
+from tests.operations.work import archive_in_small_steps, archive_until_full
+
+ALL = RetentionPolicy.of(statuses=("succeeded", "failed", "cancelled"))
+
+
+@pytest.fixture
+async def place(durable_url: str, clock: Any) -> Place:
+    return await fill(durable_url, clock)
+
+
+@pytest.fixture
+async def file_place(tmp_path: Path, clock: Any) -> Place:
+    return await fill(f"sqlite:///{tmp_path / 'store.db'}", clock)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "old.archive"
+
+
+async def archived(place: Place, archive: Path, policy: RetentionPolicy = ALL, **options: Any) -> Any:
+    return await archive_payload(place.url, archive, policy, apply=True, actor="cli", clock=place.clock, **options)
+
+
+async def read(url: str, place: Place, rollout_id: str) -> tuple[Any, ...]:
+    """Return what a store shows of a rollout."""
+    async with await open_store(url, read_only=True, clock=place.clock) as store:
+        history = await store.log.history(rollout_id)
+        return (
+            await store.get_rollout_by_id(rollout_id),
+            await store.query_spans(rollout_id, limit=-1),
+            await store.query_attempts(rollout_id),
+            [each.model_dump() for each in history],
+            (await store.runs.query_events(rollout_id, view="raw")).items if rollout_id == place.run else None,
+            await store.runs.query_artifacts(rollout_id=rollout_id),
+        )
+
+
+async def test_payload_moves_from_the_store_to_the_archive(place: Place, archive: Path) -> None:
+    url = f"sqlite:///{archive}"
+    state = (await verified(place.url)).state_hash
+    before = {each: await read(place.url, place, each) for each in (place.task, place.run)}
+    active = await read(place.url, place, place.active)
+    at_first = await payload_rows(place.url)
+    counted = await archive_payload(place.url, archive, ALL, clock=place.clock)
+    assert (counted.is_applied, counted.rollouts, archive.exists()) == (False, 2, False)
+    done = await archived(place, archive, vacuum=True)
+    amounts = {"policy", "rollouts", "events", "bodies", "body_bytes", "blobs", "blob_bytes"}
+    assert done.model_dump(include=amounts) == counted.model_dump(include=amounts)
+    assert (done.is_applied, done.archive_bytes) == (True, archive.stat().st_size)
+
+    # The archive is one file, a store whose state and history are those of the store.
+    assert [each.name for each in archive.parent.glob("old.archive*")] == [archive.name]
+    for rollout_id, found in before.items():
+        assert await read(url, place, rollout_id) == found
+    async with await open_store(url, read_only=True) as store:
+        report = await store.log.verify(Seal(**done.seal.model_dump(include=set(Seal.model_fields))))
+        other = await store.get_rollout_by_id(place.active)
+    assert (report.differences, report.state_hash) == ([], state)
+    assert report.seal_checked
+    assert other is not None
+    assert other.input is None
+    assert SECRET.encode() not in archive.read_bytes()
+
+    # The store is as after a retention.
+    after = await payload_rows(place.url)
+    assert at_first["bodies"] - after["bodies"] == done.bodies > 10
+    assert at_first["blobs"] - after["blobs"] == done.blobs > 3
+    assert (await verified(place.url)).state_hash == state
+    assert await read(place.url, place, place.active) == active
+    async with await opened(place) as store:
+        rollout = await store.get_rollout_by_id(place.task)
+        assert rollout is not None
+        assert (rollout.input, rollout.metadata) == (None, {DROPPED: True})
+        (note,) = (await store.annotations.query(place.task)).notes
+        assert note.text == "look again"
+        orders = [each async for each in store.log.tail() if each.type.startswith("store.")]
+    words = f"archived to old.archive at commit {done.seal.archive.commit_id}: {ALL}"
+    assert {(each.actor, each.data["policy"]) for each in orders} == {("cli", words)}
+
+
+async def test_readers_of_the_store_learn_where_the_payload_is(file_place: Place, archive: Path) -> None:
+    await archived(file_place, archive)
+    dialect = database(file_place.url, read_only=True)
+    await dialect.open(create=False)
+    async with dialect.read() as session:
+        (policy,) = await removal_queries.policies_of(dialect, session, file_place.task)
+    await dialect.close()
+    assert policy.startswith("archived to old.archive at commit ")
+
+
+@pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
+async def test_an_archive_can_be_restored(kind: str, file_place: Place, archive: Path, make_url: MakeURL) -> None:
+    before = await read(file_place.url, file_place, file_place.run)
+    done = await archived(file_place, archive)
+    target = make_url(kind)
+    restored = await restore_store(archive, target)
+    assert restored.seal == done.seal
+    assert restored.is_verified
+    await assert_equal(f"sqlite:///{archive}", target)
+    assert await read(target, file_place, file_place.run) == before
+
+
+async def test_only_what_the_policy_selects_is_archived(place: Place, archive: Path) -> None:
+    url = f"sqlite:///{archive}"
+    policy = RetentionPolicy.of(without_labels=("good",))
+    task = await read(place.url, place, place.task)
+    done = await archived(place, archive, policy)
+    assert done.rollouts == 1
+    assert await read(place.url, place, place.task) == task
+    # Of the other rollouts, not even the notes are in the archive.
+    assert [await bodies_of(url, each) for each in (place.task, place.active)] == [0, 0]
+    assert await bodies_of(url, place.run) > 0
+    assert await bodies_of(place.url, place.run) == 0
+
+
+async def test_a_policy_that_selects_nothing_writes_no_file(place: Place, archive: Path) -> None:
+    before = await payload_rows(place.url)
+    done = await archived(place, archive, RetentionPolicy.of(groups=("nobody",)))
+    assert (done.rollouts, done.seal, archive.exists()) == (0, None, False)
+    assert await payload_rows(place.url) == before
+
+
+async def test_a_second_archive_contains_what_came_later(place: Place, archive: Path) -> None:
+    await archived(place, archive)
+    async with await opened(place) as store:
+        await store.add_span(make_span((await store.query_attempts(place.task))[-1], 90, attributes={"late": "text"}))
+    # The same call is the continuation of the first one, so it moves nothing that the file does not contain.
+    again = await archived(place, archive)
+    assert (again.events, again.blobs) == (0, 0)
+    assert await bodies_of(place.url, place.task) == 2  # the late span and the note
+    later = archive.with_name("later.archive")
+    assert (await archived(place, later)).events == 1
+    assert await bodies_of(f"sqlite:///{later}", place.task) == 2
+    await verified(place.url)
+    async with await open_store(f"sqlite:///{later}", read_only=True) as store:
+        assert (await store.log.verify()).differences == []
+
+
+# -- files that exist, and damage --------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_overwritten_and_no_payload_is_lost(file_place: Place, archive: Path) -> None:
+    before = await payload_rows(file_place.url)
+
+    async def refuse(error: type[StoreError], text: str, policy: RetentionPolicy = ALL) -> None:
+        content = archive.read_bytes()
+        with pytest.raises(error, match=text):
+            await archived(file_place, archive, policy)
+        assert archive.read_bytes() == content
+        assert await payload_rows(file_place.url) == before
+
+    archive.write_text("some notes")
+    await refuse(AlreadyExists, "is not an archive; choose another name")
+    archive.unlink()
+    await backup_store(file_place.url, archive)
+    await refuse(AlreadyExists, "it is a backup and not an archive; choose another name")
+    archive.unlink()
+    other = await fill(f"sqlite:///{archive.parent / 'other.db'}", file_place.clock)
+    async with await opened(other) as store:
+        await store.enqueue_rollout("another history")
+    await archived(other, archive)
+    await refuse(Conflict, r"is not an archive of this store: it was made from store \w+ at commit \d+ with the hash")
+    await refuse(AlreadyExists, "its policy is 'status succeeded, failed, cancelled'", RetentionPolicy.of(keep_last=1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE bodies SET body = X'7b7d', codec = 0 WHERE position = (SELECT min(position) FROM bodies)",
+        "UPDATE events SET data = data || ' ' WHERE position = 3",
+        "DELETE FROM bodies WHERE position = (SELECT max(position) FROM bodies)",
+        "UPDATE blobs SET body = X'7b7d'",
+        "DELETE FROM dropped",
+        "DELETE FROM backup_seal",
+        "UPDATE backup_seal SET seal = replace(seal, 'chain_head\":\"', 'chain_head\":\"0')",
+    ],
+)
+async def test_a_damaged_archive_removes_nothing(change: str, file_place: Place, archive: Path) -> None:
+    await archived(file_place, archive)
+    # Another store with the same history, of which nothing was removed yet.
+    before = await payload_rows(file_place.url)
+    restored = f"sqlite:///{archive.parent / 'restored.db'}"
+    await tamper(f"sqlite:///{archive}", change)
+    with pytest.raises(Corrupt):
+        await archived(file_place, archive)
+    assert await payload_rows(file_place.url) == before
+    with pytest.raises(Corrupt):
+        await restore_store(archive, restored)
+    assert not (archive.parent / "restored.db").exists()
+
+
+async def test_a_damaged_store_loses_nothing(file_place: Place, archive: Path) -> None:
+    await tamper(
+        file_place.url,
+        "UPDATE bodies SET body = X'7b7d', codec = 0 WHERE position = (SELECT min(position) FROM bodies)",
+    )
+    before = await payload_rows(file_place.url)
+    with pytest.raises(Corrupt, match="the copy has"):
+        await archived(file_place, archive)
+    assert not list(archive.parent.glob("old.archive*"))
+    assert await payload_rows(file_place.url) == before
+
+
+# -- stops and other writers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torture
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
+    place: Place, archive: Path, rounds: Callable[[int], int]
+) -> None:
+    before = await verified(place.url)
+    counted = await remove_payload(place.url, ALL, clock=place.clock)
+    wanted = await _bodies(place.url)
+    kills, is_complete = 0, False
+    while kills < rounds(200) and not is_complete:
+        with processes.running(archive_in_small_steps, (place.url, archive)) as (process,):
+            await asyncio.to_thread(process.join, random.uniform(0.5, 1.5))
+            is_complete = process.exitcode == 0
+        kills += 1
+        kept = await _bodies(place.url)
+        # What the store does not have any more, the archive has.
+        assert kept >= wanted or kept | await _bodies(f"sqlite:///{archive}") >= wanted
+    await archived(place, archive)
+    assert (await verified(place.url)).state_hash == before.state_hash
+    assert (await payload_rows(place.url))["dropped"] == counted.events
+    async with await open_store(f"sqlite:///{archive}", read_only=True) as store:
+        report = await store.log.verify()
+    assert (report.differences, report.state_hash) == ([], before.state_hash)
+    print(f"\n{kills} kills")
+
+
+async def _bodies(url: str) -> set[int]:
+    return set(await rows(url, "SELECT position FROM bodies"))
+
+
+async def test_writers_lose_nothing_during_an_archive(place: Place, archive: Path) -> None:
+    written: list[str] = []
+    async with await open_store(place.url) as store:
+        attempt = (await store.start_rollout("meanwhile")).attempt
+        archiving = asyncio.create_task(archived(place, archive))
+        while not archiving.done() or len(written) < 20:
+            span = make_span(attempt, len(written) + 1, span_id=f"{len(written):016x}")
+            await store.add_span(span)
+            written.append(span.span_id)
+            await asyncio.sleep(0.01)
+        assert (await archiving).rollouts == 2
+        assert [each.span_id for each in await store.query_spans(attempt.rollout_id, limit=-1)] == written
+    await verified(place.url)
+
+
+@pytest.mark.parametrize("room", [60_000, 350_000])
+async def test_a_full_disk_is_reported_and_the_archive_continues_later(
+    room: int, file_place: Place, archive: Path
+) -> None:
+    before = await payload_rows(file_place.url)
+    with processes.running(archive_until_full, (file_place.url, archive, room)) as working:
+        assert await asyncio.to_thread(processes.leave, working) == [0]
+    assert not archive.exists()
+    assert await payload_rows(file_place.url) == before
+    assert (await archived(file_place, archive)).rollouts == 2
+    await verified(file_place.url)
+
+
+async def test_an_unfinished_archive_without_other_payload_is_written_again(
+    file_place: Place, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop(*_: Any) -> None:
+        raise RuntimeError("stopped")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("store.operations.archive.write_seal", stop)
+        with pytest.raises(RuntimeError, match="stopped"):
+            await archived(file_place, archive)
+    assert (archive.parent / "old.archive.partial").exists()
+    async with await opened(file_place) as store:
+        await store.enqueue_rollout("meanwhile")
+    assert (await archived(file_place, archive)).rollouts == 2
+    async with await open_store(f"sqlite:///{archive}", read_only=True) as store:
+        assert (await store.log.verify()).ok
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_counts_moves_and_says_where_the_payload_is(tmp_path: Path) -> None:
+    path, file = tmp_path / "store.db", tmp_path / "old.archive"
+
+    async def make() -> None:
+        async with await open_store(f"sqlite:///{path}") as store:
+            for number in range(3):
+                await store.enqueue_rollout({"number": number, "text": "long " * 100})
+                rollout = await store.dequeue_rollout()
+                assert rollout is not None
+                await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+
+    asyncio.run(make())
+    db = ["--db", f"sqlite:///{path}"]
+    runner = CliRunner()
+    counted = runner.invoke(app, ["archive", str(file), "--status", "succeeded", *db])
+    assert counted.exit_code == 0
+    assert counted.stdout.splitlines()[:2] == ["policy: status succeeded", "rollouts           3"]
+    assert f"nothing was moved; --apply moves this payload to {file}" in counted.stderr
+    assert not file.exists()
+    moved = runner.invoke(app, ["archive", str(file), "--status", "succeeded", "--apply", "--vacuum", *db])
+    assert moved.exit_code == 0, moved.output
+    assert f"archive   {file}, " in moved.stdout
+    assert "removing the payload from the store" in moved.stderr
+    seal = orjson.loads(next(each for each in moved.stdout.splitlines() if each.startswith("seal"))[4:])
+    assert seal["archive"]["policy"] == "status succeeded"
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
+    again = runner.invoke(app, ["archive", str(file), "--status", "succeeded", "--apply", "--json", *db])
+    assert again.exit_code == 0
+    assert orjson.loads(again.stdout)["events"] == 0
+    nothing = runner.invoke(app, ["archive", str(tmp_path / "b"), "--status", "failed", "--apply", *db])
+    assert "the policy selects no payload, so" in nothing.stderr
+    unconditional = runner.invoke(app, ["archive", str(file), *db])
+    assert (unconditional.exit_code, "give at least one condition" in unconditional.stderr) == (2, True)
