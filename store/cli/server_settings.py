@@ -90,6 +90,7 @@ def schedule_of(
     backup_keep: int,
     retention_seconds: float | None,
     retention: Path | None,
+    compress_seconds: float | None,
     takes_options: bool,
 ) -> Schedule:
     """Return the schedule that options of `rollbook serve` describe.
@@ -98,7 +99,11 @@ def schedule_of(
         Invalid: an option needs another one, the file with the policy is invalid, or the server runs no operations
             because `takes_options` is false.
     """
-    for name, given in (("--backup-dir", backup_dir), ("--retention", retention)):
+    for name, given in (
+        ("--backup-dir", backup_dir),
+        ("--retention", retention),
+        ("--compress-every", compress_seconds),
+    ):
         if given is not None and not takes_options:
             raise Invalid(name, "a server that is read-only or whose store is in memory runs no operations; omit it")
     if (backup_seconds is None) != (backup_dir is None):
@@ -112,6 +117,7 @@ def schedule_of(
         backup=None if backup_dir is None else BackupPlan(backup_dir.absolute(), backup_keep),
         retention_seconds=retention_seconds,
         retention=None if retention is None else read_policy(retention),
+        compress_seconds=compress_seconds,
     )
 
 

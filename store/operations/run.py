@@ -170,6 +170,8 @@ class _Runs:
                 result = await self._back_up(began)
             case "retention":
                 result = await self._remove_payload(began)
+            case "compress":
+                result = await self._compress(began)
         await operation_runs.succeed(self._dialect, operation, result, runner=self._runner)
         return RunOutcome(state="done", detail=result.detail, differences=result.differences)
 
@@ -208,6 +210,14 @@ class _Runs:
         report = await remove_payload(self._order.url, policy, apply=True, actor="schedule")
         size = report.body_bytes + report.blob_bytes
         return RunResult(began, None, None, f"payload of {report.rollouts:,} rollouts, {size:,} bytes ({policy})")
+
+    async def _compress(self, began: int) -> RunResult:
+        from store.operations.compression import compression
+
+        async with compression(self._dialect) as work:
+            await work.compress()
+        bodies, dictionaries = work.counts.bodies, work.counts.dictionaries
+        return RunResult(began, None, None, f"payload of {bodies:,} events, new dictionaries: {dictionaries}")
 
 
 def _no_calls() -> int:

@@ -1,4 +1,4 @@
-"""The schedule of operations that a server runs by itself: verification, backup, and removal of payload by a policy."""
+"""The schedule of the operations that a server runs by itself: verification, backup, retention, and compression."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class Schedule:
     retention_seconds: float | None = None
     """The interval between two removals of payload."""
     retention: RetentionPolicy | None = None
+    compress_seconds: float | None = None
+    """The interval between two compressions of new payload."""
 
     @property
     def operations(self) -> list[Operation]:
@@ -60,6 +62,8 @@ class Schedule:
                 return None if self.backup is None else self.backup_seconds
             case "retention":
                 return None if self.retention is None else self.retention_seconds
+            case "compress":
+                return self.compress_seconds
 
     def next_at(self, operation: Operation, last: OperationRun | None, started_at: int) -> int | None:
         """Return the time of the next run of an operation in µs since the epoch; None if it is never run.

@@ -23,6 +23,7 @@ NOTHING: dict[str, Any] = {
     "backup_keep": 7,
     "retention_seconds": None,
     "retention": None,
+    "compress_seconds": None,
     "takes_options": True,
 }
 
@@ -103,6 +104,7 @@ def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
         ({"retention_seconds": 60.0, "retention": Path("none.toml")}, "retention"),
         ({"backup_seconds": 60.0, "backup_dir": Path(), "takes_options": False}, "--backup-dir"),
         ({"retention_seconds": 60.0, "retention": Path(), "takes_options": False}, "--retention"),
+        ({"compress_seconds": 60.0, "takes_options": False}, "--compress-every"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name(given: dict[str, Any], option: str) -> None:
@@ -116,8 +118,8 @@ def test_the_options_are_a_schedule() -> None:
     assert schedule_of(**NOTHING).operations == []
     given: dict[str, Any] = {**NOTHING, "sample_seconds": 3600.0, "verify_at": time(3)}
     assert schedule_of(**given) == Schedule()
-    more: dict[str, Any] = {**given, "backup_seconds": 60.0, "backup_dir": Path("backups")}
+    more: dict[str, Any] = {**given, "backup_seconds": 60.0, "backup_dir": Path("backups"), "compress_seconds": 60.0}
     found = schedule_of(**more)
-    assert found.operations == ["verify", "verify_sample", "backup"]
+    assert found.operations == ["verify", "verify_sample", "backup", "compress"]
     # The working directory of the process of a backup is not part of its contract.
     assert found.backup == BackupPlan(Path("backups").absolute(), 7)

@@ -181,7 +181,7 @@ async def test_an_operation_is_started_from_the_page(store: Store, store_url: st
         page = Read((await api.get("//ui/admin")).body)
         assert "Verify everything" in page.text
         assert page.marked("action").count("/ui/admin/operations/verify/run") == 1
-        for operation in ("verify_sample", "backup", "retention", "unknown"):
+        for operation in ("verify_sample", "backup", "retention", "compress", "unknown"):
             refused = await api.send("POST", f"//ui/admin/operations/{operation}/run")
             assert refused.status in {409, 422}, operation
         started = await api.send("POST", "//ui/admin/operations/verify/run", allow_redirects=False)

@@ -17,14 +17,15 @@ from store.db.queries import operation_runs
 from store.db.queries.operation_runs import Operation, OperationRun, RunResult
 from store.db.url import parse
 from store.errors import NotFound
-from store.models import Seal
-from store.operations import RetentionPolicy, copy_store, restore_store
+from store.models import EnqueueRolloutRequest, Seal
+from store.operations import RetentionPolicy, compression, copy_store, restore_store
 from store.operations.run import RunOrder, RunOutcome, run
 from store.runtime.clock import system_clock
 from store.sql.store import SQLStore
 from tests.journal.given import ask, run_sql, tamper
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
+from tests.operations.work import ENOUGH
 
 POLICY = RetentionPolicy.of(older_than=0.001)
 
@@ -239,6 +240,21 @@ async def test_payload_is_removed_by_the_policy(url: str) -> None:
     outcome = await ordered(url, "retention", retention=POLICY)
     assert outcome.state == "done"
     assert outcome.detail.startswith("payload of 3 rollouts")
+    async with await open_store(url) as store:
+        assert (await store.log.verify()).ok
+
+
+async def test_new_payload_is_compressed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENOUGH.items():
+        monkeypatch.setattr(compression, name, value)
+    async with await open_store(url) as store:
+        requests = [EnqueueRolloutRequest(input={"question": f"{number} + 1", "unit": "km"}) for number in range(600)]
+        await store.enqueue_many_rollouts(requests)
+    assert (await ordered(url, "compress")).detail == "payload of 600 events, new dictionaries: 1"
+    assert (await ordered(url, "compress")).detail == "payload of 0 events, new dictionaries: 0"
+    async with await open_store(url) as store:
+        await store.enqueue_rollout({"question": "600 + 1", "unit": "km"})
+    assert (await ordered(url, "compress")).detail == "payload of 1 events, new dictionaries: 0"
     async with await open_store(url) as store:
         assert (await store.log.verify()).ok
 

@@ -193,6 +193,10 @@ def serve(
             metavar="FILE", help="A TOML file with the conditions for the removal of payload; see docs/operations.md."
         ),
     ] = None,
+    compress_every: Annotated[
+        Any,
+        typer.Option(parser=_interval, metavar="TIME|never", help="The interval between compressions of new payload."),
+    ] = "never",
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     from store.cli.server_settings import ServeSettings, announce, log_as_json, quotas_of, schedule_of
@@ -227,6 +231,7 @@ def serve(
             backup_keep=backup_keep,
             retention_seconds=retention_every,
             retention=retention,
+            compress_seconds=compress_every,
             takes_options=not read_only and parse(db).scheme != "memory",
         ),
     )

@@ -40,8 +40,9 @@ _TITLES: Final[dict[str, str]] = {
     "verify_sample": "Verify a sample",
     "backup": "Back up",
     "retention": "Remove payload",
+    "compress": "Compress payload",
 }
-_STARTABLE: Final[tuple[Operation, ...]] = ("verify", "verify_sample", "backup")
+_STARTABLE: Final[tuple[Operation, ...]] = ("verify", "verify_sample", "backup", "compress")
 """The operations that the page can start. Payload that was removed cannot be restored, so no button removes it."""
 _DAY: Final = 86_400
 _SHOWN: Final = 500

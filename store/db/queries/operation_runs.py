@@ -17,7 +17,7 @@ from store.db.dialect import Changes, Dialect, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables.core import operation_runs
 
-Operation = Literal["verify", "verify_sample", "backup", "retention"]
+Operation = Literal["verify", "verify_sample", "backup", "retention", "compress"]
 OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)
 
 _MOST_ERROR: Final = 2000
