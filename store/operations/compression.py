@@ -11,7 +11,6 @@ store, and the next call continues.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import time
@@ -29,6 +28,7 @@ from store.db.queries.log import bodies_at
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
+from store.operations.pace import Pace
 from store.validation.json_limits import encode_body
 
 LEAST_BODIES: Final = 2000
@@ -43,9 +43,8 @@ _BETTER: Final = 0.9
 _SEARCHED_AT_ONCE: Final = 2000
 _LONGEST_SAMPLE: Final = 64 * 1024
 _MOST_SAMPLES: Final = 32 * 1024 * 1024
-_ROWS: Final = 256
+_READ_AT_ONCE: Final = 256
 _BYTES: Final = 1024 * 1024
-_LEAST_PAUSE: Final = 0.002
 _FORM: Final = TablePart(core_tables.bodies, ("codec", "body"))
 _CONTENT: Final = TablePart(core_tables.dictionaries, ("samples", "content"))
 
@@ -87,6 +86,7 @@ class Compression:
     def __init__(self, dialect: Dialect, session: WriteSession) -> None:
         self._dialect, self._session = dialect, session
         self.counts = CompressionCounts()
+        self._pace = Pace()
 
     async def compress(self) -> None:
         """Compress the bodies of each type of event that has enough of them.
@@ -186,8 +186,8 @@ class Compression:
         """Return bodies at the first of some positions, up to about 32 MB. Bodies that cannot be read are left out."""
         found: list[_Sample] = []
         size = 0
-        for at in range(0, len(places), _ROWS):
-            bodies = await bodies_at(self._dialect, session, places[at : at + _ROWS])
+        for at in range(0, len(places), _READ_AT_ONCE):
+            bodies = await bodies_at(self._dialect, session, places[at : at + _READ_AT_ONCE])
             for position, (codec, stored) in sorted(bodies.items()):
                 with contextlib.suppress(StoreError):
                     raw = raw_json(codec, stored)
@@ -238,7 +238,7 @@ class Compression:
             chosen = [each for each in found if each.type in compressors or each.codec >= FIRST_DICTIONARY_CODEC]
             start = size = 0
             for end, each in enumerate(chosen):
-                if end - start >= _ROWS or (end > start and size + each.raw_len > _BYTES):
+                if end - start >= self._pace.rows or (end > start and size + each.raw_len > _BYTES):
                     await self._store_part_again(chosen[start:end], compressors)
                     start, size = end, 0
                 size += each.raw_len
@@ -290,9 +290,8 @@ class Compression:
             await self._session.rollback()
             raise
         seconds = time.monotonic() - began
-        self.counts.longest_seconds = max(self.counts.longest_seconds, seconds)
-        # Other writers wait for the lock.
-        await asyncio.sleep(max(_LEAST_PAUSE, seconds))
+        await self._pace.rest(seconds)
+        self.counts.longest_seconds = self._pace.longest_seconds
         await self._session.rest()
 
 

@@ -7,7 +7,6 @@ stopped at any moment has removed nothing that the log does not name, and the sa
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import time
@@ -28,15 +27,11 @@ from store.domain.events import StoreBlobsDropped, StoreBodiesDropped, StoreEven
 from store.domain.working_set import WorkingSet
 from store.errors import Invalid
 from store.journal.log_rows import STORE_STREAM, PositionsHash, log_rows
+from store.operations.pace import Pace
 from store.runtime.clock import Clock
 from store.verification.log_scan import REFERRING, names_of_blobs
 
-_MOST_ROWS, _FEWEST_ROWS = 256, 8
 _MOST_BYTES = 1024 * 1024
-# A transaction that takes longer than the first number makes the next one smaller; a shorter one than the second number
-# makes it larger.
-_LONG_SECONDS, _SHORT_SECONDS = 0.03, 0.01
-_LEAST_PAUSE = 0.005
 _POSITION = log_queries.EVENT_COLUMNS.index("position")
 
 
@@ -118,7 +113,7 @@ class Remover:
         self._dialect, self._session, self._wakeups = dialect, session, wakeups
         self._policy, self._actor, self._reason = policy, actor, reason
         self._keep_unfinished = keep_unfinished
-        self._rows = 32
+        self._pace = Pace()
         self.removed = Removed()
 
     async def remove(self, payload: Sequence[Payload]) -> None:
@@ -128,7 +123,7 @@ class Remover:
         """
         rest = payload
         while rest:
-            part = chunks(rest, self._rows)[0]
+            part = chunks(rest, self._pace.rows)[0]
             rest = rest[len(part) :]
             await self._in_transaction(partial(self._remove_bodies, part))
 
@@ -139,7 +134,7 @@ class Remover:
         while names:
             part: list[str] = []
             size = 0
-            for name in names[: self._rows]:
+            for name in names[: self._pace.rows]:
                 if part and size + found.sizes[name] > _MOST_BYTES:
                     break
                 part.append(name)
@@ -167,12 +162,8 @@ class Remover:
         seconds = time.monotonic() - began
         self._wakeups.announce(commit_id)
         self.removed.transactions += 1
-        self.removed.longest_seconds = max(self.removed.longest_seconds, seconds)
-        if seconds > _LONG_SECONDS:
-            self._rows = max(_FEWEST_ROWS, self._rows // 2)
-        elif seconds < _SHORT_SECONDS:
-            self._rows = min(_MOST_ROWS, self._rows * 2)
-        await asyncio.sleep(max(_LEAST_PAUSE, seconds))
+        await self._pace.rest(seconds)
+        self.removed.longest_seconds = self._pace.longest_seconds
         await self._session.rest()
 
     async def _remove_bodies(self, part: Sequence[Payload], tail: Tail) -> int | None:

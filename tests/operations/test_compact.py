@@ -23,10 +23,12 @@ from tests.operations.work import compact_store, compact_until_full
 
 MEGABYTE = 1_000_000
 
+CANCELLED = RetentionPolicy.of(statuses=("cancelled",))
+
 
 @pytest.fixture
-async def place(durable_url: str, clock: ManualClock) -> Place:
-    """A store in which two thirds of the payload are removed."""
+async def filled(durable_url: str, clock: ManualClock) -> Place:
+    """A store with six large payloads, of which four belong to cancelled rollouts."""
     place = await fill(durable_url, clock)
     async with await open_store(place.url, clock=clock) as store:
         for number in range(6):
@@ -35,19 +37,27 @@ async def place(durable_url: str, clock: ManualClock) -> Place:
             rollout = await store.start_rollout({"text": digits})
             if number % 3:
                 await store.update_rollout(rollout.rollout_id, status="cancelled")
-    await remove_payload(place.url, RetentionPolicy.of(statuses=("cancelled",)), apply=True)
     return place
 
 
-async def test_the_space_is_freed_and_nothing_else_changes(place: Place) -> None:
-    before = await verified(place.url)
+@pytest.fixture
+async def place(filled: Place) -> Place:
+    """A store in which two thirds of the payload are removed."""
+    await remove_payload(filled.url, CANCELLED, apply=True)
+    return filled
+
+
+async def test_the_space_is_freed_and_nothing_else_changes(filled: Place) -> None:
+    # Postgres may free a part of the space by itself after the removal.
+    size = (await remove_payload(filled.url, CANCELLED, apply=True)).size_before
+    before = await verified(filled.url)
     # A full rewrite returns the space on both databases.
-    report = await compact(place.url, rewrite=True)
+    report = await compact(filled.url, rewrite=True)
     assert report.is_complete
-    assert report.size_before - report.size_after > MEGABYTE
-    after = await verified(place.url)
+    assert size - report.size_after > MEGABYTE
+    after = await verified(filled.url)
     assert (after.chain_head, after.state_hash) == (before.chain_head, before.state_hash)
-    again = await compact(place.url)
+    again = await compact(filled.url)
     assert again.is_complete
     # Postgres adds its maps of free space.
     assert again.size_after - report.size_after < MEGABYTE

@@ -15,7 +15,7 @@ from store import Invalid, NotFound, open_store
 from store.adapters.messages import TraceToMessages
 from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models.runs import RunEvent
-from store.operations import RetentionPolicy, removal, remove_payload
+from store.operations import RetentionPolicy, pace, removal, remove_payload
 from store.run_folders.exporting import export_run_folder
 from store.semconv import DROPPED
 from store.server.partitions import Partitions
@@ -267,8 +267,8 @@ async def test_a_blob_removed_by_hand_is_found(place: Place) -> None:
 
 async def work(url: str) -> None:
     """Remove payload in small transactions, in a process that a test kills."""
-    setattr(removal, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
-    setattr(removal, "_FEWEST_ROWS", 1)  # noqa: B010
+    setattr(pace, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
+    setattr(pace, "_FEWEST_ROWS", 1)  # noqa: B010
     await remove_payload(url, ALL, apply=True)
 
 

@@ -16,7 +16,7 @@ from store.operations import (
     drop_partition,
     forget,
     log_copy,
-    removal,
+    pace,
 )
 from tests.operations.payloads import SECRET
 
@@ -57,7 +57,7 @@ async def compact_store(url: str) -> None:
 
 
 LEAST_BODIES = 500
-ENOUGH = {"LEAST_BODIES": LEAST_BODIES, "_LEAST_BYTES": 0, "_ROWS": 50}
+ENOUGH = {"LEAST_BODIES": LEAST_BODIES, "_LEAST_BYTES": 0}
 """Settings of `store.operations.compression` with which a small store gets a dictionary, in several transactions."""
 
 
@@ -84,8 +84,8 @@ _FINISHED = RetentionPolicy.of(statuses=("succeeded", "failed", "cancelled"))
 
 async def archive_in_small_steps(url: str, file: Path) -> None:
     """Archive the payload of all finished rollouts in small transactions."""
-    setattr(removal, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
-    setattr(removal, "_FEWEST_ROWS", 1)  # noqa: B010
+    setattr(pace, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
+    setattr(pace, "_FEWEST_ROWS", 1)  # noqa: B010
     setattr(log_copy, "_EVENTS", EVENTS_AT_ONCE)  # noqa: B010
     await archive_payload(url, file, _FINISHED, apply=True)
 
