@@ -21,7 +21,7 @@ from store.operations.compression import Compression
 from store.operations.copying import in_thread, make_copy
 from store.operations.log_copy import end_of
 from store.operations.policy import RetentionPolicy
-from store.operations.progress import CopyProgress, OnProgress, ignore
+from store.operations.progress import OnProgress, Progress, ignore
 from store.operations.removal import Remover, blobs_without_event, database, remover
 from store.operations.reports import ArchiveContents, BackupSeal
 from store.operations.retention import KEPT, RetentionReport, remove_payload, report_of, selected_payload
@@ -95,8 +95,9 @@ async def archive_payload(
     else:
         source = database(url, clock, read_only=True)
         seal = await in_thread(_write(source, archive, policy, on_progress))
-    on_progress(CopyProgress("removing the payload from the store"))
-    report = await in_thread(_remove(database(url, clock), path, seal, policy, vacuum=vacuum, actor=actor))
+    report = await in_thread(
+        _remove(database(url, clock), path, seal, policy, vacuum=vacuum, actor=actor, on_progress=on_progress)
+    )
     return report.model_copy(update={"seconds": time.monotonic() - began})
 
 
@@ -111,11 +112,10 @@ async def _write(source: Dialect, archive: Dialect, policy: RetentionPolicy, on_
         async with copy.read() as session:
             end = await end_of(copy, session)
         await make_seal_table(writer)
-        on_progress(CopyProgress("removing other payload from the archive"))
-        chosen = {each.rollout_id async for some in selected_payload(copy, policy) for each in some}
-        await _reduce(copy, writer, chosen, policy, end.position)
-        on_progress(CopyProgress("compressing"))
-        await Compression(copy, writer).compress()
+        chosen = {each.rollout_id async for _, _, some in selected_payload(copy, policy) for each in some}
+        await _reduce(copy, writer, chosen, policy, end.position, on_progress)
+        await Compression(copy, writer).compress(on_progress)
+        on_progress(Progress("freeing space"))
         await copy.vacuum()
         contents = ArchiveContents(
             policy=str(policy), commit_id=end.commit_id, chain_head=end.chain_hash.hex(), position=end.position
@@ -145,7 +145,12 @@ async def _discard_reduced(target: Unfinished) -> None:
 
 
 async def _reduce(
-    copy: Unfinished, writer: WriteSession, chosen: Collection[str], policy: RetentionPolicy, end: int
+    copy: Unfinished,
+    writer: WriteSession,
+    chosen: Collection[str],
+    policy: RetentionPolicy,
+    end: int,
+    on_progress: OnProgress,
 ) -> None:
     """Remove the payload of all rollouts but some from the copy. Its log records this."""
     wakeups = copy.wakeups()
@@ -154,6 +159,7 @@ async def _reduce(
     )
     try:
         for after in range(0, end, _POSITIONS):
+            on_progress(Progress("removing other payload from the archive", after, end))
             async with copy.read() as session:
                 some = await payload_between(copy, session, after, after + _POSITIONS)
             await removing.remove([each for each in some if each.rollout_id not in chosen])
@@ -174,7 +180,7 @@ async def _proven(archive: Dialect, path: Path, policy: RetentionPolicy, on_prog
         raise AlreadyExists("file", str(path), "it is a backup and not an archive; choose another name")
     if seal.archive.policy != str(policy):
         raise AlreadyExists("file", str(path), f"its policy is {seal.archive.policy!r}; give it, or another name")
-    on_progress(CopyProgress("verifying"))
+    on_progress(Progress("verifying"))
     with damage_reported(path):
         store_id = await archive.open(create=False)
         try:
@@ -195,7 +201,14 @@ def _no_calls() -> int:
 
 
 async def _remove(
-    source: Dialect, path: Path, seal: BackupSeal, policy: RetentionPolicy, *, vacuum: bool, actor: str | None
+    source: Dialect,
+    path: Path,
+    seal: BackupSeal,
+    policy: RetentionPolicy,
+    *,
+    vacuum: bool,
+    actor: str | None,
+    on_progress: OnProgress,
 ) -> ArchiveReport:
     """Remove the payload that is in the archive from the store."""
     contents = seal.archive
@@ -214,11 +227,12 @@ async def _remove(
         words = f"archived to {path.name} at commit {contents.commit_id}: {policy}"
         async with remover(source, words, actor=actor) as removing:
             with damage_reported(path):
-                await _remove_archived(source, database_in(path), removing, contents.position)
+                await _remove_archived(source, database_in(path), removing, contents.position, on_progress)
             async with source.read(snapshot=True) as session:
                 found = await blobs_without_event(source, session)
             await removing.remove_blobs(found)
         if vacuum:
+            on_progress(Progress("freeing space"))
             await source.vacuum()
         size_after = await source.size_bytes()
     finally:
@@ -228,11 +242,14 @@ async def _remove(
     return ArchiveReport(**report.model_dump(), file=str(path), seal=seal, archive_bytes=archive_bytes)
 
 
-async def _remove_archived(source: Dialect, archive: Dialect, removing: Remover, end: int) -> None:
+async def _remove_archived(
+    source: Dialect, archive: Dialect, removing: Remover, end: int, on_progress: OnProgress
+) -> None:
     await archive.open(create=False)
     try:
         for after in range(0, end, _POSITIONS):
             until = min(after + _POSITIONS, end)
+            on_progress(Progress("removing payload", after, end))
             async with archive.read() as session:
                 archived = await payload_between(archive, session, after, until)
             positions = {each.position for each in archived if each.type not in KEPT}

@@ -7,6 +7,7 @@ import time
 from store.db.dialect import Dialect
 from store.models.enums import Frozen
 from store.operations.compression import CompressionCounts, compression
+from store.operations.progress import OnProgress, Progress, ignore
 from store.operations.removal import database
 from store.runtime.loop_thread import LoopThread
 
@@ -31,20 +32,21 @@ class CompactReport(Frozen):
     """The longest time that one transaction of the compression held the write lock."""
 
 
-async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
+async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = ignore) -> CompactReport:
     """Compress payload, free the space of deleted rows, and update the statistics of the query planner of Postgres.
 
     Bodies of events are compressed with zstd and a dictionary for each type of event that has at least 2,000 bodies.
-    The dictionaries are stored in the store. Programs that do not know schema revision 0013 cannot
-    read these bodies. Other programs can
-    read and write until the space is freed. SQLite then rewrites the file, which needs room for a second copy, and
-    writers wait. Postgres runs `VACUUM (ANALYZE)`, after which the tables use the space for new rows. Nothing that the
-    store contains changes. A call that was stopped leaves a correct store, and the next call continues.
+    The dictionaries are stored in the store. Programs that do not know schema revision 0013 cannot read these bodies.
+    Other programs can read and write until the space is freed. SQLite then rewrites the file, which needs room for a
+    second copy, and writers wait. Postgres runs `VACUUM (ANALYZE)`, after which the tables use the space for new rows.
+    Nothing that the store contains changes. A call that was stopped leaves a correct store, and the next call
+    continues.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
         rewrite: whether Postgres rewrites the tables (`VACUUM FULL`), one after the other, which returns the space to
             the operating system. This blocks readers and writers, and needs room for a second copy of a table.
+        on_progress: called with the progress, in another thread.
 
     Raises:
         NotFound: there is no store at the URL.
@@ -57,7 +59,7 @@ async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
     dialect = database(url)
     thread = LoopThread("rollbook compact")
     try:
-        before, after, is_complete, counts = await thread.run(_run(dialect, rewrite=rewrite))
+        before, after, is_complete, counts = await thread.run(_run(dialect, on_progress, rewrite=rewrite))
     finally:
         thread.leave()
     return CompactReport(
@@ -71,12 +73,13 @@ async def compact(url: str, *, rewrite: bool = False) -> CompactReport:
     )
 
 
-async def _run(dialect: Dialect, *, rewrite: bool) -> tuple[int, int, bool, CompressionCounts]:
+async def _run(dialect: Dialect, on_progress: OnProgress, *, rewrite: bool) -> tuple[int, int, bool, CompressionCounts]:
     await dialect.open(create=False)
     try:
         before = await dialect.size_bytes()
         async with compression(dialect) as work:
-            await work.compress()
+            await work.compress(on_progress)
+        on_progress(Progress("freeing space"))
         is_complete = await dialect.compact(rewrite=rewrite)
         return before, await dialect.size_bytes(), is_complete, work.counts
     finally:

@@ -29,6 +29,7 @@ from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
 from store.operations.pace import Pace
+from store.operations.progress import OnProgress, Progress, ignore
 from store.validation.json_limits import encode_body
 
 LEAST_BODIES: Final = 2000
@@ -88,7 +89,7 @@ class Compression:
         self.counts = CompressionCounts()
         self._pace = Pace()
 
-    async def compress(self) -> None:
+    async def compress(self, on_progress: OnProgress = ignore) -> None:
         """Compress the bodies of each type of event that has enough of them.
 
         Then empty the dictionaries that contain parts of removed bodies, if no body needs them.
@@ -96,7 +97,7 @@ class Compression:
         intact, outdated = await self._dictionaries()
         compressors = await self._compressors(intact)
         kept = {each.codec for each in intact}
-        await self._store_again(compressors, kept)
+        await self._store_again(compressors, kept, on_progress)
         await self._retire(outdated, compressors, kept)
 
     async def retire(self) -> bool:
@@ -223,7 +224,9 @@ class Compression:
 
     # -- bodies --------------------------------------------------------------------------------------------------------
 
-    async def _store_again(self, compressors: Mapping[str, _Numbered], kept: Collection[int]) -> None:
+    async def _store_again(
+        self, compressors: Mapping[str, _Numbered], kept: Collection[int], on_progress: OnProgress = ignore
+    ) -> None:
         """Change the stored form of bodies whose codec is not in `kept`.
 
         A body gets the dictionary of its type of event if that saves at least a fifth of its size. A body whose
@@ -234,6 +237,7 @@ class Compression:
             # Bodies that are written meanwhile are left to the next call.
             until = await queries.last_body(self._dialect, session)
         while found := await self._candidates(kept, after, until):
+            on_progress(Progress("compressing", after, until))
             after = found[-1].position
             chosen = [each for each in found if each.type in compressors or each.codec >= FIRST_DICTIONARY_CODEC]
             start = size = 0

@@ -17,6 +17,7 @@ from store.db.queries.bodies import raw_json
 from store.db.queries.removal import Payload
 from store.errors import Invalid
 from store.models.enums import Frozen
+from store.operations.progress import OnProgress, Progress, ignore
 from store.operations.redaction import Erased, Stored, erase_payload
 from store.operations.removal import database
 from store.runtime.clock import Clock
@@ -105,6 +106,7 @@ async def forget(
     rewrite: bool = False,
     actor: str | None = None,
     clock: Clock | None = None,
+    on_progress: OnProgress = ignore,
 ) -> ForgetReport:
     """Search for a text in all payload; with a reason, remove the payload of the events of rollouts that contain it.
 
@@ -119,6 +121,7 @@ async def forget(
             writers, on Postgres readers too.
         actor: who requested the removal; the log records it.
         clock: the clock of the store; the system's clock if None.
+        on_progress: called with the progress, in another thread.
 
     Raises:
         NotFound: there is no store at the URL.
@@ -132,7 +135,7 @@ async def forget(
     dialect = database(url, clock, read_only=reason is None)
     thread = LoopThread("rollbook forget")
     try:
-        return await thread.run(_run(dialect, search, reason=reason, rewrite=rewrite, actor=actor))
+        return await thread.run(_run(dialect, search, on_progress, reason=reason, rewrite=rewrite, actor=actor))
     finally:
         thread.leave()
 
@@ -145,13 +148,20 @@ def _check_reason(reason: str, search: Search) -> None:
 
 
 async def _run(
-    dialect: Dialect, search: Search, *, reason: str | None, rewrite: bool, actor: str | None
+    dialect: Dialect,
+    search: Search,
+    on_progress: OnProgress,
+    *,
+    reason: str | None,
+    rewrite: bool,
+    actor: str | None,
 ) -> ForgetReport:
     await dialect.open(create=False)
     try:
-        found = await _found(dialect, _Matcher(search))
+        found = await _found(dialect, _Matcher(search), on_progress)
         erased = Erased(0, 0, 0, is_clean=True)
         if reason is not None:
+            on_progress(Progress("removing payload"))
             # Without a match, the files may still contain payload that an earlier call has deleted, and are rewritten.
             erased = await erase_payload(
                 dialect, found.payload, found.stored, reason=reason, rewrite=rewrite, actor=actor
@@ -200,8 +210,11 @@ class _Found:
         return Stored(self.bodies, self.blobs)
 
 
-async def _found(dialect: Dialect, matcher: _Matcher) -> _Found:
+async def _found(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) -> _Found:
     found = _Found()
+    async with dialect.read() as session:
+        last = await log_queries.last_event(dialect, session)
+    end = 0 if last is None else last[_POSITION]
     in_blobs: dict[str, tuple[str, str]] = {}
     after = ""
     while True:
@@ -217,6 +230,7 @@ async def _found(dialect: Dialect, matcher: _Matcher) -> _Found:
         if len(some) < _ROWS_AT_ONCE:
             break
     while True:
+        on_progress(Progress("searching", min(found.until, end), end))
         async with dialect.read() as session:
             rows = await log_queries.events(dialect, session, after=found.until, limit=_ROWS_AT_ONCE, bodies=True)
             if not rows:

@@ -1,32 +1,38 @@
-"""The progress of a copy, and the type of the function that receives it."""
+"""The progress of an operation, and the type of the function that receives it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+Step = Literal[
+    "copying the log",
+    "computing the tables",
+    "removing other payload from the archive",
+    "compressing",
+    "verifying",
+    "counting payload",
+    "removing payload",
+    "searching",
+    "freeing space",
+]
+
 
 @dataclass(frozen=True, slots=True)
-class CopyProgress:
-    """The progress of one step of a copy."""
+class Progress:
+    """The progress of one step of an operation."""
 
-    step: Literal[
-        "copying the log",
-        "computing the tables",
-        "removing other payload from the archive",
-        "compressing",
-        "verifying",
-        "removing the payload from the store",
-    ]
+    step: Step
     done: int = 0
-    """The number of events that are done."""
+    """The number of events or rollouts that are done."""
     total: int | None = None
-    """The number of events of the whole copy; None if the progress of this step is not known."""
+    """Their number in the whole step; None if the progress of this step is not known."""
+    unit: Literal["events", "rollouts"] = "events"
 
 
-OnProgress = Callable[[CopyProgress], None]
-"""Function that is called, in any thread, at the beginning of each step and after each part of the log."""
+OnProgress = Callable[[Progress], None]
+"""Function that is called, in any thread, at the beginning of each step and after each part of it."""
 
 
-def ignore(progress: CopyProgress) -> None:
+def ignore(progress: Progress) -> None:
     """Do nothing."""
     del progress

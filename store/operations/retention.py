@@ -11,6 +11,7 @@ from store.db.queries.removal import Payload
 from store.domain.events import RolloutAnnotated
 from store.models.enums import Frozen
 from store.operations.policy import RetentionPolicy
+from store.operations.progress import OnProgress, Progress, ignore
 from store.operations.removal import Removed, blobs_without_event, database, remover
 from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
@@ -56,6 +57,7 @@ async def remove_payload(
     vacuum: bool = False,
     actor: str | None = None,
     clock: Clock | None = None,
+    on_progress: OnProgress = ignore,
 ) -> RetentionReport:
     """Remove the payload of the finished rollouts that a policy selects, or only count it.
 
@@ -72,6 +74,7 @@ async def remove_payload(
             (Postgres). On SQLite this blocks writers, for about two seconds per 100 MB.
         actor: who ordered the removal; the log records it.
         clock: the clock by which ages are measured; the system's clock if None.
+        on_progress: called with the progress, in another thread.
 
     Raises:
         NotFound: there is no store at the URL.
@@ -84,30 +87,40 @@ async def remove_payload(
     dialect = database(url, clock, read_only=not apply)
     thread = LoopThread("rollbook retention")
     try:
-        report = await thread.run(_run(dialect, policy, apply=apply, vacuum=vacuum, actor=actor))
+        report = await thread.run(
+            _run(dialect, policy, apply=apply, vacuum=vacuum, actor=actor, on_progress=on_progress)
+        )
     finally:
         thread.leave()
     return report.model_copy(update={"seconds": time.monotonic() - began})
 
 
 async def _run(
-    dialect: Dialect, policy: RetentionPolicy, *, apply: bool, vacuum: bool, actor: str | None
+    dialect: Dialect,
+    policy: RetentionPolicy,
+    *,
+    apply: bool,
+    vacuum: bool,
+    actor: str | None,
+    on_progress: OnProgress,
 ) -> RetentionReport:
     await dialect.open(create=False)
     try:
         size_before = await dialect.size_bytes()
         if apply:
             async with remover(dialect, str(policy), actor=actor) as removing:
-                async for payload in selected_payload(dialect, policy):
+                async for done, total, payload in selected_payload(dialect, policy):
+                    on_progress(Progress("removing payload", done, total, "rollouts"))
                     await removing.remove(payload)
                 async with dialect.read(snapshot=True) as session:
                     found = await blobs_without_event(dialect, session)
                 await removing.remove_blobs(found)
             removed = removing.removed
             if vacuum:
+                on_progress(Progress("freeing space"))
                 await dialect.vacuum()
         else:
-            removed = await _count(dialect, policy)
+            removed = await _count(dialect, policy, on_progress)
         size_after = await dialect.size_bytes()
     finally:
         await dialect.close()
@@ -153,9 +166,10 @@ class _Counter:
         self.referring |= {each.position for each in payload if each.type in REFERRING}
 
 
-async def _count(dialect: Dialect, policy: RetentionPolicy) -> Removed:
+async def _count(dialect: Dialect, policy: RetentionPolicy, on_progress: OnProgress) -> Removed:
     counter = _Counter()
-    async for payload in selected_payload(dialect, policy):
+    async for done, total, payload in selected_payload(dialect, policy):
+        on_progress(Progress("counting payload", done, total, "rollouts"))
         counter.add(payload)
     async with dialect.read(snapshot=True) as session:
         sizes = (await blobs_without_event(dialect, session, counter.referring)).sizes
@@ -163,8 +177,10 @@ async def _count(dialect: Dialect, policy: RetentionPolicy) -> Removed:
     return counter.removed
 
 
-async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGenerator[list[Payload]]:
+async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGenerator[tuple[int, int, list[Payload]]]:
     """Yield the payload of the rollouts that a policy selects, in ascending order of the end of the rollouts.
+
+    With each part come the number of rollouts before it, and the number of all selected rollouts.
 
     The rollouts are selected once, at the beginning.
     """
@@ -181,7 +197,7 @@ async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGe
         payload = [each for each in found if each.type not in KEPT]
         if excess is not None:
             payload, excess = _oldest(payload, some, excess)
-        yield payload
+        yield start, len(selected), payload
         if excess is not None and excess <= 0:
             return
 

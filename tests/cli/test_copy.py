@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.cli.output import copying
-from store.operations.progress import CopyProgress
+from store.cli.output import progress
+from store.operations.progress import Progress
 from tests.cli.conftest import Filled, Rollbook
 from tests.postgres import with_partition
 
@@ -89,16 +89,35 @@ def test_progress_is_printed_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([0.0, 1.0, 6.0, 6.5])
-    monkeypatch.setattr(copying.time, "monotonic", times.__next__)
-    with copying.copying(is_quiet=False) as show:
+    monkeypatch.setattr(progress.time, "monotonic", times.__next__)
+    with progress.progress_shown(is_quiet=False) as show:
         for done in (0, 1000, 2000):
-            show(CopyProgress("copying the log", done, 3000))
-        show(CopyProgress("verifying"))
+            show(Progress("copying the log", done, 3000))
+        show(Progress("verifying"))
     assert capsys.readouterr().err.splitlines() == [
         "copying the log: 0 of 3,000 events",
         "copying the log: 2,000 of 3,000 events",
         "verifying",
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments, steps",
+    [
+        (["compact"], ["compressing: 0 of ", "freeing space"]),
+        (["forget", "--match", "nowhere"], ["searching: 0 of "]),
+        (["retention", "--status", "succeeded,failed"], ["counting payload: 0 of "]),
+        (["retention", "--status", "succeeded,failed", "--apply", "--vacuum"], ["removing payload: 0 of ", "freeing"]),
+    ],
+)
+def test_operations_print_their_steps(
+    bare: Rollbook, filled_file: Filled, arguments: list[str], steps: list[str]
+) -> None:
+    printed = bare(*arguments, "--db", filled_file.url)
+    assert printed.code == 0
+    lines = printed.err.splitlines()
+    assert [any(line.startswith(step) for line in lines) for step in steps] == [True] * len(steps)
+    assert bare(*arguments, "--db", filled_file.url, "--json").err == ""
 
 
 def test_the_commands_of_the_page_work(

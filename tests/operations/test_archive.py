@@ -340,7 +340,7 @@ def test_the_command_counts_moves_and_says_where_the_payload_is(tmp_path: Path) 
     moved = runner.invoke(app, ["archive", str(file), "--status", "succeeded", "--apply", "--vacuum", *db])
     assert moved.exit_code == 0, moved.output
     assert f"archive   {file}, " in moved.stdout
-    assert "removing the payload from the store" in moved.stderr
+    assert "removing payload: 0 of " in moved.stderr
     seal = orjson.loads(next(each for each in moved.stdout.splitlines() if each.startswith("seal"))[4:])
     assert seal["archive"]["policy"] == "status succeeded"
     with closing(sqlite3.connect(path)) as connection:

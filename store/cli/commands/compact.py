@@ -9,7 +9,8 @@ import typer
 
 from store.cli.errors import FAILED
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.printing import byte_size, json_document, line, note, working
+from store.cli.output.printing import byte_size, json_document, line, note
+from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def compact(
     # The package imports the drivers of databases, which the help of this command does not need.
     from store.operations import compact
 
-    with working("compacting"):
-        report = asyncio.run(compact(db, rewrite=full))
+    with progress_shown(is_quiet=json) as show:
+        report = asyncio.run(compact(db, rewrite=full, on_progress=show))
     if json:
         json_document(report.model_dump())
     else:

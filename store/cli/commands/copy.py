@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.copying import copying, print_report
+from store.cli.output.copying import print_report
 from store.cli.output.printing import line, note
+from store.cli.output.progress import progress_shown
 from store.db.url import parse
 
 app = typer.Typer()
@@ -30,7 +31,7 @@ def copy(
     """Copy a store to another database, SQLite or Postgres; the same command continues a copy that was stopped."""
     from store.operations import copy_store
 
-    with copying(is_quiet=json) as show:
+    with progress_shown(is_quiet=json) as show:
         report = asyncio.run(copy_store(source, target, verify=not no_verify, on_progress=show))
     print_report(report, f"copied to {parse(target).shown}", as_json=json)
 
@@ -45,7 +46,7 @@ def backup(
     """Back up a store into one file, while it is in use; the same command continues a backup that was stopped."""
     from store.operations import backup_store
 
-    with copying(is_quiet=json) as show:
+    with progress_shown(is_quiet=json) as show:
         report = asyncio.run(backup_store(db, file, verify=not no_verify, on_progress=show))
     print_report(report, f"backed up to {file}", as_json=json)
     if not json and report.seal is not None:
@@ -62,6 +63,6 @@ def restore(
     """Check a backup against its seal, and restore it to a new store; the same command continues after a stop."""
     from store.operations import restore_store
 
-    with copying(is_quiet=json) as show:
+    with progress_shown(is_quiet=json) as show:
         report = asyncio.run(restore_store(file, db, on_progress=show))
     print_report(report, f"restored to {parse(db).shown}", as_json=json)

@@ -9,7 +9,8 @@ import typer
 
 from store.cli.errors import FAILED
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.printing import json_document, line, note, printable, working
+from store.cli.output.printing import json_document, line, note, printable
+from store.cli.output.progress import progress_shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +57,8 @@ def forget(
     if not yes and (reason is not None or rewrite):
         raise typer.BadParameter("--reason and --rewrite need --yes; the payload cannot be restored")
     search = Search.of(text=match, ignore_case=ignore_case)
-    with working("removing payload" if yes else "searching"):
-        report = asyncio.run(forget(db, search, reason=reason, rewrite=rewrite, actor="cli"))
+    with progress_shown(is_quiet=json) as show:
+        report = asyncio.run(forget(db, search, reason=reason, rewrite=rewrite, actor="cli", on_progress=show))
     if json:
         json_document(report.model_dump())
     else:

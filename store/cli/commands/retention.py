@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime, size
-from store.cli.output.copying import copying
-from store.cli.output.printing import byte_size, json_document, line, note, working
+from store.cli.output.printing import byte_size, json_document, line, note
+from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def retention(
 
     _check(apply=apply, vacuum=vacuum)
     policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
-    with working("removing payload" if apply else "counting payload"):
-        report = asyncio.run(remove_payload(db, policy, apply=apply, vacuum=vacuum, actor="cli"))
+    with progress_shown(is_quiet=json) as show:
+        report = asyncio.run(remove_payload(db, policy, apply=apply, vacuum=vacuum, actor="cli", on_progress=show))
     if json:
         json_document(report.model_dump())
         return
@@ -119,7 +119,7 @@ def archive(
 
     _check(apply=apply, vacuum=vacuum)
     policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
-    with copying(is_quiet=json or not apply) as show:
+    with progress_shown(is_quiet=json or not apply) as show:
         report = asyncio.run(
             archive_payload(db, file, policy, apply=apply, vacuum=vacuum, actor="cli", on_progress=show)
         )

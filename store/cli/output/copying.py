@@ -1,78 +1,14 @@
-"""Output of commands that copy a store: the progress, and the result."""
+"""Output of commands that copy a store: the result."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from store.cli.output.printing import byte_size, json_document, line, note
+from store.cli.output.printing import byte_size, json_document, line
 from store.cli.output.times import duration
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    from store.operations import CopyProgress, CopyReport, OnProgress
-
-_SECONDS: Final = 5.0
-"""The time between two lines of a step, if standard error is not a terminal."""
-
-
-@contextmanager
-def copying(*, is_quiet: bool) -> Generator[OnProgress]:
-    """Yield a function that shows the progress of a copy on standard error: a bar on a terminal, else a few lines."""
-    if is_quiet:
-        from store.operations.progress import ignore
-
-        yield ignore
-    elif sys.stderr.isatty():
-        with _bars() as show:
-            yield show
-    else:
-        yield _Lines().show
-
-
-@contextmanager
-def _bars() -> Generator[OnProgress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        # The total of a task cannot become unknown, so each step is a task of its own.
-        tasks: dict[str, TaskID] = {}
-
-        def show(progress: CopyProgress) -> None:
-            if progress.step not in tasks:
-                for shown in tasks.values():
-                    bars.update(shown, visible=False)
-                tasks[progress.step] = bars.add_task(progress.step, total=progress.total, count="")
-            count = "" if progress.total is None else f"{progress.done:,} of {progress.total:,} events"
-            bars.update(tasks[progress.step], completed=progress.done, total=progress.total, count=count)
-
-        yield show
-
-
-class _Lines:
-    """Printer of a line at the beginning of each step, and then every few seconds."""
-
-    def __init__(self) -> None:
-        self._step = ""
-        self._next = 0.0
-
-    def show(self, progress: CopyProgress) -> None:
-        now = time.monotonic()
-        if progress.step == self._step and now < self._next:
-            return
-        self._step, self._next = progress.step, now + _SECONDS
-        note(
-            progress.step
-            if progress.total is None
-            else f"{progress.step}: {progress.done:,} of {progress.total:,} events"
-        )
+    from store.operations import CopyReport
 
 
 def print_report(report: CopyReport, done: str, *, as_json: bool) -> None:
