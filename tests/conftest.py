@@ -8,10 +8,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests import postgres, wheel_environment
@@ -25,6 +27,29 @@ pytest.register_assert_rewrite("store.testing.contract")
 
 # A shell that starts the tests in the background has them ignore Ctrl+C, and all that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_MEMORY = Path("/dev/shm")
+"""A directory of Linux whose files are in memory."""
+_ROOM = 12 * 2**30
+"""The memory that must be free before the tests use it for their files. A run of all tests needs about half of it."""
+
+
+def _has_room() -> bool:
+    try:
+        disk = os.statvfs(_MEMORY)
+    except OSError:
+        return False
+    # Some tests start programs from these files.
+    can_run_programs = not disk.f_flag & getattr(os, "ST_NOEXEC", 0)
+    free = min(disk.f_bavail * disk.f_frsize, psutil.virtual_memory().available)
+    return can_run_programs and os.access(_MEMORY, os.W_OK) and free >= _ROOM
+
+
+# In memory, a commit need not wait for a disk, and thousands of files are deleted at once. Test processes and the
+# programs that they start inherit the variable.
+if "TMPDIR" not in os.environ and _has_room():
+    os.environ["TMPDIR"] = str(_MEMORY)
+    tempfile.tempdir = None
 
 IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
 
