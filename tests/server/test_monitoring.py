@@ -73,6 +73,7 @@ async def test_promtool_accepts_the_metrics(store: Store) -> None:
 def test_promtool_accepts_the_alert_rules_and_their_tests_pass() -> None:
     assert "SUCCESS" in promtool("check", "rules", str(MONITORING / "alerts.yaml"))
     assert "SUCCESS" in promtool("test", "rules", str(MONITORING / "alerts_test.yaml"))
+    assert "SUCCESS" in promtool("test", "rules", str(MONITORING / "alerts_days_test.yaml"))
 
 
 async def test_the_alerts_and_the_dashboard_use_metrics_that_there_are(store: Store) -> None:
