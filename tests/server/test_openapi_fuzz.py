@@ -24,7 +24,7 @@ from tests.conftest import IS_TORTURE
 from tests.server.test_serving import serving
 
 # One server, and one reading of the document, for all of them.
-pytestmark = pytest.mark.xdist_group("openapi")
+pytestmark = [pytest.mark.torture, pytest.mark.xdist_group("openapi")]
 
 EXAMPLES: Final = 60 if IS_TORTURE else 6
 _checks = import_module("schemathesis.checks")
