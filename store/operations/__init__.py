@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from store.operations.dropping import DropReport, drop_partition
     from store.operations.forgetting import ForgetReport, Match, Search, forget
     from store.operations.policy import RetentionPolicy
-    from store.operations.progress import OnProgress, Progress
+    from store.operations.progress import OnProgress, OperationProgress
     from store.operations.redaction import Redaction, RedactionReport, redact
     from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
     from store.operations.retention import RetentionReport, remove_payload
@@ -35,7 +35,7 @@ __all__ = [
     "ForgetReport",
     "Match",
     "OnProgress",
-    "Progress",
+    "OperationProgress",
     "Redaction",
     "RedactionReport",
     "RetentionPolicy",
@@ -60,7 +60,7 @@ _LATE = {
     "BackupSeal": "store.operations.reports",
     "CheckResult": "store.operations.doctor",
     "CompactReport": "store.operations.compaction",
-    "Progress": "store.operations.progress",
+    "OperationProgress": "store.operations.progress",
     "CopyReport": "store.operations.reports",
     "Diagnosis": "store.operations.doctor",
     "DropReport": "store.operations.dropping",

@@ -21,7 +21,7 @@ from store.operations.compression import Compression
 from store.operations.copying import in_thread, make_copy
 from store.operations.log_copy import end_of
 from store.operations.policy import RetentionPolicy
-from store.operations.progress import OnProgress, Progress, ignore
+from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.removal import Remover, blobs_without_event, database, remover
 from store.operations.reports import ArchiveContents, BackupSeal
 from store.operations.retention import KEPT, RetentionReport, remove_payload, report_of, selected_payload
@@ -115,7 +115,7 @@ async def _write(source: Dialect, archive: Dialect, policy: RetentionPolicy, on_
         chosen = {each.rollout_id async for _, _, some in selected_payload(copy, policy) for each in some}
         await _reduce(copy, writer, chosen, policy, end.position, on_progress)
         await Compression(copy, writer).compress(on_progress)
-        on_progress(Progress("freeing space"))
+        on_progress(OperationProgress("freeing space"))
         await copy.vacuum()
         contents = ArchiveContents(
             policy=str(policy), commit_id=end.commit_id, chain_head=end.chain_hash.hex(), position=end.position
@@ -159,7 +159,7 @@ async def _reduce(
     )
     try:
         for after in range(0, end, _POSITIONS):
-            on_progress(Progress("removing other payload from the archive", after, end))
+            on_progress(OperationProgress("removing other payload from the archive", after, end))
             async with copy.read() as session:
                 some = await payload_between(copy, session, after, after + _POSITIONS)
             await removing.remove([each for each in some if each.rollout_id not in chosen])
@@ -180,7 +180,7 @@ async def _proven(archive: Dialect, path: Path, policy: RetentionPolicy, on_prog
         raise AlreadyExists("file", str(path), "it is a backup and not an archive; choose another name")
     if seal.archive.policy != str(policy):
         raise AlreadyExists("file", str(path), f"its policy is {seal.archive.policy!r}; give it, or another name")
-    on_progress(Progress("verifying"))
+    on_progress(OperationProgress("verifying"))
     with damage_reported(path):
         store_id = await archive.open(create=False)
         try:
@@ -232,7 +232,7 @@ async def _remove(
                 found = await blobs_without_event(source, session)
             await removing.remove_blobs(found)
         if vacuum:
-            on_progress(Progress("freeing space"))
+            on_progress(OperationProgress("freeing space"))
             await source.vacuum()
         size_after = await source.size_bytes()
     finally:
@@ -249,7 +249,7 @@ async def _remove_archived(
     try:
         for after in range(0, end, _POSITIONS):
             until = min(after + _POSITIONS, end)
-            on_progress(Progress("removing payload", after, end))
+            on_progress(OperationProgress("removing payload", after, end))
             async with archive.read() as session:
                 archived = await payload_between(archive, session, after, until)
             positions = {each.position for each in archived if each.type not in KEPT}

@@ -7,7 +7,7 @@ import time
 from store.db.dialect import Dialect
 from store.models.enums import Frozen
 from store.operations.compression import CompressionCounts, compression
-from store.operations.progress import OnProgress, Progress, ignore
+from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.removal import database
 from store.runtime.loop_thread import LoopThread
 
@@ -79,7 +79,7 @@ async def _run(dialect: Dialect, on_progress: OnProgress, *, rewrite: bool) -> t
         before = await dialect.size_bytes()
         async with compression(dialect) as work:
             await work.compress(on_progress)
-        on_progress(Progress("freeing space"))
+        on_progress(OperationProgress("freeing space"))
         is_complete = await dialect.compact(rewrite=rewrite)
         return before, await dialect.size_bytes(), is_complete, work.counts
     finally:

@@ -29,7 +29,7 @@ from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
 from store.operations.pace import Pace
-from store.operations.progress import OnProgress, Progress, ignore
+from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.validation.json_limits import encode_body
 
 LEAST_BODIES: Final = 2000
@@ -237,7 +237,7 @@ class Compression:
             # Bodies that are written meanwhile are left to the next call.
             until = await queries.last_body(self._dialect, session)
         while found := await self._candidates(kept, after, until):
-            on_progress(Progress("compressing", after, until))
+            on_progress(OperationProgress("compressing", after, until))
             after = found[-1].position
             chosen = [each for each in found if each.type in compressors or each.codec >= FIRST_DICTIONARY_CODEC]
             start = size = 0

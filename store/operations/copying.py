@@ -15,7 +15,7 @@ from store.models import VerifyReport
 from store.operations import beside_log
 from store.operations.compression import Compression
 from store.operations.log_copy import EndOfLog, LogCopy, end_of
-from store.operations.progress import OnProgress, Progress, ignore
+from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.reports import CopyReport
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
@@ -158,14 +158,14 @@ async def _fill(
             await log.run(end)
         # Payload may have been removed from the source during the copy.
         await Compression(target, writer).retire()
-        on_progress(Progress("computing the tables"))
+        on_progress(OperationProgress("computing the tables"))
         built = await rebuild(target, store_id, lambda work: work(writer), _no_calls)
         if finish is not None:
             await finish(target, writer, store_id)
             async with target.read() as session:
                 end = await end_of(target, session)
     if is_verified:
-        on_progress(Progress("verifying"))
+        on_progress(OperationProgress("verifying"))
         report = await verify(target, store_id, None, _no_calls)
         _check(report, end)
         await last.record(target, report)

@@ -17,7 +17,7 @@ from store.db.queries.bodies import raw_json
 from store.db.queries.removal import Payload
 from store.errors import Invalid
 from store.models.enums import Frozen
-from store.operations.progress import OnProgress, Progress, ignore
+from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.redaction import Erased, Stored, erase_payload
 from store.operations.removal import database
 from store.runtime.clock import Clock
@@ -161,7 +161,7 @@ async def _run(
         found = await _found(dialect, _Matcher(search), on_progress)
         erased = Erased(0, 0, 0, is_clean=True)
         if reason is not None:
-            on_progress(Progress("removing payload"))
+            on_progress(OperationProgress("removing payload"))
             # Without a match, the files may still contain payload that an earlier call has deleted, and are rewritten.
             erased = await erase_payload(
                 dialect, found.payload, found.stored, reason=reason, rewrite=rewrite, actor=actor
@@ -230,7 +230,7 @@ async def _found(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) -
         if len(some) < _ROWS_AT_ONCE:
             break
     while True:
-        on_progress(Progress("searching", min(found.until, end), end))
+        on_progress(OperationProgress("searching", min(found.until, end), end))
         async with dialect.read() as session:
             rows = await log_queries.events(dialect, session, after=found.until, limit=_ROWS_AT_ONCE, bodies=True)
             if not rows:

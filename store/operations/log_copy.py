@@ -19,7 +19,7 @@ from store.domain.body import FIRST_DICTIONARY_CODEC
 from store.domain.events import BodyDropped, StoreBodiesDropped
 from store.errors import Incompatible
 from store.journal.log_rows import GENESIS
-from store.operations.progress import OnProgress, Progress
+from store.operations.progress import OnProgress, OperationProgress
 from store.verification.log_scan import REFERRING, names_of_blobs
 
 _COMMITS, _EVENTS, _BYTES = 1000, 5000, 16 * 1024 * 1024
@@ -99,7 +99,7 @@ class LogCopy:
             await self._writer.rest()
 
     def _report(self, end: EndOfLog) -> None:
-        self._on_progress(Progress("copying the log", self.end.events, end.events))
+        self._on_progress(OperationProgress("copying the log", self.end.events, end.events))
 
     async def _next(self, end: EndOfLog) -> Sequence[Row]:
         """Return the next commits up to `end`, as many as one transaction copies."""

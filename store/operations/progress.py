@@ -18,7 +18,7 @@ Step = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class OperationProgress:
     """The progress of one step of an operation."""
 
     step: Step
@@ -29,10 +29,10 @@ class Progress:
     unit: Literal["events", "rollouts"] = "events"
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[OperationProgress], None]
 """Function that is called, in any thread, at the beginning of each step and after each part of it."""
 
 
-def ignore(progress: Progress) -> None:
+def ignore(progress: OperationProgress) -> None:
     """Do nothing."""
     del progress

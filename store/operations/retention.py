@@ -11,7 +11,7 @@ from store.db.queries.removal import Payload
 from store.domain.events import RolloutAnnotated
 from store.models.enums import Frozen
 from store.operations.policy import RetentionPolicy
-from store.operations.progress import OnProgress, Progress, ignore
+from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.removal import Removed, blobs_without_event, database, remover
 from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
@@ -110,14 +110,14 @@ async def _run(
         if apply:
             async with remover(dialect, str(policy), actor=actor) as removing:
                 async for done, total, payload in selected_payload(dialect, policy):
-                    on_progress(Progress("removing payload", done, total, "rollouts"))
+                    on_progress(OperationProgress("removing payload", done, total, "rollouts"))
                     await removing.remove(payload)
                 async with dialect.read(snapshot=True) as session:
                     found = await blobs_without_event(dialect, session)
                 await removing.remove_blobs(found)
             removed = removing.removed
             if vacuum:
-                on_progress(Progress("freeing space"))
+                on_progress(OperationProgress("freeing space"))
                 await dialect.vacuum()
         else:
             removed = await _count(dialect, policy, on_progress)
@@ -169,7 +169,7 @@ class _Counter:
 async def _count(dialect: Dialect, policy: RetentionPolicy, on_progress: OnProgress) -> Removed:
     counter = _Counter()
     async for done, total, payload in selected_payload(dialect, policy):
-        on_progress(Progress("counting payload", done, total, "rollouts"))
+        on_progress(OperationProgress("counting payload", done, total, "rollouts"))
         counter.add(payload)
     async with dialect.read(snapshot=True) as session:
         sizes = (await blobs_without_event(dialect, session, counter.referring)).sizes

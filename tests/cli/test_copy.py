@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store.cli.output import progress
-from store.operations.progress import Progress
+from store.operations.progress import OperationProgress
 from tests.cli.conftest import Filled, Rollbook
 from tests.postgres import with_partition
 
@@ -92,8 +92,8 @@ def test_progress_is_printed_every_few_seconds(
     monkeypatch.setattr(progress.time, "monotonic", times.__next__)
     with progress.progress_shown(is_quiet=False) as show:
         for done in (0, 1000, 2000):
-            show(Progress("copying the log", done, 3000))
-        show(Progress("verifying"))
+            show(OperationProgress("copying the log", done, 3000))
+        show(OperationProgress("verifying"))
     assert capsys.readouterr().err.splitlines() == [
         "copying the log: 0 of 3,000 events",
         "copying the log: 2,000 of 3,000 events",

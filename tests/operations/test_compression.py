@@ -24,7 +24,7 @@ from store.db.dictionaries import Dictionaries
 from store.db.url import parse
 from store.interface.store import Store
 from store.operations import (
-    Progress,
+    OperationProgress,
     Redaction,
     RetentionPolicy,
     Search,
@@ -397,7 +397,7 @@ async def test_a_copy_empties_a_dictionary_that_was_emptied_meanwhile(
         target=asyncio.run, args=(forget(filled.url, Search.of(text=SECRET), reason="request 17"),)
     )
 
-    def remove(progress: Progress) -> None:
+    def remove(progress: OperationProgress) -> None:
         if progress.done >= SPANS and removal.ident is None:
             removal.start()
             removal.join()

@@ -18,7 +18,7 @@ from store.db.tables import core as core_tables
 from store.db.url import parse, with_partition
 from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import (
-    Progress,
+    OperationProgress,
     Redaction,
     RetentionPolicy,
     copy_store,
@@ -49,7 +49,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Chunks:
 async def test_a_copy_is_the_same_store(source: str, to: str, make_url: MakeURL, chunks: Chunks) -> None:
     target = make_url(to)
     chunks(10)
-    seen: list[Progress] = []
+    seen: list[OperationProgress] = []
     report = await copy_store(source, target, on_progress=seen.append)
     proof = await assert_equal(source, target)
     assert (report.chain_head, report.state_hash) == (proof.chain_head, proof.state_hash)
@@ -199,7 +199,7 @@ async def test_a_body_that_is_dropped_meanwhile_is_dropped_in_the_copy(
     position = int((await ask(full, "SELECT min(position) FROM bodies"))[0][0])
     dropped: list[int] = []
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: OperationProgress) -> None:
         is_copied = progress.done >= position
         if not dropped and progress.step == "copying the log" and is_copied == (when == "after it was copied"):
             dropped.append(1)
@@ -233,8 +233,8 @@ class Stop(Exception):
     """Stops a copy."""
 
 
-def stop_at(step: str, done: int = 0) -> Callable[[Progress], None]:
-    def on_progress(progress: Progress) -> None:
+def stop_at(step: str, done: int = 0) -> Callable[[OperationProgress], None]:
+    def on_progress(progress: OperationProgress) -> None:
         if progress.step == step and progress.done >= done:
             raise Stop
 
@@ -340,7 +340,7 @@ async def test_the_processes_that_verify_can_open_an_unfinished_copy(kind: str, 
         opened.append(await place.open(create=False))
         await place.close()
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: OperationProgress) -> None:
         if progress.step == "verifying":
             _elsewhere(open_it())
 
@@ -367,7 +367,7 @@ async def test_an_existing_target_is_refused_and_unchanged(kind: str, make_url: 
 async def test_a_target_that_appears_meanwhile_is_kept(kind: str, make_url: MakeURL, full: str) -> None:
     target = make_url(kind)
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: OperationProgress) -> None:
         if progress.step == "verifying":
             _elsewhere(_create(target))
 

@@ -13,7 +13,7 @@ from store.cli.output.printing import note
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from store.operations import OnProgress, Progress
+    from store.operations import OnProgress, OperationProgress
 
 _SECONDS: Final = 5.0
 """The time between two lines of a step, if standard error is not a terminal."""
@@ -44,7 +44,7 @@ def _bars() -> Generator[OnProgress]:
         # The total of a task cannot become unknown, so each step is a task of its own.
         tasks: dict[str, TaskID] = {}
 
-        def show(progress: Progress) -> None:
+        def show(progress: OperationProgress) -> None:
             if progress.step not in tasks:
                 for shown in tasks.values():
                     bars.update(shown, visible=False)
@@ -62,7 +62,7 @@ class _Lines:
         self._step = ""
         self._next = 0.0
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: OperationProgress) -> None:
         now = time.monotonic()
         if progress.step == self._step and now < self._next:
             return
