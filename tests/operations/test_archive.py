@@ -20,7 +20,7 @@ from store import open_store
 from store.cli.app import app
 from store.db.queries import removal as removal_queries
 from store.errors import AlreadyExists, Conflict, Corrupt, StoreError
-from store.models import Seal
+from store.models import Seal, VerifyReport
 from store.operations import RetentionPolicy, archive_payload, backup_store, remove_payload, restore_store
 from store.operations.removal import database
 from store.semconv import DROPPED
@@ -244,25 +244,44 @@ async def test_a_damaged_store_loses_nothing(file_place: Place, archive: Path) -
 async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
     place: Place, archive: Path, rounds: Callable[[int], int]
 ) -> None:
-    before = await verified(place.url)
-    counted = await remove_payload(place.url, ALL, clock=place.clock)
     wanted = await _bodies(place.url)
-    kills, is_complete = 0, False
-    while kills < rounds(200) and not is_complete:
-        with processes.running(archive_in_small_steps, (place.url, archive)) as (process,):
-            await asyncio.to_thread(process.join, random.uniform(0.5, 1.5))
-            is_complete = process.exitcode == 0
+    kills, complete = 0, list[Path]()
+    while kills < rounds(200):
+        file = archive.with_name(f"{len(complete)}.archive")
+        with processes.running(archive_in_small_steps, (place.url, file)) as (process,):
+            await asyncio.to_thread(process.join, random.uniform(0.5, 1.2))
         kills += 1
-        kept = await _bodies(place.url)
-        # What the store does not have any more, the archive has.
-        assert kept >= wanted or kept | await _bodies(f"sqlite:///{archive}") >= wanted
-    await archived(place, archive)
-    assert (await verified(place.url)).state_hash == before.state_hash
-    assert (await payload_rows(place.url))["dropped"] == counted.events
-    async with await open_store(f"sqlite:///{archive}", read_only=True) as store:
-        report = await store.log.verify()
-    assert (report.differences, report.state_hash) == ([], before.state_hash)
-    print(f"\n{kills} kills")
+        # What the store does not have any more, the archives have.
+        files = [*complete, *([file] if file.exists() else [])]
+        assert (
+            set[int]().union(*[await _bodies(url) for url in (place.url, *(f"sqlite:///{each}" for each in files))])
+            >= wanted
+        )
+        if process.exitcode == 0:
+            complete.append(file)
+            await _add_rollouts(place)
+            wanted = wanted | await _bodies(place.url)
+    last = archive.with_name("last.archive")
+    unfinished = archive.with_name(f"{len(complete)}.archive")
+    for file in (unfinished, last):
+        await archived(place, file)
+    state = (await verified(place.url)).state_hash
+    assert (await remove_payload(place.url, ALL, clock=place.clock)).events == 0
+    reports: list[VerifyReport] = []
+    for file in (*complete, unfinished):
+        async with await open_store(f"sqlite:///{file}", read_only=True) as store:
+            reports.append(await store.log.verify())
+    assert [each.difference_count for each in reports] == [0] * len(reports)
+    assert reports[-1].state_hash == state
+    print(f"\n{kills} kills, {len(complete)} archives")
+
+
+async def _add_rollouts(place: Place) -> None:
+    async with await open_store(place.url) as store:
+        for number in range(5):
+            rollout = await store.start_rollout({"question": number})
+            await store.add_many_spans([make_span(rollout.attempt, each + 1) for each in range(5)])
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
 
 
 async def _bodies(url: str) -> set[int]:
