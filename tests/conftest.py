@@ -30,11 +30,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MEMORY = Path("/dev/shm")
 """A directory of Linux whose files are in memory."""
-_ROOM = 12 * 2**30
-"""The memory that must be free before the tests use it for their files. A run of all tests needs about half of it."""
+_REQUIRED_BYTES = 12 * 2**30
+"""The free memory that is required to use it for files. A run of all tests needs about half of it."""
 
 
-def _has_room() -> bool:
+def _has_enough_memory() -> bool:
     try:
         disk = os.statvfs(_MEMORY)
     except OSError:
@@ -42,12 +42,12 @@ def _has_room() -> bool:
     # Some tests start programs from these files.
     can_run_programs = not disk.f_flag & getattr(os, "ST_NOEXEC", 0)
     free = min(disk.f_bavail * disk.f_frsize, psutil.virtual_memory().available)
-    return can_run_programs and os.access(_MEMORY, os.W_OK) and free >= _ROOM
+    return can_run_programs and os.access(_MEMORY, os.W_OK) and free >= _REQUIRED_BYTES
 
 
-# In memory, a commit need not wait for a disk, and thousands of files are deleted at once. Test processes and the
+# In memory, a commit does not wait for a disk, and thousands of files are deleted at once. Test processes and the
 # programs that they start inherit the variable.
-if "TMPDIR" not in os.environ and _has_room():
+if "TMPDIR" not in os.environ and _has_enough_memory():
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None
 

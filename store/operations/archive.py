@@ -1,8 +1,8 @@
-"""Archives. An archive is one file with the payload of some finished rollouts, which the store no longer has.
+"""Archives. An archive is one file. It contains the payload of some finished rollouts, which is removed from the store.
 
-The file is a backup of the store without the payload of all other rollouts: it contains the whole log, so it can be
-verified, and every command that reads can read it. The payload is removed from the store only after the file is
-verified, on disk and compared with the store, and only as far as the file contains it.
+The file is a backup of the store without the payload of all other rollouts. It contains the whole log, so it can be
+verified, and every command that reads can read it. Payload is removed from the store only after the file is verified
+and on disk, and its log agrees with that of the store. Only payload that the file contains is removed.
 """
 
 from __future__ import annotations
@@ -10,26 +10,30 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from store.db.dialect import Dialect, Unfinished, WriteSession
 from store.db.queries.removal import payload_between
+from store.db.schema import sqlite as schema
 from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, NotFound
-from store.operations.backup import checked_seal, damage_reported, database_in, has_seal, make_seal_table, write_seal
+from store.operations.backup import checked_seal, damage_reported, database_in, new_file, write_seal
 from store.operations.compression import Compression
 from store.operations.copying import in_thread, make_copy
 from store.operations.log_copy import end_of
+from store.operations.pace import Pace
 from store.operations.policy import RetentionPolicy
 from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.removal import Remover, blobs_without_event, database, remover
 from store.operations.reports import ArchiveContents, BackupSeal
 from store.operations.retention import KEPT, RetentionReport, remove_payload, report_of, selected_payload
+from store.operations.sealed_files import has_seal, has_seal_table, make_seal_table, read_seal, refuse_sealed
 from store.runtime.clock import Clock
 from store.verification.verify import verify
 
 _POSITIONS = 2000
-"""The number of positions of which the payload is read at once."""
+"""The number of positions whose payload is read in one query."""
 
 
 class ArchiveReport(RetentionReport):
@@ -41,6 +45,8 @@ class ArchiveReport(RetentionReport):
     """The seal in the file. None if nothing was moved."""
     archive_bytes: int = 0
     """The size of the file in bytes."""
+    rollouts_left: int = 0
+    """The number of rollouts that the policy selects now, but whose payload is not in the file."""
 
 
 async def archive_payload(
@@ -59,7 +65,8 @@ async def archive_payload(
     The file is a SQLite store with the whole log, and with the payload of these rollouts only. `verify`, `history`,
     `show` and the dashboard can read it, and `restore_store` makes a new store from it. Resources, notes and threads
     stay in the store and are in the file too. Other processes may write to the store meanwhile. A call that was stopped
-    is continued by the same call. If the policy selects nothing, no file is written.
+    is continued by the same call. It moves nothing that the file does not contain. If the policy selects nothing, no
+    file is written.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
@@ -67,45 +74,105 @@ async def archive_payload(
         policy: the conditions.
         apply: whether to move the payload. Otherwise nothing is written.
         vacuum: as in `remove_payload`.
-        actor: who ordered the move; the log records it.
+        actor: who requested the move; the log records it.
         clock: the clock by which ages are measured; the system's clock if None.
         on_progress: called with the progress, in another thread.
 
     Raises:
-        AlreadyExists: the file exists, and is not an archive of this store by this policy.
-        Incompatible: as in `copy_store`.
+        AlreadyExists: the file exists, and is not an archive by this policy.
+        Incompatible: as in `copy_store`; or the store itself is a backup or an archive.
         Corrupt: the store or an existing archive is damaged. Nothing is removed from the store.
-        Conflict: the log of the store is no longer the log from which an existing archive was made.
+        Conflict: the existing archive is that of another store.
         NotFound: there is no store at the URL.
-        Invalid: the URL is not that of a database, or a URL cannot contain the path.
+        Invalid: the URL is not that of a database, or the file may not have this name.
         ReadOnly: the database user may not delete payload.
-        Unavailable: a database does not answer, or a disk is full. The call can be repeated.
+        Unavailable: a database does not answer, a disk is full, or another process writes the same archive. The call
+            can be repeated.
     """
     began = time.monotonic()
-    archive = database_in(file, clock)
-    path = archive.url.path
-    assert path is not None
-    exists = await asyncio.to_thread(path.exists)
-    counted = await remove_payload(url, policy, clock=clock)
+    path = await asyncio.to_thread(new_file, file)
+    counted = await remove_payload(url, policy, clock=clock, on_progress=on_progress)
     nothing = ArchiveReport(**counted.model_dump(), file=str(path))
-    if not apply or not (counted.events or exists):
+    if not apply:
+        if await asyncio.to_thread(path.exists):
+            await in_thread(_seal_by(path, policy))
         return nothing
-    if exists:
-        seal = await in_thread(_proven(archive, path, policy, on_progress))
-    else:
-        source = database(url, clock, read_only=True)
-        seal = await in_thread(_write(source, archive, policy, on_progress))
     report = await in_thread(
-        _remove(database(url, clock), path, seal, policy, vacuum=vacuum, actor=actor, on_progress=on_progress)
+        _move(url, path, policy, nothing, vacuum=vacuum, actor=actor, clock=clock, on_progress=on_progress)
     )
+    if report.is_applied:
+        rest = await remove_payload(url, policy, clock=clock)
+        report = report.model_copy(update={"rollouts_left": rest.rollouts})
     return report.model_copy(update={"seconds": time.monotonic() - began})
+
+
+async def _move(
+    url: str,
+    path: Path,
+    policy: RetentionPolicy,
+    nothing: ArchiveReport,
+    *,
+    vacuum: bool,
+    actor: str | None,
+    clock: Clock | None,
+    on_progress: OnProgress,
+) -> ArchiveReport:
+    """Write the archive unless it exists, and remove its payload from the store.
+
+    If the policy selects nothing and there is no archive, return `nothing`.
+    """
+    async with _locked(path):
+        store_id = await _check_writable(database(url, clock))
+        await _publish_sealed(database_in(path).unfinished(), path, store_id, policy)
+        if await asyncio.to_thread(path.exists):
+            seal = await _proven(path, policy, on_progress)
+        elif nothing.events:
+            seal = await _write(database(url, clock, read_only=True), path, policy, clock, on_progress)
+        else:
+            await database_in(path).unfinished().discard()
+            return nothing
+        return await _remove(
+            database(url, clock), path, seal, policy, vacuum=vacuum, actor=actor, on_progress=on_progress
+        )
+
+
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncGenerator[None]:
+    """Let no other process write the archive at a path during the block."""
+    lock = schema.file_lock(schema.unfinished(path))
+    await asyncio.to_thread(lock.__enter__)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(lock.__exit__, None, None, None)
+
+
+async def _check_writable(source: Dialect) -> str:
+    """Begin a transaction, so that a store that cannot be changed is reported before an archive is written.
+
+    Return the id of the store.
+    """
+    store_id = await source.open(create=False)
+    try:
+        await refuse_sealed(source)
+        writer = await source.writer()
+        try:
+            await writer.begin()
+            await writer.rollback()
+        finally:
+            await writer.close()
+    finally:
+        await source.close()
+    return store_id
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-async def _write(source: Dialect, archive: Dialect, policy: RetentionPolicy, on_progress: OnProgress) -> BackupSeal:
-    """Write the archive, verify it, give it its name, and return its seal."""
+async def _write(
+    source: Dialect, path: Path, policy: RetentionPolicy, clock: Clock | None, on_progress: OnProgress
+) -> BackupSeal:
+    """Write the archive, verify it, rename it to its path, and return its seal."""
     written: list[BackupSeal] = []
 
     async def finish(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
@@ -114,7 +181,7 @@ async def _write(source: Dialect, archive: Dialect, policy: RetentionPolicy, on_
         await make_seal_table(writer)
         chosen = {each.rollout_id async for _, _, some in selected_payload(copy, policy) for each in some}
         await _reduce(copy, writer, chosen, policy, end.position, on_progress)
-        await Compression(copy, writer).compress(on_progress)
+        await Compression(copy, writer, Pace(is_shared=False)).compress(on_progress)
         on_progress(OperationProgress("freeing space"))
         await copy.vacuum()
         contents = ArchiveContents(
@@ -122,26 +189,39 @@ async def _write(source: Dialect, archive: Dialect, policy: RetentionPolicy, on_
         )
         written.append(await write_seal(copy, writer, store_id, contents))
 
-    await _discard_reduced(archive.unfinished())
-    await make_copy(
-        source, archive.unfinished(), is_verified=True, on_progress=on_progress, finish=finish, is_single_file=True
-    )
+    target = database_in(path, clock).unfinished()
+    await make_copy(source, target, is_verified=True, on_progress=on_progress, finish=finish, is_single_file=True)
     return written[-1]
 
 
-async def _discard_reduced(target: Unfinished) -> None:
-    """Discard an unfinished archive from which payload was already removed: its log is no longer that of the store."""
+async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy: RetentionPolicy) -> None:
+    """Rename an unfinished archive that has its seal, and discard one from which other payload was already removed.
+
+    The log of the latter is no longer that of the store, so it cannot be continued.
+    """
     try:
-        await target.open(create=False)
-    except (NotFound, Incompatible):  # `make_copy` reports what it cannot continue
+        found_id = await target.open(create=False)
+    except (NotFound, Incompatible):  # `make_copy` reports these errors
         return
     try:
+        if found_id != store_id:
+            return
         async with target.read() as session:
-            is_reduced = await has_seal(session)
+            is_begun = await has_seal_table(session)
+            seal = await read_seal(session, path) if await has_seal(session) else None
     finally:
         await target.close()
-    if is_reduced:
-        await target.discard()
+    if seal is None:
+        if is_begun:
+            await target.discard()
+    elif seal.archive is not None and seal.archive.policy == str(policy):
+        await target.publish(is_single_file=True)
+    elif seal.archive is not None:
+        unfinished = schema.unfinished(path)
+        raise Conflict(
+            f"{unfinished} is a complete archive by the policy {seal.archive.policy!r}",
+            f"repeat the command with this policy, or move the file away: mv '{unfinished}' NAME",
+        )
 
 
 async def _reduce(
@@ -152,11 +232,10 @@ async def _reduce(
     end: int,
     on_progress: OnProgress,
 ) -> None:
-    """Remove the payload of all rollouts but some from the copy. Its log records this."""
+    """Remove the payload of all rollouts except `chosen` from the copy. Its log records this."""
     wakeups = copy.wakeups()
-    removing = Remover(
-        copy, writer, wakeups, f"not selected for the archive: {policy}", actor="archive", keep_unfinished=False
-    )
+    words = f"removed from this archive, because the policy did not select it: {policy}"
+    removing = Remover(copy, writer, wakeups, words, actor="archive", keep_unfinished=False, pace=Pace(is_shared=False))
     try:
         for after in range(0, end, _POSITIONS):
             on_progress(OperationProgress("removing other payload from the archive", after, end))
@@ -170,17 +249,25 @@ async def _reduce(
         await wakeups.close()
 
 
-async def _proven(archive: Dialect, path: Path, policy: RetentionPolicy, on_progress: OnProgress) -> BackupSeal:
-    """Return the seal of an archive that an earlier call wrote, after a verification of the whole file."""
+async def _seal_by(path: Path, policy: RetentionPolicy) -> BackupSeal:
+    """Return the seal of an archive that an earlier call with the policy wrote."""
     try:
         seal = await checked_seal(path)
-    except Incompatible as error:
+    except (Incompatible, NotFound) as error:
         raise AlreadyExists("file", str(path), "it is not an archive; choose another name") from error
     if seal.archive is None:
         raise AlreadyExists("file", str(path), "it is a backup and not an archive; choose another name")
     if seal.archive.policy != str(policy):
-        raise AlreadyExists("file", str(path), f"its policy is {seal.archive.policy!r}; give it, or another name")
+        cure = f"it was made with the policy {seal.archive.policy!r}; use this policy, or choose another name"
+        raise AlreadyExists("file", str(path), cure)
+    return seal
+
+
+async def _proven(path: Path, policy: RetentionPolicy, on_progress: OnProgress) -> BackupSeal:
+    """Return the seal of an archive that an earlier call wrote, after a verification of the whole file."""
+    seal = await _seal_by(path, policy)
     on_progress(OperationProgress("verifying"))
+    archive = database_in(path)
     with damage_reported(path):
         store_id = await archive.open(create=False)
         try:
@@ -190,6 +277,8 @@ async def _proven(archive: Dialect, path: Path, policy: RetentionPolicy, on_prog
     if not report.ok:
         first = report.differences[0]
         raise Corrupt(f"the archive {path}: {first.check}, {first.key}", first.found, first.expected)
+    # The call that wrote the file may have been stopped before its name was on disk.
+    await asyncio.to_thread(schema.flush, path.parent)
     return seal
 
 
@@ -219,15 +308,15 @@ async def _remove(
             end = await end_of(source, session, contents.commit_id)
         if (store_id, end.commit_id, end.chain_hash.hex()) != (seal.store_id, contents.commit_id, contents.chain_head):
             raise Conflict(
-                f"{path} is not an archive of this store: it was made from store {seal.store_id} at commit"
-                f" {contents.commit_id} with the hash {contents.chain_head}",
+                f"{path} is not an archive of this store: it contains commit {contents.commit_id} of store"
+                f" {seal.store_id} with the hash {contents.chain_head}, which this store does not contain",
                 "choose another name for the archive",
             )
         size_before = await source.size_bytes()
         words = f"archived to {path.name} at commit {contents.commit_id}: {policy}"
         async with remover(source, words, actor=actor) as removing:
             with damage_reported(path):
-                await _remove_archived(source, database_in(path), removing, contents.position, on_progress)
+                await _remove_archived(source, path, seal, removing, contents.position, on_progress)
             async with source.read(snapshot=True) as session:
                 found = await blobs_without_event(source, session)
             await removing.remove_blobs(found)
@@ -243,19 +332,22 @@ async def _remove(
 
 
 async def _remove_archived(
-    source: Dialect, archive: Dialect, removing: Remover, end: int, on_progress: OnProgress
+    source: Dialect, path: Path, seal: BackupSeal, removing: Remover, end: int, on_progress: OnProgress
 ) -> None:
+    archive = database_in(path)
     await archive.open(create=False)
     try:
-        for after in range(0, end, _POSITIONS):
-            until = min(after + _POSITIONS, end)
-            on_progress(OperationProgress("removing payload", after, end))
-            async with archive.read() as session:
+        async with archive.read(snapshot=True) as session:
+            if await read_seal(session, path) != seal:
+                raise Conflict(f"another process has replaced {path}", "run the same command again")
+            for after in range(0, end, _POSITIONS):
+                until = min(after + _POSITIONS, end)
+                on_progress(OperationProgress("removing payload", after, end))
                 archived = await payload_between(archive, session, after, until)
-            positions = {each.position for each in archived if each.type not in KEPT}
-            if positions:
-                async with source.read() as session:
-                    found = await payload_between(source, session, after, until)
-                await removing.remove([each for each in found if each.position in positions])
+                positions = {each.position for each in archived if each.type not in KEPT}
+                if positions:
+                    async with source.read() as reader:
+                        found = await payload_between(source, reader, after, until)
+                    await removing.remove([each for each in found if each.position in positions])
     finally:
         await archive.close()

@@ -17,14 +17,10 @@ from store.operations import beside_log
 from store.operations.copying import database, in_thread, make_copy
 from store.operations.progress import OnProgress, ignore
 from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
+from store.operations.sealed_files import read_seal, store_seal
 from store.runtime.clock import Clock
 from store.verification import seal as seals
 
-_HAS_SEAL: Final = Sql("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'", (), {})
-_READ: Final = Sql("SELECT seal FROM backup_seal", (), {})
-_MAKE: Final = Sql("CREATE TABLE IF NOT EXISTS backup_seal (seal TEXT NOT NULL)", (), {})
-_CLEAR: Final = Sql("DELETE FROM backup_seal", (), {})
-_WRITE: Final = Sql("INSERT INTO backup_seal (seal) VALUES (?)", ("seal",), {})
 # This check finds damage of the file's structure. Damage of values is found by the hashes of the log and of the seal.
 _CHECK: Final = Sql("PRAGMA quick_check(1)", (), {})
 
@@ -48,9 +44,10 @@ async def backup_store(
 
     Raises:
         AlreadyExists: the file exists.
+        Invalid: the file may not have this name.
         StoreError: the errors of `copy_store`.
     """
-    source, target = database(source_url), database_in(file)
+    source, target = database(source_url), database_in(await asyncio.to_thread(new_file, file))
     written: list[BackupSeal] = []
 
     async def finish(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
@@ -96,6 +93,21 @@ async def restore_store(
     return await in_thread(restore())
 
 
+def new_file(file: str | os.PathLike[str]) -> Path:
+    """Return the path of a backup or an archive, without symbolic links.
+
+    Raises:
+        Invalid: a URL cannot contain the path, or the file would be a partition of a store beside it.
+    """
+    path = Path(file).resolve()
+    stem, _, name = path.name.removesuffix(".db").rpartition(".")
+    if path.suffix == ".db" and stem and path.with_name(f"{stem}.db").exists():
+        reason = f"{path.name} would be the partition {name!r} of {stem}.db; choose a name that does not end in .db"
+        raise Invalid("file", reason)
+    database_in(path)
+    return path
+
+
 def database_in(file: str | os.PathLike[str], clock: Clock | None = None) -> Dialect:
     """Return the database in a file, to read from. It is not open yet.
 
@@ -108,30 +120,14 @@ def database_in(file: str | os.PathLike[str], clock: Clock | None = None) -> Dia
     return database(f"sqlite:///{path}", clock)
 
 
-async def has_seal(session: ReadSession) -> bool:
-    """Return whether a file has the table of the seal."""
-    return bool((await session.fetch(_HAS_SEAL, {}))[0][0])
-
-
 async def write_seal(
     copy: Dialect, writer: WriteSession, store_id: str, contents: ArchiveContents | None = None
 ) -> BackupSeal:
     """Store the seal of a complete copy in its file, and return it."""
     async with copy.read(snapshot=True) as session:
         seal = (await _seal_of(copy, session, store_id)).model_copy(update={"archive": contents})
-    await make_seal_table(writer)
-    await writer.begin()
-    for statement in (_CLEAR, _WRITE):
-        await writer.fetch(statement, {"seal": seal.model_dump_json()})
-    await writer.commit()
+    await store_seal(writer, seal)
     return seal
-
-
-async def make_seal_table(writer: WriteSession) -> None:
-    """Create the table of the seal, unless it exists."""
-    await writer.begin()
-    await writer.fetch(_MAKE, {})
-    await writer.commit()
 
 
 async def _seal_of(dialect: Dialect, session: ReadSession, store_id: str) -> BackupSeal:
@@ -157,7 +153,7 @@ async def checked_seal(path: Path) -> BackupSeal:
                 ((state,),) = await session.fetch(_CHECK, {})
                 if state != "ok":
                     raise Corrupt(f"the backup {path}", state, "a sound SQLite database")
-                sealed, found = await _read_seal(session, path), await _seal_of(source, session, store_id)
+                sealed, found = await read_seal(session, path), await _seal_of(source, session, store_id)
         finally:
             await source.close()
     for name in ("store_id", "commit_id", "position", "chain_head", "tables"):
@@ -165,19 +161,6 @@ async def checked_seal(path: Path) -> BackupSeal:
             expected = f"{getattr(sealed, name)} as in its seal"
             raise Corrupt(f"{name} of the backup {path}", getattr(found, name), expected)
     return sealed
-
-
-async def _read_seal(session: ReadSession, path: Path) -> BackupSeal:
-    if not await has_seal(session):
-        raise Incompatible(
-            f"{path} contains no seal, so `rollbook backup` did not write it", "to copy a store, use `rollbook copy`"
-        )
-    rows = await session.fetch(_READ, {})
-    try:
-        ((text,),) = rows
-        return BackupSeal.model_validate_json(text)
-    except (ValueError, TypeError) as error:  # a `ValidationError` is a ValueError
-        raise Corrupt(f"the seal of the backup {path}", f"{len(rows)} rows ({error})", "one seal") from None
 
 
 @contextmanager

@@ -82,12 +82,13 @@ class Compression:
     Args:
         dialect: the open database.
         session: a session that writes to it.
+        pace: the size of the transactions and the pauses between them; None for a pace of its own.
     """
 
-    def __init__(self, dialect: Dialect, session: WriteSession) -> None:
+    def __init__(self, dialect: Dialect, session: WriteSession, pace: Pace | None = None) -> None:
         self._dialect, self._session = dialect, session
         self.counts = CompressionCounts()
-        self._pace = Pace()
+        self._pace = pace or Pace()
 
     async def compress(self, on_progress: OnProgress = ignore) -> None:
         """Compress the bodies of each type of event that has enough of them.
@@ -294,7 +295,7 @@ class Compression:
             await self._session.rollback()
             raise
         seconds = time.monotonic() - began
-        await self._pace.rest(seconds)
+        await self._pace.pause(seconds)
         self.counts.longest_seconds = self._pace.longest_seconds
         await self._session.rest()
 

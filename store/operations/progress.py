@@ -25,12 +25,12 @@ class OperationProgress:
     done: int = 0
     """The number of events or rollouts that are done."""
     total: int | None = None
-    """Their number in the whole step; None if the progress of this step is not known."""
+    """The number of events or rollouts in the whole step; None if the progress of this step is not known."""
     unit: Literal["events", "rollouts"] = "events"
 
 
 OnProgress = Callable[[OperationProgress], None]
-"""Function that is called, in any thread, at the beginning of each step and after each part of it."""
+"""Function that is called, in any thread, at the beginning of each step and after each part of a step."""
 
 
 def ignore(progress: OperationProgress) -> None:

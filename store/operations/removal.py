@@ -28,6 +28,7 @@ from store.domain.working_set import WorkingSet
 from store.errors import Invalid
 from store.journal.log_rows import STORE_STREAM, PositionsHash, log_rows
 from store.operations.pace import Pace
+from store.operations.sealed_files import refuse_sealed
 from store.runtime.clock import Clock
 from store.verification.log_scan import REFERRING, names_of_blobs
 
@@ -97,6 +98,7 @@ class Remover:
         actor: who ordered it.
         reason: why, or None.
         keep_unfinished: whether to skip rollouts that are not finished.
+        pace: the size of the transactions and the pauses between them; None for a pace of its own.
     """
 
     def __init__(
@@ -109,11 +111,12 @@ class Remover:
         actor: str | None,
         reason: str | None = None,
         keep_unfinished: bool = True,
+        pace: Pace | None = None,
     ) -> None:
         self._dialect, self._session, self._wakeups = dialect, session, wakeups
         self._policy, self._actor, self._reason = policy, actor, reason
         self._keep_unfinished = keep_unfinished
-        self._pace = Pace()
+        self._pace = pace or Pace()
         self.removed = Removed()
 
     async def remove(self, payload: Sequence[Payload]) -> None:
@@ -162,7 +165,7 @@ class Remover:
         seconds = time.monotonic() - began
         self._wakeups.announce(commit_id)
         self.removed.transactions += 1
-        await self._pace.rest(seconds)
+        await self._pace.pause(seconds)
         self.removed.longest_seconds = self._pace.longest_seconds
         await self._session.rest()
 
@@ -244,7 +247,12 @@ async def remover(
     overwrite: bool = False,
     keep_unfinished: bool = True,
 ) -> AsyncGenerator[Remover]:
-    """Open a session that writes, and yield a remover that uses it. With `overwrite`, deleted bytes are overwritten."""
+    """Open a session that writes, and yield a remover that uses it. With `overwrite`, deleted bytes are overwritten.
+
+    Raises:
+        Incompatible: the database is a backup or an archive.
+    """
+    await refuse_sealed(dialect)
     session = await dialect.writer()
     wakeups = dialect.wakeups()
     try:

@@ -5,7 +5,7 @@ from store.models.enums import Frozen
 
 
 class ArchiveContents(Frozen):
-    """Which payload an archive contains, and from which part of the log of the store it comes."""
+    """Which payload an archive contains, and the last commit of the store's log in it."""
 
     policy: str
     """The policy that selected the payload, in words."""

@@ -180,7 +180,7 @@ async def _count(dialect: Dialect, policy: RetentionPolicy, on_progress: OnProgr
 async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGenerator[tuple[int, int, list[Payload]]]:
     """Yield the payload of the rollouts that a policy selects, in ascending order of the end of the rollouts.
 
-    With each part come the number of rollouts before it, and the number of all selected rollouts.
+    Each item also contains the number of rollouts in earlier items, and the number of all selected rollouts.
 
     The rollouts are selected once, at the beginning.
     """

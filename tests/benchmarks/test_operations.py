@@ -197,7 +197,7 @@ async def _worst(writer: Connection) -> float:
 
 
 def _write(url: str, orders: Connection) -> None:
-    """Write a span every few milliseconds, and tell how long the longest write took since the last order."""
+    """Write a span every few milliseconds, and report the longest duration of a write since the last request."""
     asyncio.run(_write_spans(url, orders))
 
 

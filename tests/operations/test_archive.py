@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,16 @@ from typer.testing import CliRunner
 from store import open_store
 from store.cli.app import app
 from store.db.queries import removal as removal_queries
-from store.errors import AlreadyExists, Conflict, Corrupt, StoreError
+from store.db.url import parse
+from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, Invalid, StoreError
 from store.models import Seal, VerifyReport
 from store.operations import RetentionPolicy, archive_payload, backup_store, remove_payload, restore_store
-from store.operations.removal import database
+from store.operations.removal import database, remover
 from store.semconv import DROPPED
 from store.testing.samples import make_span
 from tests.conftest import POSTGRES, SQLITE
 from tests.faults import processes
-from tests.journal.given import tamper
+from tests.journal.given import run_sql, tamper
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
 from tests.operations.payloads import SECRET, Place, bodies_of, fill, opened, payload_rows, rows, verified
@@ -141,7 +144,7 @@ async def test_only_what_the_policy_selects_is_archived(place: Place, archive: P
     done = await archived(place, archive, policy)
     assert done.rollouts == 1
     assert await read(place.url, place, place.task) == task
-    # Of the other rollouts, not even the notes are in the archive.
+    # The archive does not contain the notes of other rollouts either.
     assert [await bodies_of(url, each) for each in (place.task, place.active)] == [0, 0]
     assert await bodies_of(url, place.run) > 0
     assert await bodies_of(place.url, place.run) == 0
@@ -183,8 +186,11 @@ async def test_nothing_is_overwritten_and_no_payload_is_lost(file_place: Place, 
         assert archive.read_bytes() == content
         assert await payload_rows(file_place.url) == before
 
-    archive.write_text("some notes")
-    await refuse(AlreadyExists, "is not an archive; choose another name")
+    for text in ("some notes", ""):
+        archive.write_text(text)
+        await refuse(AlreadyExists, "is not an archive; choose another name")
+        with pytest.raises(AlreadyExists):
+            await archive_payload(file_place.url, archive, ALL, clock=file_place.clock)
     archive.unlink()
     await backup_store(file_place.url, archive)
     await refuse(AlreadyExists, "it is a backup and not an archive; choose another name")
@@ -193,8 +199,12 @@ async def test_nothing_is_overwritten_and_no_payload_is_lost(file_place: Place, 
     async with await opened(other) as store:
         await store.enqueue_rollout("another history")
     await archived(other, archive)
-    await refuse(Conflict, r"is not an archive of this store: it was made from store \w+ at commit \d+ with the hash")
-    await refuse(AlreadyExists, "its policy is 'status succeeded, failed, cancelled'", RetentionPolicy.of(keep_last=1))
+    await refuse(Conflict, r"is not an archive of this store: it contains commit \d+ of store \w+ with the hash")
+    await refuse(
+        AlreadyExists,
+        "it was made with the policy 'status succeeded, failed, cancelled'",
+        RetentionPolicy.of(keep_last=1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,17 +220,108 @@ async def test_nothing_is_overwritten_and_no_payload_is_lost(file_place: Place, 
     ],
 )
 async def test_a_damaged_archive_removes_nothing(change: str, file_place: Place, archive: Path) -> None:
+    path = parse(file_place.url).path
+    assert path is not None
+    whole = replace(file_place, url=f"sqlite:///{shutil.copy(path, archive.parent / 'whole.db')}")
     await archived(file_place, archive)
-    # Another store with the same history, of which nothing was removed yet.
-    before = await payload_rows(file_place.url)
+    # The second call continues with a store from which nothing was removed yet, as after a kill.
+    before = await payload_rows(whole.url)
     restored = f"sqlite:///{archive.parent / 'restored.db'}"
     await tamper(f"sqlite:///{archive}", change)
     with pytest.raises(Corrupt):
-        await archived(file_place, archive)
-    assert await payload_rows(file_place.url) == before
+        await archived(whole, archive)
+    assert await payload_rows(whole.url) == before
     with pytest.raises(Corrupt):
         await restore_store(archive, restored)
     assert not (archive.parent / "restored.db").exists()
+
+
+@pytest.mark.parametrize("name", ["old.archive", "old.archive.partial"])
+async def test_an_archive_that_was_written_before_a_kill_is_used(name: str, file_place: Place, archive: Path) -> None:
+    path = parse(file_place.url).path
+    assert path is not None
+    whole = replace(file_place, url=f"sqlite:///{shutil.copy(path, archive.parent / 'whole.db')}")
+    done = await archived(file_place, archive)
+    archive.rename(archive.with_name(name))
+    async with await opened(whole) as store:
+        rollout = await store.start_rollout("later")
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+    again = await archived(whole, archive)
+    assert (again.events, again.blobs, again.seal) == (done.events, done.blobs, done.seal)
+    assert again.rollouts_left == 1
+    assert await bodies_of(whole.url, rollout.rollout_id) == 1
+
+
+async def test_a_complete_unfinished_file_is_not_deleted(file_place: Place, archive: Path) -> None:
+    await archived(file_place, archive)
+    partial = archive.rename(archive.with_name("old.archive.partial"))
+    before = partial.read_bytes()
+    with pytest.raises(
+        Conflict, match=r"is a complete archive by the policy '.*'; repeat the command with this policy"
+    ):
+        await archived(file_place, archive, RetentionPolicy.of(without_labels=("nothing",)))
+    other = await fill(f"sqlite:///{archive.parent / 'other.db'}", file_place.clock)
+    await run_sql(other.url, "UPDATE store_info SET store_id = '0123456789abcdef'")
+    with pytest.raises(Incompatible, match="remove it"):
+        await archived(other, archive)
+    assert partial.read_bytes() == before
+
+
+async def test_an_archive_is_not_archived_again(file_place: Place, archive: Path) -> None:
+    await archived(file_place, archive)
+    before = archive.read_bytes()
+    for target in (archive, archive.with_name("new.archive")):
+        with pytest.raises(Incompatible, match="is a backup or an archive, which could not be restored"):
+            await archived(replace(file_place, url=f"sqlite:///{archive}"), target)
+    assert archive.read_bytes() == before
+    with pytest.raises(Invalid, match="would be the partition"):
+        await archived(file_place, Path(file_place.url.removeprefix("sqlite:///")).with_suffix(".old.db"))
+
+
+async def test_two_calls_with_one_file_wait_for_each_other(place: Place, archive: Path) -> None:
+    first, second = await asyncio.gather(archived(place, archive), archived(place, archive))
+    assert first.seal == second.seal
+    assert sorted((first.rollouts, second.rollouts)) == [0, 2]
+    assert [each.name for each in archive.parent.glob("old.archive*")] == [archive.name]
+    await verified(place.url)
+
+
+async def test_nothing_is_left_of_an_archive_that_is_not_needed_any_more(file_place: Place, archive: Path) -> None:
+    with processes.running(archive_until_full, (file_place.url, archive, 350_000)) as working:
+        assert await asyncio.to_thread(processes.leave, working) == [0]
+    assert list(archive.parent.glob("old.archive*"))
+    await remove_payload(file_place.url, ALL, apply=True, clock=file_place.clock)
+    assert (await archived(file_place, archive)).seal is None
+    assert not list(archive.parent.glob("old.archive*"))
+
+
+async def test_the_size_limit_selects_the_same_payload_in_the_archive(place: Place, archive: Path) -> None:
+    dialect = database(place.url, read_only=True)
+    await dialect.open(create=False)
+    async with dialect.read() as session:
+        size = await removal_queries.size_of_bodies(dialect, session)
+    await dialect.close()
+    policy = RetentionPolicy.of(max_bytes=size - 1)
+    counted = await remove_payload(place.url, policy, clock=place.clock)
+    done = await archived(place, archive, policy)
+    assert (done.rollouts, done.events, done.rollouts_left) == (1, counted.events, 0)
+    assert await bodies_of(f"sqlite:///{archive}", place.active) == 0
+
+
+async def test_a_blob_that_a_retention_left_is_removed(place: Place, archive: Path) -> None:
+    """A retention that was stopped has removed bodies, but not yet the blobs of them."""
+    policy = RetentionPolicy.of(without_labels=("good",))
+    counted = await remove_payload(place.url, policy, clock=place.clock)
+    dialect = database(place.url, place.clock)
+    await dialect.open(create=False)
+    async with dialect.read() as session, remover(dialect, "stopped", actor=None) as removing:
+        await removing.remove(await removal_queries.payload_of(dialect, session, [place.run]))
+    await dialect.close()
+    done = await archived(place, archive)
+    assert (done.rollouts, done.blobs) == (1, counted.blobs)
+    await verified(place.url)
+    async with await open_store(f"sqlite:///{archive}", read_only=True) as store:
+        assert (await store.log.verify()).differences == []
 
 
 async def test_a_damaged_store_loses_nothing(file_place: Place, archive: Path) -> None:
@@ -244,7 +345,7 @@ async def test_a_damaged_store_loses_nothing(file_place: Place, archive: Path) -
 async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
     place: Place, archive: Path, rounds: Callable[[int], int]
 ) -> None:
-    wanted = await _bodies(place.url)
+    wanted = await _stored(place.url)
     kills, complete = 0, list[Path]()
     while kills < rounds(200):
         file = archive.with_name(f"{len(complete)}.archive")
@@ -254,13 +355,13 @@ async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
         # What the store does not have any more, the archives have.
         files = [*complete, *([file] if file.exists() else [])]
         assert (
-            set[int]().union(*[await _bodies(url) for url in (place.url, *(f"sqlite:///{each}" for each in files))])
+            set[Any]().union(*[await _stored(url) for url in (place.url, *(f"sqlite:///{each}" for each in files))])
             >= wanted
         )
         if process.exitcode == 0:
             complete.append(file)
             await _add_rollouts(place)
-            wanted = wanted | await _bodies(place.url)
+            wanted = wanted | await _stored(place.url)
     last = archive.with_name("last.archive")
     unfinished = archive.with_name(f"{len(complete)}.archive")
     for file in (unfinished, last):
@@ -284,8 +385,9 @@ async def _add_rollouts(place: Place) -> None:
             await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
 
 
-async def _bodies(url: str) -> set[int]:
-    return set(await rows(url, "SELECT position FROM bodies"))
+async def _stored(url: str) -> set[Any]:
+    """Return the positions of all bodies and the hashes of all blobs."""
+    return {*await rows(url, "SELECT position FROM bodies"), *await rows(url, "SELECT hash FROM blobs")}
 
 
 async def test_writers_lose_nothing_during_an_archive(place: Place, archive: Path) -> None:

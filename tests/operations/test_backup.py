@@ -14,10 +14,11 @@ import orjson
 import pytest
 
 from store import open_store
+from store.db.schema.partitions import files
 from store.db.url import parse
 from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound
 from store.models import Seal
-from store.operations import CopyReport, backup_store, restore_store
+from store.operations import CopyReport, RetentionPolicy, backup_store, remove_payload, restore_store
 from tests.journal.given import ask, run_sql, tamper
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal, content, verified
@@ -77,6 +78,22 @@ async def test_a_backup_that_was_verified_by_the_command_can_be_restored(backup:
     target = make_url("sqlite")
     await restore_store(backup, target)
     await assert_equal(f"sqlite:///{backup}", target)
+
+
+async def test_a_backup_is_not_a_partition_of_the_store_beside_it(full: str, tmp_path: Path) -> None:
+    path = parse(full).path
+    assert path is not None
+    with pytest.raises(Invalid, match=r"full\.old\.db would be the partition 'old' of full\.db; choose a name"):
+        await backup_store(full, path.with_name("full.old.db"))
+    await backup_store(full, tmp_path / "old.db")
+    assert list(files(parse(full))) == ["default"]
+
+
+async def test_no_payload_is_removed_from_a_backup(backup: Path) -> None:
+    before = backup.read_bytes()
+    with pytest.raises(Incompatible, match=r"is a backup or an archive, which could not be restored .*; restore it"):
+        await remove_payload(f"sqlite:///{backup}", RetentionPolicy.of(keep_last=1), apply=True)
+    assert backup.read_bytes() == before
 
 
 async def test_nothing_is_overwritten(backup: Path, full: str, make_url: MakeURL) -> None:
@@ -168,7 +185,7 @@ async def test_a_foreign_file_is_refused(full: str, make_url: MakeURL, tmp_path:
         await restore_store(tmp_path / "none", target)
     with pytest.raises(Incompatible, match="is not a SQLite database"):
         await restore_store(text, target)
-    with pytest.raises(Incompatible, match=r"contains no seal, so `rollbook backup` did not write it"):
+    with pytest.raises(Incompatible, match=r"contains no seal, so neither `rollbook backup` nor `archive` wrote it"):
         await restore_store(full.removeprefix("sqlite:///"), target)
     with pytest.raises(Invalid, match=r"contains \? or #"):
         await backup_store(full, tmp_path / "what?")

@@ -1,15 +1,16 @@
-"""`rollbook retention` and `archive`: removal of the payload of finished rollouts by a policy."""
+"""`rollbook retention` removes the payload of finished rollouts by a policy; `archive` moves it into a file."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime, size
-from store.cli.output.printing import byte_size, json_document, line, note
+from store.cli.output.printing import byte_size, json_document, line, note, printable
 from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
 
@@ -96,7 +97,7 @@ def retention(
 def archive(
     *,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A new file, or the file of a command that was stopped.")
+        Path, typer.Argument(metavar="FILE", help="A new file, or that of an `archive` command that was stopped.")
     ],
     db: Db = DEFAULT_DB,
     older_than: OlderThan = None,
@@ -111,15 +112,16 @@ def archive(
     vacuum: Vacuum = False,
     json: AsJson = False,
 ) -> None:
-    """Move the payload that `rollbook retention` would remove into one file, which is a store that can be read.
+    """Move inputs, prompts and other payload of finished rollouts into one file, which can be read as a store.
 
-    The payload is removed only after the file is verified. The same command continues after a stop.
+    The policy selects the same payload as that of `rollbook retention`. The payload is removed only after the file is
+    verified. The same command continues after a stop.
     """
     from store.operations import archive_payload
 
     _check(apply=apply, vacuum=vacuum)
     policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
-    with progress_shown(is_quiet=json or not apply) as show:
+    with progress_shown(is_quiet=json) as show:
         report = asyncio.run(
             archive_payload(db, file, policy, apply=apply, vacuum=vacuum, actor="cli", on_progress=show)
         )
@@ -127,15 +129,18 @@ def archive(
         json_document(report.model_dump())
         return
     _print(report)
+    shown = printable(str(file))
     if report.seal is not None:
         _print_removal(report)
-        line(f"archive   {file}, {byte_size(report.archive_bytes)}, verified")
+        line(f"archive   {shown}, {byte_size(report.archive_bytes)}, verified")
         line(f"seal      {report.seal.model_dump_json()}")
-        note(f"to read it: rollbook ui --db sqlite:///{file}")
+        if report.rollouts_left:
+            note(f"the policy also selects {report.rollouts_left:,} rollouts that are not in {shown}; use another file")
+        note(f"to read it: rollbook ui --db {printable(quote(f'sqlite:///{file}'))}")
     elif apply:
-        note(f"the policy selects no payload, so {file} was not written")
+        note(f"the policy selects no payload, so {shown} was not written")
     else:
-        note(f"nothing was moved; --apply moves this payload to {file}")
+        note(f"nothing was moved; --apply moves this payload to {shown}")
 
 
 def _check(*, apply: bool, vacuum: bool) -> None:

@@ -1,4 +1,4 @@
-"""Output of commands that copy a store: the result."""
+"""Output of the results of commands that copy a store."""
 
 from __future__ import annotations
 

@@ -244,9 +244,9 @@ def publish(path: Path, *, is_single_file: bool) -> None:
             _set_journal_mode(connection, "DELETE")
             if not is_single_file:
                 _set_journal_mode(connection, "WAL")
-        _flush(partial)
+        flush(partial)
         partial.rename(path)
-        _flush(path.parent)
+        flush(path.parent)
 
 
 def discard(path: Path) -> None:
@@ -291,7 +291,7 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
         # The file goes first, because a file without its log would be an older state of the store.
         for each in (actual, *sides, path):
             each.unlink(missing_ok=True)
-        _flush(actual.parent)
+        flush(actual.parent)
     return size, revoked
 
 
@@ -330,7 +330,8 @@ def _revoke_keys(main: Path, partition: str) -> list[str]:
         return sorted(row[0] for row in rows.fetchall())
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file or a directory is on disk. No connection of this process to the file may be open."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

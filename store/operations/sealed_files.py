@@ -1,0 +1,78 @@
+"""The table `backup_seal`, which backups and archives have and other stores do not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from store.db.dialect import Dialect, ReadSession, Sql, WriteSession
+from store.errors import Corrupt, Incompatible
+from store.operations.reports import BackupSeal
+
+_HAS_TABLE: Final = Sql("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'", (), {})
+_READ: Final = Sql("SELECT seal FROM backup_seal", (), {})
+_MAKE: Final = Sql("CREATE TABLE IF NOT EXISTS backup_seal (seal TEXT NOT NULL)", (), {})
+_CLEAR: Final = Sql("DELETE FROM backup_seal", (), {})
+_WRITE: Final = Sql("INSERT INTO backup_seal (seal) VALUES (?)", ("seal",), {})
+
+
+async def has_seal_table(session: ReadSession) -> bool:
+    """Return whether a SQLite file has the table. In an unfinished file, the table may be empty."""
+    return bool((await session.fetch(_HAS_TABLE, {}))[0][0])
+
+
+async def has_seal(session: ReadSession) -> bool:
+    """Return whether a SQLite file has a seal."""
+    return await has_seal_table(session) and bool(await session.fetch(_READ, {}))
+
+
+async def read_seal(session: ReadSession, path: Path) -> BackupSeal:
+    """Return the seal in a SQLite file.
+
+    Raises:
+        Incompatible: the file has no table for a seal.
+        Corrupt: the table does not contain one seal.
+    """
+    if not await has_seal_table(session):
+        raise Incompatible(
+            f"{path} contains no seal, so neither `rollbook backup` nor `archive` wrote it",
+            "to copy a store, use `rollbook copy`",
+        )
+    rows = await session.fetch(_READ, {})
+    try:
+        ((text,),) = rows
+        return BackupSeal.model_validate_json(text)
+    except (ValueError, TypeError) as error:  # a `ValidationError` is a ValueError
+        raise Corrupt(f"the seal of the backup {path}", f"{len(rows)} rows ({error})", "one seal") from None
+
+
+async def make_seal_table(writer: WriteSession) -> None:
+    """Create the table, unless it exists."""
+    await writer.begin()
+    await writer.fetch(_MAKE, {})
+    await writer.commit()
+
+
+async def store_seal(writer: WriteSession, seal: BackupSeal) -> None:
+    """Store a seal in the file, and replace an earlier one."""
+    await make_seal_table(writer)
+    await writer.begin()
+    for statement in (_CLEAR, _WRITE):
+        await writer.fetch(statement, {"seal": seal.model_dump_json()})
+    await writer.commit()
+
+
+async def refuse_sealed(dialect: Dialect) -> None:
+    """Refuse to change the log of a backup or an archive, because it could not be restored after that.
+
+    Raises:
+        Incompatible: the open database is a backup or an archive.
+    """
+    if dialect.url.path is None:
+        return
+    async with dialect.read() as session:
+        if await has_seal_table(session):
+            raise Incompatible(
+                f"{dialect.url.shown} is a backup or an archive, which could not be restored after a change of its log",
+                "restore it, change the new store, and back that up; or give the URL of the store itself",
+            )
