@@ -129,7 +129,7 @@ async def _move(
         elif nothing.events:
             seal = await _write(database(url, clock, read_only=True), path, policy, clock, on_progress)
         else:
-            await database_in(path).unfinished().discard()
+            await _discard(database_in(path).unfinished(), store_id)
             return nothing
         return await _remove(
             database(url, clock), path, seal, policy, vacuum=vacuum, actor=actor, on_progress=on_progress
@@ -222,6 +222,17 @@ async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy:
             f"{unfinished} is a complete archive by the policy {seal.archive.policy!r}",
             f"repeat the command with this policy, or move the file away: mv '{unfinished}' NAME",
         )
+
+
+async def _discard(target: Unfinished, store_id: str) -> None:
+    """Delete an unfinished archive of the store, which contains payload. That of another store stays."""
+    try:
+        found_id = await target.open(create=False)
+    except (NotFound, Incompatible):
+        return
+    await target.close()
+    if found_id == store_id:
+        await target.discard()
 
 
 async def _reduce(

@@ -290,6 +290,10 @@ async def test_nothing_is_left_of_an_archive_that_is_not_needed_any_more(file_pl
     with processes.running(archive_until_full, (file_place.url, archive, 350_000)) as working:
         assert await asyncio.to_thread(processes.leave, working) == [0]
     assert list(archive.parent.glob("old.archive*"))
+    other = await fill(f"sqlite:///{archive.parent / 'other.db'}", file_place.clock)
+    await run_sql(other.url, "UPDATE store_info SET store_id = '0123456789abcdef'")
+    assert (await archived(other, archive, RetentionPolicy.of(groups=("nobody",)))).seal is None
+    assert list(archive.parent.glob("old.archive*"))
     await remove_payload(file_place.url, ALL, apply=True, clock=file_place.clock)
     assert (await archived(file_place, archive)).seal is None
     assert not list(archive.parent.glob("old.archive*"))
