@@ -31,7 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _MEMORY = Path("/dev/shm")
 """A directory of Linux whose files are in memory."""
 _REQUIRED_BYTES = 12 * 2**30
-"""The free memory that is required to use it for files. A run of all tests needs about half of it."""
+"""Files of tests are kept in memory only if this much is free. A run of all tests needs about half of it."""
 
 
 def _has_enough_memory() -> bool:

@@ -1,8 +1,9 @@
 """Archives. An archive is one file. It contains the payload of some finished rollouts, which is removed from the store.
 
-The file is a backup of the store without the payload of all other rollouts. It contains the whole log, so it can be
+The file is a backup from which the payload of all other rollouts was removed. It contains the whole log, so it can be
 verified, and every command that reads can read it. Payload is removed from the store only after the file is verified
-and on disk, and its log agrees with that of the store. Only payload that the file contains is removed.
+and on disk, and its log agrees with that of the store. Only payload that the file contains is removed, and then blobs
+to which no remaining payload refers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from store.db.dialect import Dialect, Unfinished, WriteSession
 from store.db.queries.removal import payload_between
 from store.db.schema import sqlite as schema
-from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, NotFound
+from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, NotFound, Unavailable
 from store.operations.backup import checked_seal, damage_reported, database_in, new_file, write_seal
 from store.operations.compression import Compression
 from store.operations.copying import in_thread, make_copy
@@ -64,9 +65,9 @@ async def archive_payload(
 
     The file is a SQLite store with the whole log, and with the payload of these rollouts only. `verify`, `history`,
     `show` and the dashboard can read it, and `restore_store` makes a new store from it. Resources, notes and threads
-    stay in the store and are in the file too. Other processes may write to the store meanwhile. A call that was stopped
-    is continued by the same call. It moves nothing that the file does not contain. If the policy selects nothing, no
-    file is written.
+    stay in the store and are in the file too. Other processes may write to the store meanwhile. If a call was stopped,
+    the same call continues, or writes the file again. It moves nothing that the file does not contain. If the policy
+    selects nothing, no file is written.
 
     Args:
         url: the URL of a SQLite file or a Postgres database.
@@ -79,12 +80,13 @@ async def archive_payload(
         on_progress: called with the progress, in another thread.
 
     Raises:
-        AlreadyExists: the file exists, and is not an archive by this policy.
+        AlreadyExists: the file exists, and is not an archive that was made with this policy.
         Incompatible: as in `copy_store`; or the store itself is a backup or an archive.
         Corrupt: the store or an existing archive is damaged. Nothing is removed from the store.
-        Conflict: the existing archive is that of another store.
+        Conflict: the existing archive is that of another store, an unfinished one was made with another policy, or the
+            file was replaced during the call.
         NotFound: there is no store at the URL.
-        Invalid: the URL is not that of a database, or the file may not have this name.
+        Invalid: the URL is not that of a database, or this name of the file is not allowed.
         ReadOnly: the database user may not delete payload.
         Unavailable: a database does not answer, a disk is full, or another process writes the same archive. The call
             can be repeated.
@@ -140,7 +142,10 @@ async def _move(
 async def _locked(path: Path) -> AsyncGenerator[None]:
     """Let no other process write the archive at a path during the block."""
     lock = schema.file_lock(schema.unfinished(path))
-    await asyncio.to_thread(lock.__enter__)
+    try:
+        await asyncio.to_thread(lock.__enter__)
+    except Unavailable:
+        raise Unavailable(f"another process writes the archive {path}; wait until it ends", 60.0) from None
     try:
         yield
     finally:
@@ -148,10 +153,7 @@ async def _locked(path: Path) -> AsyncGenerator[None]:
 
 
 async def _check_writable(source: Dialect) -> str:
-    """Begin a transaction, so that a store that cannot be changed is reported before an archive is written.
-
-    Return the id of the store.
-    """
+    """Check that the store can be changed, before an archive is written, and return its id."""
     store_id = await source.open(create=False)
     try:
         await refuse_sealed(source)
@@ -195,9 +197,10 @@ async def _write(
 
 
 async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy: RetentionPolicy) -> None:
-    """Rename an unfinished archive that has its seal, and discard one from which other payload was already removed.
+    """Rename an unfinished archive that has a seal, because it is complete.
 
-    The log of the latter is no longer that of the store, so it cannot be continued.
+    If it has no seal, but payload was already removed from it, delete it: its log differs from that of the store, so it
+    cannot be continued.
     """
     try:
         found_id = await target.open(create=False)
@@ -207,25 +210,25 @@ async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy:
         if found_id != store_id:
             return
         async with target.read() as session:
-            is_begun = await has_seal_table(session)
+            has_table = await has_seal_table(session)
             seal = await read_seal(session, path) if await has_seal(session) else None
     finally:
         await target.close()
     if seal is None:
-        if is_begun:
+        if has_table:
             await target.discard()
     elif seal.archive is not None and seal.archive.policy == str(policy):
         await target.publish(is_single_file=True)
     elif seal.archive is not None:
         unfinished = schema.unfinished(path)
         raise Conflict(
-            f"{unfinished} is a complete archive by the policy {seal.archive.policy!r}",
+            f"{unfinished} is a complete archive that was made with the policy {seal.archive.policy!r}",
             f"repeat the command with this policy, or move the file away: mv '{unfinished}' NAME",
         )
 
 
 async def _discard(target: Unfinished, store_id: str) -> None:
-    """Delete an unfinished archive of the store, which contains payload. That of another store stays."""
+    """Delete an unfinished archive, unless it belongs to another store."""
     try:
         found_id = await target.open(create=False)
     except (NotFound, Incompatible):
@@ -288,7 +291,7 @@ async def _proven(path: Path, policy: RetentionPolicy, on_progress: OnProgress) 
     if not report.ok:
         first = report.differences[0]
         raise Corrupt(f"the archive {path}: {first.check}, {first.key}", first.found, first.expected)
-    # The call that wrote the file may have been stopped before its name was on disk.
+    # The call that wrote the file may have been stopped before the rename was flushed to disk.
     await asyncio.to_thread(schema.flush, path.parent)
     return seal
 
@@ -320,7 +323,7 @@ async def _remove(
         if (store_id, end.commit_id, end.chain_hash.hex()) != (seal.store_id, contents.commit_id, contents.chain_head):
             raise Conflict(
                 f"{path} is not an archive of this store: it contains commit {contents.commit_id} of store"
-                f" {seal.store_id} with the hash {contents.chain_head}, which this store does not contain",
+                f" {seal.store_id} with the hash {contents.chain_head}, and this store does not contain this commit",
                 "choose another name for the archive",
             )
         size_before = await source.size_bytes()

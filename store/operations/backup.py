@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from store.db.dialect import Dialect, ReadSession, Sql, Unfinished, WriteSession
+from store.db.url import PARTITION
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import beside_log
 from store.operations.copying import database, in_thread, make_copy
@@ -44,7 +45,7 @@ async def backup_store(
 
     Raises:
         AlreadyExists: the file exists.
-        Invalid: the file may not have this name.
+        Invalid: this name of the file is not allowed.
         StoreError: the errors of `copy_store`.
     """
     source, target = database(source_url), database_in(await asyncio.to_thread(new_file, file))
@@ -101,7 +102,7 @@ def new_file(file: str | os.PathLike[str]) -> Path:
     """
     path = Path(file).resolve()
     stem, _, name = path.name.removesuffix(".db").rpartition(".")
-    if path.suffix == ".db" and stem and path.with_name(f"{stem}.db").exists():
+    if path.suffix == ".db" and PARTITION.fullmatch(name) and path.with_name(f"{stem}.db").exists():
         reason = f"{path.name} would be the partition {name!r} of {stem}.db; choose a name that does not end in .db"
         raise Invalid("file", reason)
     database_in(path)

@@ -82,7 +82,7 @@ class Compression:
     Args:
         dialect: the open database.
         session: a session that writes to it.
-        pace: the size of the transactions and the pauses between them; None for a pace of its own.
+        pace: the size of the transactions and the pauses between them; None for a new `Pace`.
     """
 
     def __init__(self, dialect: Dialect, session: WriteSession, pace: Pace | None = None) -> None:

@@ -7,8 +7,8 @@ from typing import Final
 
 _MOST_ROWS: Final = 256
 _FEWEST_ROWS: Final = 8
-# A transaction that takes longer than the first number makes the next one smaller. One that takes less than the second
-# number makes the next one larger.
+# A transaction that takes longer than `_LONG_SECONDS` makes the next one smaller. One that takes less than
+# `_SHORT_SECONDS` makes the next one larger.
 _LONG_SECONDS: Final = 0.03
 _SHORT_SECONDS: Final = 0.01
 _LEAST_PAUSE: Final = 0.005
@@ -21,7 +21,8 @@ class Pace:
     each of them, the operation waits for as long as the transaction held the lock.
 
     Args:
-        is_shared: whether other processes may write to the store. If not, transactions are large, without pauses.
+        is_shared: whether other processes may write to the store. If not, transactions are large, and there are no
+            pauses.
     """
 
     def __init__(self, *, is_shared: bool = True) -> None:

@@ -98,7 +98,7 @@ class Remover:
         actor: who ordered it.
         reason: why, or None.
         keep_unfinished: whether to skip rollouts that are not finished.
-        pace: the size of the transactions and the pauses between them; None for a pace of its own.
+        pace: the size of the transactions and the pauses between them; None for a new `Pace`.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from store.models.enums import Frozen
 
 
 class ArchiveContents(Frozen):
-    """Which payload an archive contains, and the last commit of the store's log in it."""
+    """The policy of an archive, and the last commit that was copied from the store."""
 
     policy: str
     """The policy that selected the payload, in words."""

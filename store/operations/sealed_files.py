@@ -63,7 +63,7 @@ async def store_seal(writer: WriteSession, seal: BackupSeal) -> None:
 
 
 async def refuse_sealed(dialect: Dialect) -> None:
-    """Refuse to change the log of a backup or an archive, because it could not be restored after that.
+    """Raise an error if the database is a backup or an archive. It could not be restored after a change of its log.
 
     Raises:
         Incompatible: the open database is a backup or an archive.
@@ -74,5 +74,5 @@ async def refuse_sealed(dialect: Dialect) -> None:
         if await has_seal_table(session):
             raise Incompatible(
                 f"{dialect.url.shown} is a backup or an archive, which could not be restored after a change of its log",
-                "restore it, change the new store, and back that up; or give the URL of the store itself",
+                "restore it, change the new store, and back up the new store; or give the URL of the store itself",
             )

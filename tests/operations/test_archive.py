@@ -252,12 +252,12 @@ async def test_an_archive_that_was_written_before_a_kill_is_used(name: str, file
     assert await bodies_of(whole.url, rollout.rollout_id) == 1
 
 
-async def test_a_complete_unfinished_file_is_not_deleted(file_place: Place, archive: Path) -> None:
+async def test_a_complete_archive_that_was_not_renamed_is_not_deleted(file_place: Place, archive: Path) -> None:
     await archived(file_place, archive)
     partial = archive.rename(archive.with_name("old.archive.partial"))
     before = partial.read_bytes()
     with pytest.raises(
-        Conflict, match=r"is a complete archive by the policy '.*'; repeat the command with this policy"
+        Conflict, match=r"is a complete archive that was made with the policy '.*'; repeat the command with this policy"
     ):
         await archived(file_place, archive, RetentionPolicy.of(without_labels=("nothing",)))
     other = await fill(f"sqlite:///{archive.parent / 'other.db'}", file_place.clock)
@@ -278,7 +278,7 @@ async def test_an_archive_is_not_archived_again(file_place: Place, archive: Path
         await archived(file_place, Path(file_place.url.removeprefix("sqlite:///")).with_suffix(".old.db"))
 
 
-async def test_two_calls_with_one_file_wait_for_each_other(place: Place, archive: Path) -> None:
+async def test_two_calls_with_the_same_file_run_one_after_the_other(place: Place, archive: Path) -> None:
     first, second = await asyncio.gather(archived(place, archive), archived(place, archive))
     assert first.seal == second.seal
     assert sorted((first.rollouts, second.rollouts)) == [0, 2]
@@ -286,7 +286,7 @@ async def test_two_calls_with_one_file_wait_for_each_other(place: Place, archive
     await verified(place.url)
 
 
-async def test_nothing_is_left_of_an_archive_that_is_not_needed_any_more(file_place: Place, archive: Path) -> None:
+async def test_an_unfinished_archive_is_deleted_if_nothing_is_selected(file_place: Place, archive: Path) -> None:
     with processes.running(archive_until_full, (file_place.url, archive, 350_000)) as working:
         assert await asyncio.to_thread(processes.leave, working) == [0]
     assert list(archive.parent.glob("old.archive*"))
@@ -312,8 +312,8 @@ async def test_the_size_limit_selects_the_same_payload_in_the_archive(place: Pla
     assert await bodies_of(f"sqlite:///{archive}", place.active) == 0
 
 
-async def test_a_blob_that_a_retention_left_is_removed(place: Place, archive: Path) -> None:
-    """A retention that was stopped has removed bodies, but not yet the blobs of them."""
+async def test_a_blob_left_by_a_stopped_retention_is_removed(place: Place, archive: Path) -> None:
+    """A retention that was stopped has removed bodies, but not yet their blobs."""
     policy = RetentionPolicy.of(without_labels=("good",))
     counted = await remove_payload(place.url, policy, clock=place.clock)
     dialect = database(place.url, place.clock)
@@ -356,7 +356,7 @@ async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
         with processes.running(archive_in_small_steps, (place.url, file)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(0.5, 1.2))
         kills += 1
-        # What the store does not have any more, the archives have.
+        # The archives contain everything that was removed from the store.
         files = [*complete, *([file] if file.exists() else [])]
         assert (
             set[Any]().union(*[await _stored(url) for url in (place.url, *(f"sqlite:///{each}" for each in files))])

@@ -80,7 +80,7 @@ async def test_a_backup_that_was_verified_by_the_command_can_be_restored(backup:
     await assert_equal(f"sqlite:///{backup}", target)
 
 
-async def test_a_backup_is_not_a_partition_of_the_store_beside_it(full: str, tmp_path: Path) -> None:
+async def test_a_backup_may_not_have_the_name_of_a_partition(full: str, tmp_path: Path) -> None:
     path = parse(full).path
     assert path is not None
     with pytest.raises(Invalid, match=r"full\.old\.db would be the partition 'old' of full\.db; choose a name"):

@@ -97,7 +97,7 @@ def retention(
 def archive(
     *,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A new file, or that of an `archive` command that was stopped.")
+        Path, typer.Argument(metavar="FILE", help="A new file, or the file of a stopped `archive` command.")
     ],
     db: Db = DEFAULT_DB,
     older_than: OlderThan = None,
@@ -114,7 +114,7 @@ def archive(
 ) -> None:
     """Move inputs, prompts and other payload of finished rollouts into one file, which can be read as a store.
 
-    The policy selects the same payload as that of `rollbook retention`. The payload is removed only after the file is
+    The options select the same payload as in `rollbook retention`. The payload is removed only after the file is
     verified. The same command continues after a stop.
     """
     from store.operations import archive_payload
@@ -135,7 +135,8 @@ def archive(
         line(f"archive   {shown}, {byte_size(report.archive_bytes)}, verified")
         line(f"seal      {report.seal.model_dump_json()}")
         if report.rollouts_left:
-            note(f"the policy also selects {report.rollouts_left:,} rollouts that are not in {shown}; use another file")
+            left = f"{report.rollouts_left:,} of the selected rollouts"
+            note(f"{shown} does not contain {left}; move them to another file")
         note(f"to read it: rollbook ui --db {printable(quote(f'sqlite:///{file}'))}")
     elif apply:
         note(f"the policy selects no payload, so {shown} was not written")
