@@ -18,6 +18,8 @@ import store.training
 from store.packaging.renaming import modules_of, renamed
 from tests.wheel_environment import ROOT, run
 
+pytestmark = pytest.mark.slow
+
 IN_THE_WHEEL = pytest.mark.xdist_group("install")
 
 MODULES = frozenset(modules_of(ROOT))

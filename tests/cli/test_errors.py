@@ -20,6 +20,8 @@ from store.cli.app import app
 from store.cli.errors import exit_code
 from tests.cli.conftest import COMMAND, Filled, Rollbook, environment
 
+pytestmark = pytest.mark.slow
+
 WORKING = {
     "demo": ("demo", "--help"),
     "migrate": ("migrate",),

@@ -12,6 +12,8 @@ from typer.main import get_group
 from store.cli.app import app
 from tests.cli.conftest import Filled, environment
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import contextlib, io, json, sys
 from store.cli.app import app

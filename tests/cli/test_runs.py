@@ -25,6 +25,8 @@ from tests.cli.conftest import Rollbook, runner
 from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 NEWS = {"news_report": "A strike and a lawsuit: the operator warns of a loss."}
 PIPELINE = "store.examples.trading.desk:pipeline"

@@ -29,6 +29,8 @@ from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_fin
 from tests.cli.conftest import COMMAND, without_waits
 from tests.conftest import SQLITE
 
+pytestmark = pytest.mark.slow
+
 WORDS = len(SMALL.words)
 PROMPTS = [[BEGIN], [BEGIN, 6, 1], [BEGIN, 6, 1, 8, 2]]
 SHORT = Course(game=SMALL, steps=2, least=-1.0, least_gain=-1.0)

@@ -36,6 +36,8 @@ from tests.operations.given import assert_equal
 from tests.operations.payloads import SECRET, Place, bodies_of, fill, opened, payload_rows, rows, verified
 from tests.operations.work import archive_in_small_steps, archive_until_full
 
+pytestmark = pytest.mark.slow
+
 ALL = RetentionPolicy.of(statuses=("succeeded", "failed", "cancelled"))
 
 

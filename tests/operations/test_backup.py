@@ -24,6 +24,8 @@ from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal, content, verified
 from tests.operations.test_copy import is_there
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def made(original: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CopyReport]:

@@ -46,6 +46,8 @@ from tests.faults import processes
 from tests.operations import work
 from tests.operations.payloads import verified
 
+pytestmark = pytest.mark.slow
+
 SPANS = work.LEAST_BODIES
 SECRET = "account 4711-0815 of Ada"
 

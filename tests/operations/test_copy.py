@@ -36,6 +36,8 @@ from tests.operations import payloads
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal, content, drop, keyed, verified
 
+pytestmark = pytest.mark.slow
+
 Chunks = Callable[[int], None]
 
 

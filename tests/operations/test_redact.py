@@ -25,6 +25,8 @@ from tests.cli.conftest import runner
 from tests.operations.payloads import SECRET, Place, fill, opened, verified
 from tests.server.api import speaking_to
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def place(durable_url: str, clock: ManualClock) -> Place:

@@ -27,6 +27,8 @@ from tests.journal.given import run_sql, tamper
 from tests.operations.payloads import Place, bodies_of, fill, opened, payload_rows, rows, verified
 from tests.server.api import speaking_to
 
+pytestmark = pytest.mark.slow
+
 ALL = RetentionPolicy.of(statuses=("succeeded", "failed", "cancelled"))
 
 

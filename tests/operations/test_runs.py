@@ -27,6 +27,8 @@ from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
 from tests.operations.work import ENOUGH
 
+pytestmark = pytest.mark.slow
+
 POLICY = RetentionPolicy.of(older_than=0.001)
 
 

@@ -25,6 +25,8 @@ from tests.journal.given import run_sql
 from tests.recorded import recording, story
 from tests.recorded.reads import answers
 
+pytestmark = pytest.mark.slow
+
 FACTS_RECORDED = recording.load_json(recording.FACTS)
 CLOCK_AT_END = FACTS_RECORDED["end"]
 

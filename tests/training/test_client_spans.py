@@ -26,6 +26,8 @@ from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, breaks_of
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.given import spans_of_attempt
 
+pytestmark = pytest.mark.slow
+
 anthropic: Any = pytest.importorskip("anthropic")
 
 QUESTION = "What is seven times six?"

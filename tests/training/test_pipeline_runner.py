@@ -33,6 +33,8 @@ from store.runtime.process import this_process
 from store.training import Pipeline, PipelineBundle, PipelineRunner, SharedMemoryExecutionStrategy, Step
 from store.training.runner import ExecutionEvent
 
+pytestmark = pytest.mark.slow
+
 GRAPH = PhaseGraph(
     name="desk",
     version="1",
