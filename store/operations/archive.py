@@ -85,7 +85,7 @@ async def archive_payload(
         Corrupt: the store or an existing archive is damaged. Nothing is removed from the store.
         Conflict: the existing archive is that of another store, an unfinished one was made with another policy, or the
             file was replaced during the call.
-        NotFound: there is no store at the URL.
+        NotFound: there is no store at the URL, or no directory for the file.
         Invalid: the URL is not that of a database, or this name of the file is not allowed.
         ReadOnly: the database user may not delete payload.
         Unavailable: a database does not answer, a disk is full, or another process writes the same archive. The call
@@ -93,6 +93,7 @@ async def archive_payload(
     """
     began = time.monotonic()
     path = await asyncio.to_thread(new_file, file)
+    await asyncio.to_thread(schema.check_place, path)
     counted = await remove_payload(url, policy, clock=clock, on_progress=on_progress)
     nothing = ArchiveReport(**counted.model_dump(), file=str(path))
     if not apply:
@@ -143,8 +144,11 @@ async def _locked(path: Path) -> AsyncGenerator[None]:
     """Let no other process write the archive at a path during the block."""
     lock = schema.file_lock(schema.unfinished(path))
     try:
-        await asyncio.to_thread(lock.__enter__)
-    except Unavailable:
+        with schema.store_errors(path):
+            await asyncio.to_thread(lock.__enter__)
+    except Unavailable as error:
+        if isinstance(error.__cause__, OSError):
+            raise
         raise Unavailable(f"another process writes the archive {path}; wait until it ends", 60.0) from None
     try:
         yield

@@ -22,7 +22,7 @@ from store import open_store
 from store.cli.app import app
 from store.db.queries import removal as removal_queries
 from store.db.url import parse
-from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, Invalid, StoreError
+from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, Invalid, NotFound, StoreError, Unavailable
 from store.models import Seal, VerifyReport
 from store.operations import RetentionPolicy, archive_payload, backup_store, remove_payload, restore_store
 from store.operations.removal import database, remover
@@ -267,6 +267,20 @@ async def test_a_complete_archive_that_was_not_renamed_is_not_deleted(file_place
     with pytest.raises(Incompatible, match="remove it"):
         await archived(other, archive)
     assert partial.read_bytes() == before
+
+
+@pytest.mark.parametrize("apply", [False, True])
+async def test_a_place_where_no_file_can_be_written_is_reported(apply: bool, file_place: Place, archive: Path) -> None:
+    before = await payload_rows(file_place.url)
+    for path, error, text in (
+        (archive.parent / "none" / "old.archive", NotFound, "does not exist; make it first: mkdir -p"),
+        (archive.parent, Invalid, "is a directory; choose a file in it"),
+    ):
+        with pytest.raises(error, match=text):
+            await archive_payload(file_place.url, path, ALL, apply=apply, clock=file_place.clock)
+    with pytest.raises(Unavailable, match="cannot be used"):
+        await archived(file_place, Path("/proc/old.archive"))
+    assert await payload_rows(file_place.url) == before
 
 
 async def test_an_archive_is_not_archived_again(file_place: Place, archive: Path) -> None:
