@@ -10,6 +10,7 @@ from store.errors import Unsupported
 from store.interface.runs import AsAt
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
 from store.runtime.blocking import Blocking, blocking, blocking_iterator
+from store.runtime.progress import OnProgress, ignore
 
 
 class StoreLog:
@@ -62,7 +63,9 @@ class StoreLog:
         """
         raise Unsupported("log.tail", self.backend)
 
-    async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
+    async def verify(
+        self, seal: Seal | str | os.PathLike[str] | None = None, *, on_progress: OnProgress = ignore
+    ) -> VerifyReport:
         """Check that the log is complete and unchanged and that every table agrees with it; return a report.
 
         In one snapshot, it checks the hash chain over all commits, the triggers that make the log append-only, the
@@ -72,18 +75,24 @@ class StoreLog:
 
         Args:
             seal: a seal, or its path. If given, the log up to the seal is also compared with the seal.
+            on_progress: called in any thread with the number of events that were compared or checked. The client of a
+                server never calls it.
 
         Raises:
             Unsupported: the store has no log.
         """
         raise Unsupported("log.verify", self.backend)
 
-    async def rebuild(self) -> RebuildReport:
+    async def rebuild(self, *, on_progress: OnProgress = ignore) -> RebuildReport:
         """Compute all tables that are derived from the events, and write the rows that are wrong.
 
         Other calls may read and write meanwhile.
         If a counter of span numbers is missing or wrong, it is set above every number that a recorded span has or that
         the log reserves for later spans.
+
+        Args:
+            on_progress: called in any thread with the number of events that were compared. The client of a server never
+                calls it.
 
         Raises:
             Corrupt: the log itself is damaged and must be restored first.

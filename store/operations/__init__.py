@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from store.operations.dropping import DropReport, drop_partition
     from store.operations.forgetting import ForgetReport, Match, Search, forget
     from store.operations.policy import RetentionPolicy
-    from store.operations.progress import OnProgress, OperationProgress
     from store.operations.redaction import Redaction, RedactionReport, redact
     from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
     from store.operations.retention import RetentionReport, remove_payload
+    from store.runtime.progress import OnProgress, OperationProgress
 
 __all__ = [
     "ArchiveContents",
@@ -60,13 +60,13 @@ _LATE = {
     "BackupSeal": "store.operations.reports",
     "CheckResult": "store.operations.doctor",
     "CompactReport": "store.operations.compaction",
-    "OperationProgress": "store.operations.progress",
+    "OperationProgress": "store.runtime.progress",
     "CopyReport": "store.operations.reports",
     "Diagnosis": "store.operations.doctor",
     "DropReport": "store.operations.dropping",
     "ForgetReport": "store.operations.forgetting",
     "Match": "store.operations.forgetting",
-    "OnProgress": "store.operations.progress",
+    "OnProgress": "store.runtime.progress",
     "Redaction": "store.operations.redaction",
     "RedactionReport": "store.operations.redaction",
     "RetentionPolicy": "store.operations.policy",

@@ -25,12 +25,12 @@ from store.operations.copying import in_thread, make_copy
 from store.operations.log_copy import end_of
 from store.operations.pace import Pace
 from store.operations.policy import RetentionPolicy
-from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.removal import Remover, blobs_without_event, database, remover
 from store.operations.reports import ArchiveContents, BackupSeal
 from store.operations.retention import KEPT, RetentionReport, remove_payload, report_of, selected_payload
 from store.operations.sealed_files import has_seal, has_seal_table, make_seal_table, read_seal, refuse_sealed
 from store.runtime.clock import Clock
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.verification.verify import verify
 
 _POSITIONS = 2000
@@ -284,12 +284,11 @@ async def _seal_by(path: Path, policy: RetentionPolicy) -> BackupSeal:
 async def _proven(path: Path, policy: RetentionPolicy, on_progress: OnProgress) -> BackupSeal:
     """Return the seal of an archive that an earlier call wrote, after a verification of the whole file."""
     seal = await _seal_by(path, policy)
-    on_progress(OperationProgress("verifying"))
     archive = database_in(path)
     with damage_reported(path):
         store_id = await archive.open(create=False)
         try:
-            report = await verify(archive, store_id, None, _no_calls)
+            report = await verify(archive, store_id, None, _no_calls, on_progress)
         finally:
             await archive.close()
     if not report.ok:

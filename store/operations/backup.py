@@ -16,10 +16,10 @@ from store.db.url import PARTITION
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import beside_log
 from store.operations.copying import database, in_thread, make_copy
-from store.operations.progress import OnProgress, ignore
 from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
 from store.operations.sealed_files import read_seal, store_seal
 from store.runtime.clock import Clock
+from store.runtime.progress import OnProgress, ignore
 from store.verification import seal as seals
 
 # This check finds damage of the file's structure. Damage of values is found by the hashes of the log and of the seal.

@@ -7,9 +7,9 @@ import time
 from store.db.dialect import Dialect
 from store.models.enums import Frozen
 from store.operations.compression import CompressionCounts, compression
-from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.removal import database
 from store.runtime.loop_thread import LoopThread
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 
 
 class CompactReport(Frozen):

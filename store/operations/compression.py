@@ -29,7 +29,7 @@ from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
 from store.operations.pace import Pace
-from store.operations.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation.json_limits import encode_body
 
 LEAST_BODIES: Final = 2000

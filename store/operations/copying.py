@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from sqlalchemy import select
@@ -15,10 +16,10 @@ from store.models import VerifyReport
 from store.operations import beside_log
 from store.operations.compression import Compression
 from store.operations.log_copy import EndOfLog, LogCopy, end_of
-from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.reports import CopyReport
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.verification import last
 from store.verification.rebuild import rebuild
 from store.verification.verify import verify
@@ -158,15 +159,17 @@ async def _fill(
             await log.run(end)
         # Payload may have been removed from the source during the copy.
         await Compression(target, writer).retire()
-        on_progress(OperationProgress("computing the tables"))
-        built = await rebuild(target, store_id, lambda work: work(writer), _no_calls)
+
+        def computed(progress: OperationProgress) -> None:
+            on_progress(replace(progress, step="computing the tables"))
+
+        built = await rebuild(target, store_id, lambda work: work(writer), _no_calls, computed)
         if finish is not None:
             await finish(target, writer, store_id)
             async with target.read() as session:
                 end = await end_of(target, session)
     if is_verified:
-        on_progress(OperationProgress("verifying"))
-        report = await verify(target, store_id, None, _no_calls)
+        report = await verify(target, store_id, None, _no_calls, on_progress)
         _check(report, end)
         await last.record(target, report)
     return CopyReport(

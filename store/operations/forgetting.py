@@ -17,11 +17,11 @@ from store.db.queries.bodies import raw_json
 from store.db.queries.removal import Payload
 from store.errors import Invalid
 from store.models.enums import Frozen
-from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.redaction import Erased, Stored, erase_payload
 from store.operations.removal import database
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.verification.log_scan import REFERRING, names_of_blobs
 
 _ROWS_AT_ONCE = 500

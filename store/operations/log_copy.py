@@ -19,7 +19,7 @@ from store.domain.body import FIRST_DICTIONARY_CODEC
 from store.domain.events import BodyDropped, StoreBodiesDropped
 from store.errors import Incompatible
 from store.journal.log_rows import GENESIS
-from store.operations.progress import OnProgress, OperationProgress
+from store.runtime.progress import OnProgress, OperationProgress
 from store.verification.log_scan import REFERRING, names_of_blobs
 
 _COMMITS, _EVENTS, _BYTES = 1000, 5000, 16 * 1024 * 1024

@@ -11,10 +11,10 @@ from store.db.queries.removal import Payload
 from store.domain.events import RolloutAnnotated
 from store.models.enums import Frozen
 from store.operations.policy import RetentionPolicy
-from store.operations.progress import OnProgress, OperationProgress, ignore
 from store.operations.removal import Removed, blobs_without_event, database, remover
 from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.verification.log_scan import REFERRING
 
 _ROLLOUTS_AT_ONCE = 100

@@ -13,6 +13,7 @@ from store.interface.log import StoreLog
 from store.interface.runs import AsAt
 from store.journal import tail as tails
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
+from store.runtime.progress import OnProgress, ignore
 from store.sql.core import SQLCore
 from store.validation import arguments
 from store.verification import last
@@ -79,11 +80,13 @@ class SQLLog(StoreLog):
     ) -> tails.TailPage:
         return await tails.page(self.core.dialect, session, place, types, rollout_id)
 
-    async def verify(self, seal: Seal | str | os.PathLike[str] | None = None) -> VerifyReport:
+    async def verify(
+        self, seal: Seal | str | os.PathLike[str] | None = None, *, on_progress: OnProgress = ignore
+    ) -> VerifyReport:
         self.core.check()
         arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(seals.read, seal)
-        verifying = verify(self.core.dialect, self.core.store_id, given, self._calls_so_far)
+        verifying = verify(self.core.dialect, self.core.store_id, given, self._calls_so_far, on_progress)
         report = await (self.core.thread.run(verifying) if self.core.dialect.loop_bound else verifying)
         if not self.core.read_only:
             try:
@@ -92,13 +95,13 @@ class SQLLog(StoreLog):
                 logger.warning("the result of the verification cannot be stored for metrics: %s", error)
         return report
 
-    async def rebuild(self) -> RebuildReport:
+    async def rebuild(self, *, on_progress: OnProgress = ignore) -> RebuildReport:
         self.core.check()
         if self.core.read_only:
             raise ReadOnly("rebuild")
         # The rebuild runs in the store's thread, because the writer accepts jobs only from that thread.
         return await self.core.thread.run(
-            rebuild(self.core.dialect, self.core.store_id, self.core.writer.run_job, self._calls_so_far)
+            rebuild(self.core.dialect, self.core.store_id, self.core.writer.run_job, self._calls_so_far, on_progress)
         )
 
     async def seal(self, path: str | os.PathLike[str]) -> Seal:

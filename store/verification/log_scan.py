@@ -6,7 +6,7 @@ events may refer to it.
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from store.errors import StoreError
 from store.journal.log_rows import STORE_STREAM, PositionsHash
 from store.models import Difference
 from store.models.enums import Frozen
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.verification.differences import SHOWN, Differences
 from store.verification.log_check import TRAILING, LogCheck
 
@@ -73,14 +74,25 @@ async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
     return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in found))
 
 
-async def walk(dialect: Dialect, session: ReadSession, until: Bounds) -> Walked:
+async def event_count(dialect: Dialect, session: ReadSession) -> int:
+    """Return the number of events of all commits, according to the totals of the last commit."""
+    commit = await log_queries.last_commit(dialect, session)
+    return 0 if commit is None else commit[_EVENT_TOTAL]
+
+
+async def walk(dialect: Dialect, session: ReadSession, until: Bounds, on_progress: OnProgress = ignore) -> Walked:
     """Check the hash chain over all commits, the running totals, the bodies and the blobs, up to the given end.
 
-    The session must be a snapshot.
+    The session must be a snapshot. `on_progress` receives the number of checked events.
     """
     differences = Differences()
     check = LogCheck(differences.add, dense=dialect.has_dense_positions)
-    await _read(dialect, session, check, differences, until)
+    total = await event_count(dialect, session)
+
+    def report() -> None:
+        on_progress(OperationProgress("checking the log", min(check.events, total), total))
+
+    await _read(dialect, session, check, differences, until, report=report)
     await _unclaimed(dialect, session, check, differences, until)
     await _check_drops(dialect, session, differences)
     await check_blobs(dialect, session, differences)
@@ -142,8 +154,12 @@ async def _read(
     until: Bounds,
     *,
     after: Row | None = None,
+    report: Callable[[], None] = lambda: None,
 ) -> None:
-    """Pass the log up to `until` to `check`, from its beginning or from the end of the commit `after` on."""
+    """Pass the log up to `until` to `check`, from its beginning or from the end of the commit `after` on.
+
+    `report` is called after each part.
+    """
     last_commit, after_position, limit = (0, -(2**63), 500) if after is None else (after[0], after[3], 500)
     rest: Sequence[Row] = ()
     more_commits = True
@@ -169,6 +185,7 @@ async def _read(
             continue
         dropped = await _dropped(dialect, session, rest)
         rest = rest[await asyncio.to_thread(check.add_events, rest, dropped) :]
+        report()
     check.end(())
     while commits := await log_queries.commits(dialect, session, after=last_commit, until=until.commit_id):
         last_commit = commits[-1][0]

@@ -28,6 +28,7 @@ from store.domain.rollout import RolloutState
 from store.errors import Closed, Corrupt, Unavailable
 from store.models import RebuildReport
 from store.projections import rollouts as row_of
+from store.runtime.progress import OnProgress, ignore
 from store.verification import pool
 from store.verification.compare import Calls
 from store.verification.differences import Differences
@@ -81,7 +82,9 @@ class _Slice:
     """The last position of the log at the time of the comparison."""
 
 
-async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> RebuildReport:
+async def rebuild(
+    dialect: Dialect, store_id: str, job: Job, calls: Calls, on_progress: OnProgress = ignore
+) -> RebuildReport:
     """Compare every projection with the log, repair the rows that differ, and return a report.
 
     Args:
@@ -89,6 +92,7 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
         store_id: the id of the store.
         job: calls a function with the session that writes, between two commits of the writer.
         calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
+        on_progress: receives the number of compared events.
 
     A row with a value that cannot be read is deleted in one transaction. A later transaction writes the correct row.
 
@@ -102,7 +106,7 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
         if await dialect.has_type_faults(session, (core_tables.events, core_tables.commits), texts=False):
             _refuse_faults_of_log(await dialect.hide_type_faults(session))
     try:
-        proof = await _repair(dialect, store_id, job, calls, differences, written)
+        proof = await _repair(dialect, store_id, job, calls, on_progress, differences, written)
     except (Closed, Corrupt, Unavailable):
         raise
     except Exception:
@@ -111,7 +115,7 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
         if not deleted:
             raise
         written.update(deleted)
-        proof = await _repair(dialect, store_id, job, calls, differences, written)
+        proof = await _repair(dialect, store_id, job, calls, on_progress, differences, written)
     found = proof.state_hash
     if written:
         async with dialect.read(snapshot=True) as session:
@@ -128,7 +132,13 @@ async def rebuild(dialect: Dialect, store_id: str, job: Job, calls: Calls) -> Re
 
 
 async def _repair(
-    dialect: Dialect, store_id: str, job: Job, calls: Calls, differences: Differences, written: Counter[str]
+    dialect: Dialect,
+    store_id: str,
+    job: Job,
+    calls: Calls,
+    on_progress: OnProgress,
+    differences: Differences,
+    written: Counter[str],
 ) -> Proof:
     """Compare all tables with the log and repair them.
 
@@ -144,7 +154,7 @@ async def _repair(
         written["queue_epoch"] += len(epochs)
     async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
         position = await _last_position(dialect, session)
-        proof = Proof(dialect, session, team, calls)
+        proof = Proof(dialect, session, team, calls, on_progress)
         async for compared in proof.run():
             _check_sound(compared)
             for finding in chain.from_iterable(compared.findings.values()):

@@ -27,6 +27,7 @@ from store.db.tables import core as core_tables
 from store.domain.rollout import RolloutState
 from store.errors import Closed, Unavailable
 from store.models import Seal, VerifyReport
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.verification import log_scan, pool, state_hash
 from store.verification.compare import STRETCHES, Calls, Comparison, StreamRange
 from store.verification.differences import Differences
@@ -57,7 +58,9 @@ _NOT_COMPARED = (
 class Proof:
     """One comparison of all streams with all tables. Its attributes are complete when `run` has ended."""
 
-    def __init__(self, dialect: Dialect, session: ReadSession, team: Team, calls: Calls) -> None:
+    def __init__(
+        self, dialect: Dialect, session: ReadSession, team: Team, calls: Calls, on_progress: OnProgress
+    ) -> None:
         """Begin before the first stream.
 
         Args:
@@ -65,11 +68,14 @@ class Proof:
             session: a session that reads a snapshot. The processes of the team must read the same state.
             team: the processes that do a part of the work.
             calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
+            on_progress: receives the number of compared events.
         """
         self._dialect = dialect
         self._session = session
         self._team = team
         self._calls = calls
+        self._on_progress = on_progress
+        self._total = 0
         self.events = 0
         self.streams = 0
         self.rows: dict[str, int] = {}
@@ -82,6 +88,8 @@ class Proof:
 
         For a range that the team has compared without a difference, nothing is yielded.
         """
+        self._total = await log_scan.event_count(self._dialect, self._session)
+        self._report(0)
         cuts = await state_hash.cuts(self._dialect, self._session)
         found = state_hash.StateHash(cuts)
         stretches = _cut(cuts) if len(self._team) else STRETCHES
@@ -98,6 +106,7 @@ class Proof:
                 continue
             comparison = Comparison(self._dialect, self._session, self._calls, found)
             async for compared in comparison.of(stretch):
+                self._report(comparison.events)
                 yield compared
             self._count(comparison.events, comparison.streams)
         self.rows = found.found().rows
@@ -106,6 +115,12 @@ class Proof:
     def _count(self, events: int, streams: int) -> None:
         self.events += events
         self.streams += streams
+        self._report(0)
+
+    def _report(self, more: int) -> None:
+        # Events that do not belong to a commit are compared too, but the total does not include them.
+        done = min(self.events + more, self._total)
+        self._on_progress(OperationProgress("comparing the tables", done, self._total))
 
 
 def _cut(cuts: Sequence[str]) -> list[StreamRange]:
@@ -118,7 +133,9 @@ def _cut(cuts: Sequence[str]) -> list[StreamRange]:
     return found
 
 
-async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls) -> VerifyReport:
+async def verify(
+    dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls, on_progress: OnProgress = ignore
+) -> VerifyReport:
     """Verify the whole store in one snapshot of the database, and return a report.
 
     While the snapshot is open, SQLite cannot shorten its write-ahead log, so this file grows with each write.
@@ -128,6 +145,7 @@ async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Call
         store_id: the id of the store.
         seal: the end of the log at an earlier moment. Verification checks that the log still contains its commit.
         calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
+        on_progress: receives the progress of each step. The steps begin again if a value of the wrong type is found.
     """
     started = time.monotonic()
     report = None
@@ -136,18 +154,23 @@ async def verify(dialect: Dialect, store_id: str, seal: Seal | None, calls: Call
             length = (await log_scan.bounds(dialect, session)).position
         async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
             if not await dialect.has_type_faults(session, _NOT_COMPARED, texts=True):
-                report = await _verify(dialect, session, team, store_id, seal, calls, Differences())
+                report = await _verify(dialect, session, team, store_id, seal, calls, Differences(), on_progress)
     except (Closed, Unavailable):
         raise
     except Exception:  # noqa: BLE001 (a value of the wrong type may raise any error)
         report = None
     if report is None or not report.ok:
-        report = await _without_type_faults(dialect, store_id, seal, calls, report)
+        report = await _without_type_faults(dialect, store_id, seal, calls, on_progress, report)
     return report.model_copy(update={"seconds": time.monotonic() - started})
 
 
 async def _without_type_faults(
-    dialect: Dialect, store_id: str, seal: Seal | None, calls: Calls, report: VerifyReport | None
+    dialect: Dialect,
+    store_id: str,
+    seal: Seal | None,
+    calls: Calls,
+    on_progress: OnProgress,
+    report: VerifyReport | None,
 ) -> VerifyReport:
     """Report the rows that have a value of the wrong type, and verify the other rows.
 
@@ -161,7 +184,7 @@ async def _without_type_faults(
         for fault in faults.first:
             differences.add_type_fault(fault)
         differences.count = faults.counts.total()
-        return await _verify(dialect, session, pool.Team(()), store_id, seal, calls, differences)
+        return await _verify(dialect, session, pool.Team(()), store_id, seal, calls, differences, on_progress)
 
 
 async def _verify(
@@ -172,13 +195,15 @@ async def _verify(
     seal: Seal | None,
     calls: Calls,
     differences: Differences,
+    on_progress: OnProgress,
 ) -> VerifyReport:
     await check_store(dialect, session, store_id, differences)
     bounds = await log_scan.bounds(dialect, session)
     walking = team.begin(Walk(bounds=bounds))
-    proof = Proof(dialect, session, team, calls)
+    proof = Proof(dialect, session, team, calls, on_progress)
     of_tables = await differences_in(dialect, session, proof.run())
-    walked = await walking or await log_scan.walk(dialect, session, bounds)
+    on_progress(OperationProgress("checking the log"))
+    walked = await walking or await log_scan.walk(dialect, session, bounds, on_progress)
     differences.join(walked.differences, walked.difference_count)
     await check_sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
     if seal is not None:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from store import open_store
 from store.cli.app import app
+from store.cli.output import progress
 from store.db.queries import removal as removal_queries
 from store.db.url import parse
 from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, Invalid, NotFound, StoreError, Unavailable
@@ -459,7 +460,10 @@ async def test_an_unfinished_archive_without_other_payload_is_written_again(
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_counts_moves_and_says_where_the_payload_is(tmp_path: Path) -> None:
+def test_the_command_counts_moves_and_says_where_the_payload_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
     path, file = tmp_path / "store.db", tmp_path / "old.archive"
 
     async def make() -> None:

@@ -62,6 +62,8 @@ async def test_a_copy_is_the_same_store(source: str, to: str, make_url: MakeURL,
     assert done[0] == 0
     assert done[-1] == report.events
     assert len(done) > report.events // 30
+    for step in ("computing the tables", "comparing the tables", "checking the log"):
+        assert [each.done for each in seen if each.step == step][-1] == report.events
     await _assert_nothing_unfinished(target)
 
 
@@ -254,7 +256,7 @@ async def unfinished(request: pytest.FixtureRequest, make_url: MakeURL, full: st
 
 
 async def test_a_copy_that_was_stopped_is_continued(unfinished: str, full: str) -> None:
-    for stop in (stop_at("copying the log", 50), stop_at("computing the tables"), stop_at("verifying")):
+    for stop in (stop_at("copying the log", 50), stop_at("computing the tables"), stop_at("checking the log")):
         with pytest.raises(Stop):
             await copy_store(full, unfinished, on_progress=stop)
         async with await open_store(full) as store:
@@ -343,7 +345,7 @@ async def test_the_processes_that_verify_can_open_an_unfinished_copy(kind: str, 
         await place.close()
 
     def on_progress(progress: OperationProgress) -> None:
-        if progress.step == "verifying":
+        if progress.step == "checking the log" and progress.total is None:
             _elsewhere(open_it())
 
     report = await copy_store(full, target, on_progress=on_progress)
@@ -370,7 +372,7 @@ async def test_a_target_that_appears_meanwhile_is_kept(kind: str, make_url: Make
     target = make_url(kind)
 
     def on_progress(progress: OperationProgress) -> None:
-        if progress.step == "verifying":
+        if progress.step == "checking the log" and progress.total is None:
             _elsewhere(_create(target))
 
     with pytest.raises(AlreadyExists):

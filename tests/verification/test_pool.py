@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from store.errors import Corrupt
+from store.runtime.progress import OperationProgress
 from store.verification import pool
 from store.verification.compare import STRETCHES
 from store.verification.log_scan import Bounds
@@ -78,6 +79,17 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
     monkeypatch.setattr(pool, "Team", Watched)
     monkeypatch.setattr(pool, "WORTHWHILE", 0)
     return done
+
+
+async def test_the_progress_of_other_processes_is_reported(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = _elsewhere(monkeypatch)
+    seen: list[OperationProgress] = []
+    report = await filled.store.log.verify(on_progress=seen.append)
+    counts = [each.done for each in seen if each.step == "comparing the tables"]
+    assert counts == sorted(counts)
+    assert counts[-1] == report.events
+    assert seen[-1] == OperationProgress("checking the log")
+    assert all(answered for job in done.values() for answered in job)
 
 
 @pytest.mark.parametrize("executable", ["/bin/false", "/bin/cat", "/does/not/exist"])

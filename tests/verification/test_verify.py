@@ -15,6 +15,7 @@ from store.db.schema import triggers
 from store.db.tables import core as core_tables
 from store.interface.store import Store
 from store.models import RolloutConfig, VerifyReport
+from store.runtime.progress import OperationProgress
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.store import SQLStore
 from store.testing import ManualClock
@@ -42,6 +43,20 @@ async def test_a_store_nobody_tampered_with_is_sound(store: Store, clock: Manual
         ),
     }
     assert not report.seal_checked
+
+
+@pytest.mark.parametrize("step", ["comparing the tables", "checking the log"])
+async def test_progress_ends_with_all_events(filled: Filled, step: str) -> None:
+    seen: list[OperationProgress] = []
+    report = await filled.store.log.verify(on_progress=seen.append)
+    counts = [(each.done, each.total) for each in seen if each.step == step and each.total is not None]
+    assert counts == sorted(counts)
+    assert counts[-1] == (report.events, report.events)
+    if step == "comparing the tables":
+        seen.clear()
+        await filled.store.log.rebuild(on_progress=seen.append)
+        assert {each.step for each in seen} == {step}
+        assert (seen[-1].done, seen[-1].total) == (report.events, report.events)
 
 
 async def test_an_empty_store_is_sound(store: Store) -> None:

@@ -16,7 +16,8 @@ import typer
 
 from store.cli.errors import NOT_INTACT
 from store.cli.options import DEFAULT_DB, AsJson, Db
-from store.cli.output.printing import json_document, line, note, working
+from store.cli.output.printing import json_document, line, note
+from store.cli.output.progress import progress_shown
 from store.cli.output.tables import DIFFERENCES, print_table
 from store.cli.output.times import duration
 from store.cli.store_context import run_reading, run_writing
@@ -51,8 +52,8 @@ def verify(
     json: AsJson = False,
 ) -> None:
     """Verify that the log is intact and that every table matches the log; exit with 3 if not."""
-    with working("verifying"):
-        report = run_reading(db, lambda store: store.log.verify(seal))
+    with progress_shown(is_quiet=json) as on_progress:
+        report = run_reading(db, lambda store: store.log.verify(seal, on_progress=on_progress))
     _store_result(db, report)
     if json:
         json_document(report.model_dump())
@@ -74,8 +75,8 @@ def verify(
 @app.command(rich_help_panel="Prove")
 def rebuild(db: Db = DEFAULT_DB, json: AsJson = False) -> None:
     """Replay the whole log, and repair table rows that differ from it; other clients can read and write meanwhile."""
-    with working("rebuilding"):
-        report = run_writing(db, lambda store: store.log.rebuild())
+    with progress_shown(is_quiet=json) as on_progress:
+        report = run_writing(db, lambda store: store.log.rebuild(on_progress=on_progress))
     if json:
         json_document(report.model_dump())
         return

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from store.operations import OnProgress, OperationProgress
 
-_SECONDS: Final = 5.0
-"""The time between two lines of a step, if standard error is not a terminal."""
+SECONDS: Final = 5.0
+"""The time before the first line and between two lines of a step, if standard error is not a terminal."""
 
 
 @contextmanager
 def progress_shown(*, is_quiet: bool) -> Generator[OnProgress]:
     """Yield a function that shows progress on standard error: a bar on a terminal, otherwise a few lines."""
     if is_quiet:
-        from store.operations.progress import ignore
+        from store.runtime.progress import ignore
 
         yield ignore
     elif sys.stderr.isatty():
@@ -56,17 +56,20 @@ def _bars() -> Generator[OnProgress]:
 
 
 class _Lines:
-    """Printer of a line at the beginning of each step, and then every few seconds."""
+    """Printer of a line at the beginning of each step, and then every few seconds.
+
+    Nothing is printed for an operation that takes only a few seconds.
+    """
 
     def __init__(self) -> None:
         self._step = ""
-        self._next = 0.0
+        self._first = self._next = time.monotonic() + SECONDS
 
     def show(self, progress: OperationProgress) -> None:
         now = time.monotonic()
-        if progress.step == self._step and now < self._next:
+        if now < self._first or (progress.step == self._step and now < self._next):
             return
-        self._step, self._next = progress.step, now + _SECONDS
+        self._step, self._next = progress.step, now + SECONDS
         note(
             progress.step
             if progress.total is None
