@@ -9,6 +9,7 @@ from store.dashboard.pages import (
     admin,
     annotations,
     audit,
+    checks,
     compare,
     failures,
     groups,
@@ -27,6 +28,7 @@ from store.dashboard.pages import (
 _MODULES: Final = (
     annotations,
     admin,
+    checks,
     audit,
     run_actions,
     runs,

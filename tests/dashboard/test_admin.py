@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from store import open_store
 from store.interface.store import Store
 from store.operations.schedule import Schedule
 from store.server.partitions import Partitions
@@ -19,6 +20,7 @@ from store.server.quotas import Quota, Quotas
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.dashboard.given import HOSTILE, Read, succeeded
+from tests.journal.given import run_sql
 from tests.server.api import Answer, Api, speaking_to
 from tests.server.keyed import Keyed, keyed_server, own_database
 
@@ -122,6 +124,7 @@ async def test_whoever_is_no_admin_sees_nothing_of_keys(keyed: Keyed) -> None:
     key = await keyed.key("algorithm")
     for method, path in (
         ("GET", "//ui/admin.json"),
+        ("GET", "//ui/admin/checks.json"),
         ("POST", "//ui/admin/keys"),
         ("POST", f"//ui/admin/keys/{other.key_id}/revoke"),
         ("GET", "//ui/audit/seal"),
@@ -155,6 +158,26 @@ async def test_the_database_is_described_without_its_password(keyed: Keyed, stor
     text = Read((await keyed.ask(None, path="//ui/admin")).body).text
     assert "no event is deleted" in text
     assert re.search(r"Migrations revision \d{4}", text)
+
+
+async def test_checks_show_problems_and_their_remedies(keyed: Keyed, store_url: str) -> None:
+    found = (await keyed.ask(None, path="//ui/admin/checks.json")).ok()["diagnosis"]
+    names = [each["name"] for each in found["checks"]]
+    assert {"schema", "guards", "sequences", "open files"} <= set(names)
+    assert "port" not in names
+    assert {each["outcome"] for each in found["checks"]} <= {"ok", "warning"}
+    assert "0 problems" in Read((await keyed.ask(None, path="//ui/admin/checks")).body).text
+    await run_sql(store_url, "DROP INDEX ix_idempotency_expires_at")
+    text = Read((await keyed.ask(None, path="//ui/admin/checks")).body).text
+    assert "1 problem and" in text
+    assert re.search(r"guards problem .*idempotency.* is missing", text)
+    assert "rollbook verify --db" in text
+
+
+async def test_a_store_in_memory_has_no_database_to_check() -> None:
+    async with await open_store("memory://") as store, speaking_to(Partitions(store)) as api:
+        assert (await api.get("//ui/admin/checks.json")).ok()["diagnosis"] is None
+        assert "The store of this server is in memory" in Read((await api.get("//ui/admin/checks")).body).text
 
 
 async def test_a_server_that_takes_no_keys_says_so(api: Api) -> None:

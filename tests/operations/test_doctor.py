@@ -416,6 +416,7 @@ async def test_the_program_that_holds_the_port_is_named(full: str) -> None:
     with Served() as served:
         number = int(served.url.rpartition(":")[2])
         assert (await checked(full, "port", port=number)).outcome == "ok"
+    assert "port" not in [each.name for each in (await diagnose(full, port=None)).checks]
 
 
 @pytest.mark.parametrize("url", ["memory://", "mysql://host/db", "rollbook.db", "sqlite:///a.db?durable=yes"])

@@ -39,6 +39,7 @@ class Check:
         return self.kind in {None, target.kind} or (self.kind == "database" and target.kind != SERVER)
 
 
+_PORT: Final = Check("port", machine.check_port, "database")
 CHECKS: Final = (
     Check("file", sqlite.check_file, SQLITE),
     Check("file system", sqlite.check_file_system, SQLITE),
@@ -67,12 +68,12 @@ CHECKS: Final = (
     Check("version", server.check_version, SERVER, ("access",)),
     Check("clock", server.check_clock, SERVER, ("server",)),
     Check("open files", machine.check_open_files),
-    Check("port", machine.check_port, "database"),
+    _PORT,
 )
 """All checks, in the order in which they are made."""
 
 
-async def diagnose(url: str, *, port: int = DEFAULT_PORT, api_key: str | None = None) -> Diagnosis:
+async def diagnose(url: str, *, port: int | None = DEFAULT_PORT, api_key: str | None = None) -> Diagnosis:
     """Check a store and this machine, and return what was found.
 
     The checks only read: no store is created or upgraded, and no overdue attempt is ended. A check that fails with an
@@ -81,19 +82,19 @@ async def diagnose(url: str, *, port: int = DEFAULT_PORT, api_key: str | None = 
 
     Args:
         url: the URL of a SQLite file, a Postgres database or a server.
-        port: the port that a server on this machine would use.
+        port: the port that a server on this machine would use; None if no port is to be checked.
         api_key: the key for a server; None if there is none.
 
     Raises:
         Invalid: the URL is not that of a store, or is `memory://`; or no request can contain the key.
     """
     began = time.monotonic()
-    target = Target.of(url, port=port, api_key=api_key)
+    target = Target.of(url, port=DEFAULT_PORT if port is None else port, api_key=api_key)
     secrets = _secrets(target)
     results: dict[str, CheckResult] = {}
     try:
         for check in CHECKS:
-            if check.concerns(target):
+            if check.concerns(target) and (check is not _PORT or port is not None):
                 found = await _found(check, target, results)
                 remedy = None if found.remedy is None else _without(secrets, found.remedy)
                 text = _without(secrets, found.text)
