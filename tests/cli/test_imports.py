@@ -28,7 +28,7 @@ print(*sys.modules)
 # The server, the client, the migrations, the other database, and what only agents or their training use.
 ELSEWHERE = {
     *("fastapi", "starlette", "uvicorn", "jinja2", "store.server.app", "store.dashboard", "aiohttp", "store.client"),
-    *("alembic", "asyncpg", "store.db.drivers.postgres", "sqlalchemy.ext.asyncio"),
+    *("alembic", "asyncpg", "store.db.drivers.postgres", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.asyncio"),
     *("store.training", "store.llm_proxy", "store.examples", "store.testing", "opentelemetry", "google.protobuf"),
     *("anthropic", "langchain_core", "langgraph", "litellm", "numpy", "openai", "torch", "transformers"),
 }

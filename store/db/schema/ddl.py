@@ -55,6 +55,8 @@ def _creation(database: str) -> Iterator[str]:
             yield from (str(CreateSequence(sequence).compile(dialect=compiler)) for sequence in _sequences(table))
         yield str(CreateTable(table).compile(dialect=compiler)).strip()
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            if is_postgres:
+                index.dialect_kwargs["postgresql_where"] = index.dialect_options["sqlite"]["where"]
             yield str(CreateIndex(index).compile(dialect=compiler))
     if is_postgres:
         yield from _STORAGE
