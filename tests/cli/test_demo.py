@@ -143,13 +143,16 @@ def test_a_store_that_is_ahead_asks_for_a_newer_rollbook(
 
 @pytest.mark.slow
 def test_the_demo_runs_on_the_database_and_with_the_runners_named(
-    tmp_path: Path, make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    # The library of documents is parsed once, for all tests and test runs.
+    pytest_cache: pytest.Cache = request.config.cache  # pyright: ignore[reportAssignmentType]  None only without plugin
+    cache = pytest_cache.mkdir("doc-search")
     url = make_url("demo.db")
     arguments = ["demo", "--db", url, "--runners", "3", "--seed", "5"]
     demo = subprocess.Popen(
         [*COMMAND, *arguments],
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        env=os.environ | {"XDG_CACHE_HOME": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
