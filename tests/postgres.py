@@ -263,6 +263,13 @@ def create_database(url: str, **settings: str) -> str:
     return with_database(url, name)
 
 
+def copy_database(url: str) -> str:
+    """Return the URL of a new copy of a database that nobody is connected to."""
+    name = f"t{uuid4().hex[:16]}"
+    execute(with_database(url, "postgres"), f'CREATE DATABASE "{name}" TEMPLATE "{urlsplit(url).path[1:]}";')
+    return with_database(urlunsplit(urlsplit(url)._replace(query="")), name)
+
+
 def drop_database(url: str) -> None:
     """Drop the database `create_database` made, with whoever is connected to it."""
     execute(with_database(url, "postgres"), f'DROP DATABASE IF EXISTS "{urlsplit(url).path[1:]}" WITH (FORCE);')

@@ -71,6 +71,11 @@ class Watch:
             await page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
             quiet = 0 if any("/ui/live" not in request.url for request in self.pending) else quiet + 1
 
+    def forget(self) -> None:
+        """Begin anew with another page."""
+        for each in (self.asked, self.foreign, self.complaints):
+            each.clear()
+
     def check(self) -> None:
         """Fail if a request left the origin, or anything was complained of."""
         assert self.foreign == []

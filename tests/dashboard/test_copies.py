@@ -21,29 +21,34 @@ def was_hit(directory: Path) -> bool:
     return (directory / "hit").exists()
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["audit?stream=rollout/{id}", "groups/{id}", "groups?q={id}", "workers/{id}", "resources/{id}", "failures?q={id}",
-     "rollouts?group={id}&q={id}", "compare?a={rollout}&b={rollout}&x={id}", "rollouts/{rollout}/spans/{id}",
-     "rollouts/{rollout}/spans?x={id}", "runs/{rollout}?node={id}&scope={id}", "runs/{rollout}/rerun?node={id}",
-     "rollouts/{rollout}?x={id}"],
+PATHS = (
+    "audit?stream=rollout/{id}", "groups/{id}", "groups?q={id}", "workers/{id}", "resources/{id}", "failures?q={id}",
+    "rollouts?group={id}&q={id}", "compare?a={rollout}&b={rollout}&x={id}", "rollouts/{rollout}/spans/{id}",
+    "rollouts/{rollout}/spans?x={id}", "runs/{rollout}?node={id}&scope={id}", "runs/{rollout}/rerun?node={id}",
+    "rollouts/{rollout}?x={id}",
 )  # fmt: skip
-async def test_the_ids_of_strangers_are_no_commands(api: Api, store: Store, tmp_path: Path, path: str) -> None:
+
+
+async def test_the_ids_of_strangers_are_no_commands(
+    api: Api, store: Store, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     await store.update_resources(HOSTILE, {})
     rollout = await member(store, HOSTILE, worker_id=HOSTILE, resources_id=HOSTILE)
     await store.add_many_spans([a_span(rollout, 9, span_id=HOSTILE)])
     event = RunEvent(kind="result", node_id=HOSTILE, scope=HOSTILE)
     await store.runs.append_events(rollout.rollout_id, rollout.attempt.attempt_id, [event])
-    # As browsers write it: in a path they leave these as they are.
-    encoded = quote(HOSTILE, safe="'$;|()" if "{id}" in path.partition("?")[0] else "")
-    address = path.format(id=encoded, rollout=rollout.rollout_id)
-    page = await api.get(f"//ui/{address}")
-    commands = [text for text in Read(page.body).marked("data-copy") if text.startswith(("rollbook ", "curl "))]
-    assert page.status in {200, 422}
-    assert commands
-    for command in commands:
-        shell = await asyncio.create_subprocess_exec(
-            "sh", "-c", f"rollbook() {{ :; }}; curl() {{ :; }}; {command}", cwd=tmp_path
-        )
-        assert await shell.wait() == 0, command
-        assert not was_hit(tmp_path), command
+    for path in PATHS:
+        with subtests.test(path=path):
+            # As browsers write it: in a path they leave these as they are.
+            encoded = quote(HOSTILE, safe="'$;|()" if "{id}" in path.partition("?")[0] else "")
+            address = path.format(id=encoded, rollout=rollout.rollout_id)
+            page = await api.get(f"//ui/{address}")
+            commands = [text for text in Read(page.body).marked("data-copy") if text.startswith(("rollbook ", "curl "))]
+            assert page.status in {200, 422}
+            assert commands
+            for command in commands:
+                shell = await asyncio.create_subprocess_exec(
+                    "sh", "-c", f"rollbook() {{ :; }}; curl() {{ :; }}; {command}", cwd=tmp_path
+                )
+                assert await shell.wait() == 0, command
+                assert not was_hit(tmp_path), command

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Error
+from playwright.async_api import Browser, Error, Page
 
 from store import open_store
 from store.sql.store import SQLStore
 from tests.client.served import Served
-from tests.dashboard.browsing import BROWSER, Site, watched
+from tests.dashboard.browsing import BROWSER, Site, Watch, watched
 from tests.dashboard.filled import Filled, address, fill, page_paths
 
 pytestmark = BROWSER
@@ -45,14 +44,22 @@ async def filled(server: Served) -> AsyncIterator[tuple[Site, Filled]]:
             yield Site(url, store), await fill(store)
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def tab(browser: Browser) -> AsyncIterator[tuple[Page, Watch]]:
+    """One tab for all pages. A new one for each page would compile axe and the scripts of the pages anew."""
+    async with watched(browser, color_scheme="light", reduced_motion="reduce") as opened:
+        yield opened
+
+
 @cache
 def axe() -> str:
     return (Path(__file__).parent / "vendor/axe.min.js").read_text()
 
 
-async def violations(page: Any, rules: Sequence[str] = ()) -> list[str]:
+async def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
     """Return what axe finds that is serious or worse, by these rules or by all."""
-    await page.evaluate(axe())
+    if await page.evaluate("() => !globalThis.axe"):
+        await page.evaluate(axe())
     options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
     found = await page.evaluate("(options) => axe.run(document, options)", options)
     return [
@@ -65,31 +72,34 @@ async def violations(page: Any, rules: Sequence[str] = ()) -> list[str]:
 
 @pytest.mark.parametrize("path", page_paths())
 async def test_a_page_shows_the_texts_of_strangers_as_text_asks_nobody_else_and_can_be_used_by_everybody(
-    browser: Browser, filled: tuple[Site, Filled], path: str
+    tab: tuple[Page, Watch], filled: tuple[Site, Filled], path: str
 ) -> None:
     site, given = filled
-    async with watched(browser, color_scheme="light", reduced_motion="reduce") as (page, watch):
-        try:
-            answer = await page.goto(site.url + address(path, given))
-        except Error as error:
-            # What is to be saved is no page.
-            if "Download is starting" not in str(error):
-                raise
-            return
-        assert answer is not None
-        assert answer.status == 200, await answer.text()
+    page, watch = tab
+    watch.forget()
+    await page.emulate_media(color_scheme="light")
+    await page.set_viewport_size({"width": 1280, "height": 900})
+    try:
+        answer = await page.goto(site.url + address(path, given))
+    except Error as error:
+        # What is to be saved is no page.
+        if "Download is starting" not in str(error):
+            raise
+        return
+    assert answer is not None
+    assert answer.status == 200, await answer.text()
+    await watch.settled(page)
+    found = {"light": await violations(page)}
+    await page.emulate_media(color_scheme="dark")
+    await watch.settled(page)
+    found["dark"] = await violations(page, _RULES_OF_COLOURS)
+    for width in WIDTHS:
+        await page.set_viewport_size({"width": width, "height": 900})
         await watch.settled(page)
-        found = {"light": await violations(page)}
-        await page.emulate_media(color_scheme="dark")
-        await watch.settled(page)
-        found["dark"] = await violations(page, _RULES_OF_COLOURS)
-        for width in WIDTHS:
-            await page.set_viewport_size({"width": width, "height": 900})
-            await watch.settled(page)
-            found[f"wider than {width}"] = await page.evaluate(_TOO_WIDE)
-        await page.evaluate("() => { for (const each of document.querySelectorAll('details')) each.open = true; }")
-        await watch.settled(page)
-        found["markup"] = await page.evaluate(_MARKUP)
-        found["hit"] = [await page.evaluate("() => globalThis.hit ?? null")]
-        assert found == {name: [None] if name == "hit" else [] for name in found}
-        watch.check()
+        found[f"wider than {width}"] = await page.evaluate(_TOO_WIDE)
+    await page.evaluate("() => { for (const each of document.querySelectorAll('details')) each.open = true; }")
+    await watch.settled(page)
+    found["markup"] = await page.evaluate(_MARKUP)
+    found["hit"] = [await page.evaluate("() => globalThis.hit ?? null")]
+    assert found == {name: [None] if name == "hit" else [] for name in found}
+    watch.check()

@@ -33,6 +33,7 @@ from store.errors import Corrupt, Incompatible, Invalid
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
 from store.validation.json_limits import encode_body
+from tests.conftest import IS_TORTURE
 
 TEXTS = ["a", "b", "B", "ab", "é", "_", "%", "10", "9", "", "🙂", "\uffee"]
 STATUSES = ["queuing", "running", "failed"]
@@ -316,18 +317,20 @@ def keys(rows: Sequence[Values], *names: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, seed: int) -> None:
+    few, many = (60, 120) if IS_TORTURE else (15, 30)
     crowd = Crowd(seed)
     await write(dialect, crowd.rows)
     rollout_ids = [row["rollout_id"] for row in crowd.values["rollouts"]]
     async with dialect.read() as session:
-        for _ in range(120):
+        for _ in range(many):
             asked = crowd.query(ROLLOUTS)
             expected, total = crowd.expected(asked)
             page = await pages.rollouts(dialect, session, asked, rollout_mapping.rollout_of_page)
             assert [one.rollout_id for one in page.items] == [row["rollout_id"] for row in expected]
             assert page.total == total
-        for _ in range(60):
+        for _ in range(few):
             asked = crowd.query(WORKERS)
             expected, total = crowd.expected(asked)
             workers = await pages.workers(dialect, session, asked, rollout_mapping.worker_of_page)
@@ -336,13 +339,13 @@ async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, se
             assert [one.last_busy_time for one in workers.items] == [
                 None if row["last_busy_at"] is None else row["last_busy_at"] / 1_000_000 for row in expected
             ]
-        for _ in range(60):
+        for _ in range(few):
             asked = crowd.query(RESOURCES)
             expected, total = crowd.expected(asked)
             resources = await pages.resources(dialect, session, asked, rollout_mapping.resources_of_page)
             assert [one.resources_id for one in resources.items] == [row["resources_id"] for row in expected]
             assert resources.total == total
-        for _ in range(60):
+        for _ in range(few):
             asked, rollout_id = crowd.query(ATTEMPTS), crowd.dice.choice(rollout_ids)
             expected, total = crowd.expected(asked, rollout_id=rollout_id)
             attempts = await pages.attempts(dialect, session, rollout_id, asked, rollout_mapping.attempt_of_page)
@@ -351,7 +354,7 @@ async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, se
                 row["last_heartbeat_time"] for row in expected
             ]
             assert attempts.total == total
-        for _ in range(120):
+        for _ in range(many):
             asked, rollout_id = crowd.query(SPANS), crowd.dice.choice(rollout_ids)
             within = {"rollout_id": rollout_id}
             of_rollout = [row["attempt_id"] for row in crowd.values["attempts"] if row["rollout_id"] == rollout_id]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -21,6 +22,10 @@ REWARD = {"agentlightning.reward.0.name": "score", "agentlightning.reward.0.valu
 
 SPAN = "(rollout_id, attempt_id, span_id, sequence_id, trace_id, name, status_code, position)"
 """The columns that every row of `spans` has a value in."""
+
+
+_END = "-- end of the rows --"
+"""What psql prints after the rows of a query."""
 
 
 async def fill(store: Store, clock: ManualClock) -> AttemptedRollout:
@@ -86,7 +91,15 @@ async def run_sql(url: str, *statements: str) -> None:
 
 async def ask(url: str, query: str) -> list[list[str]]:
     """Return the rows of a query as texts."""
-    return await asyncio.to_thread(_ask, parse(url), query)
+    (rows,) = await asyncio.to_thread(_ask_many, parse(url), [query])
+    return rows
+
+
+async def contents(url: str, tables: Iterable[str]) -> dict[str, list[list[str]]]:
+    """Return the sorted rows of each table as texts."""
+    names = list(tables)
+    found = await asyncio.to_thread(_ask_many, parse(url), [f"SELECT * FROM {name}" for name in names])
+    return {name: sorted(rows) for name, rows in zip(names, found, strict=True)}
 
 
 def blob(value: bytes, url: str) -> str:
@@ -111,9 +124,16 @@ def _run(url: StoreURL, statements: tuple[str, ...], *, guarded: bool) -> None:
     postgres.execute(url.text, ";\n".join([path, *lines, ""]))
 
 
-def _ask(url: StoreURL, query: str) -> list[list[Any]]:
+def _ask_many(url: StoreURL, queries: Sequence[str]) -> list[list[list[Any]]]:
     if url.path is not None:
         with closing(sqlite3.connect(url.path)) as connection:
-            return [[str(value) for value in row] for row in connection.execute(query)]
-    found = postgres.execute(url.text, f"SET search_path = rollbook_{url.partition};\n{query};")
-    return [line.split("|") for line in found.splitlines()]
+            return [[[str(value) for value in row] for row in connection.execute(query)] for query in queries]
+    # One psql answers all queries, since its start takes longer than they do.
+    script = "".join(f"{query};\n\\echo {_END}\n" for query in queries)
+    found: list[list[list[Any]]] = [[]]
+    for line in postgres.execute(url.text, f"SET search_path = rollbook_{url.partition};\n{script}").splitlines():
+        if line == _END:
+            found.append([])
+        else:
+            found[-1].append(line.split("|"))
+    return found[:-1]

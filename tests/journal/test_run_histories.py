@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models.runs import RunEvent
 from store.testing import ManualClock
 from store.testing.samples import make_span
-from tests.journal.given import ask, run_sql
+from tests.journal.given import contents, run_sql
 from tests.journal.given_runs import GRAPH, LONG, NODE, result
 
 TABLES = [table.name for table in (*core_tables.RUNS, core_tables.rollouts, core_tables.attempts)]
@@ -156,12 +156,11 @@ async def test_a_damaged_run_becomes_what_it_was(
             await history.play()
             sound = await store.log.verify()
             assert sound.differences == [], seed
-            before = {table: sorted(await ask(durable_url, f"SELECT * FROM {table}")) for table in TABLES}
+            before = await contents(durable_url, TABLES)
             await run_sql(durable_url, *history.damages())
             assert not (await store.log.verify()).ok
             rebuilt = await store.log.rebuild()
             assert rebuilt.state_hash == sound.state_hash, seed
-            after = {table: sorted(await ask(durable_url, f"SELECT * FROM {table}")) for table in TABLES}
-            assert after == before, seed
+            assert await contents(durable_url, TABLES) == before, seed
         kinds = {event.type for event in await store.log.history(history.rollout_id)}  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
         assert {"run.event", "attempt.forked", "checkpoint.saved", "artifact.saved", "rollout.head_moved"} <= kinds

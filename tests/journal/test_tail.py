@@ -216,10 +216,10 @@ async def test_closing_the_store_ends_a_follower(store_url: str) -> None:
 # -- cursors ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["", "7", "2.a.1.0000000000000000.1", "1.a.x.0000000000000000.1", "1.a.1.00.1", "1"])
-async def test_what_is_no_cursor_is_refused(filled: Store, text: str) -> None:
-    with pytest.raises(Invalid, match="cursor"):
-        await read(filled, after=text)
+async def test_what_is_no_cursor_is_refused(filled: Store, subtests: pytest.Subtests) -> None:
+    for text in ("", "7", "2.a.1.0000000000000000.1", "1.a.x.0000000000000000.1", "1.a.1.00.1", "1"):
+        with subtests.test(text=text), pytest.raises(Invalid, match="cursor"):
+            await read(filled, after=text)
 
 
 async def test_a_cursor_of_another_store_is_refused(filled: Store) -> None:

@@ -29,6 +29,7 @@ from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_span
+from tests.conftest import IS_TORTURE
 
 STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 MODES: list[Any] = ["train", "val", "test", None]
@@ -353,9 +354,10 @@ class Life:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_the_past_answers_as_it_did_when_it_was_the_present(desk: Desk, clock: ManualClock, seed: int) -> None:
     life = Life(desk, clock, seed)
-    for _ in range(50):
+    for _ in range(50 if IS_TORTURE else 20):
         await life.step()
         await life.remember()
     # The last of them is the end of the log: a past like any other.

@@ -41,37 +41,43 @@ async def import_one(store: Store, folder: Path) -> str:
     return report.rollout_id
 
 
-@pytest.mark.parametrize("layout", ["flow", "legacy", "flat"])
-async def test_each_layout_comes_out_byte_by_byte(store: Store, tmp_path: Path, layout: str) -> None:
-    folder = Written(layout=layout).write(tmp_path / "in")
-    out = await export_run_folder(store, await import_one(store, folder), tmp_path / "out")
-    assert out == Written().folder(tmp_path / "out")
-    assert tree(out) == tree(folder)
+async def test_each_layout_comes_out_byte_by_byte(store: Store, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for layout in ("flow", "legacy", "flat"):
+        with subtests.test(layout=layout):
+            root = tmp_path / layout
+            folder = Written(run_id=f"{RUN}-{layout}", layout=layout).write(root / "in")
+            out = await export_run_folder(store, await import_one(store, folder), root / "out")
+            assert out == Written().folder(root / "out")
+            assert tree(out) == tree(folder)
 
 
-@pytest.mark.parametrize(
-    "events",
-    [
-        pytest.param(lines(EVENTS, tight=False), id="spaces after commas"),
-        pytest.param(lines(EVENTS, ascii_only=True), id="escaped"),
-        pytest.param(lines(EVENTS)[:-1], id="last line not ended"),
-        pytest.param(b"\n\n" + lines(EVENTS).replace(b"\n", b"\r\n\n") + b"\n", id="empty lines"),
-        pytest.param(b'{ "type" :1,"type":2, "node_id": null }\n{"metrics":{"x":1.50}}\n', id="own spaces"),
-        pytest.param(b'{"type":"log","message":"\\u0000 \\ud800","n":99999999999999999999}\n', id="not storable"),
-        pytest.param(b'{"type":"phase.started"}\n{"type":"phase.completed","phase":"p","reason":"r"}\n', id="phases"),
-        pytest.param(b'{"kind":"a","scope":"b","rollbook.line":"c","identifier":"rollbook:import"}\n', id="our words"),
-        pytest.param(b'{"type":"' + b"x" * 600 + b'","metrics":[1]}\n{}\n', id="long names"),
-        pytest.param(b"", id="nothing"),
-        pytest.param(None, id="no file"),
-    ],
-)
-async def test_every_way_to_write_lines_comes_out_as_it_was(store: Store, tmp_path: Path, events: bytes | None) -> None:
-    folder = Written(events=events, files={}).write(tmp_path / "in")
-    rollout_id = await import_one(store, folder)
-    assert tree(await export_run_folder(store, rollout_id, tmp_path / "out")) == tree(folder)
-    assert len(await everything(store, rollout_id)) == len(
-        [each for each in (events or b"").split(b"\n") if each.strip()]
-    )
+WAYS_TO_WRITE_LINES: dict[str, bytes | None] = {
+    "spaces after commas": lines(EVENTS, tight=False),
+    "escaped": lines(EVENTS, ascii_only=True),
+    "last line not ended": lines(EVENTS)[:-1],
+    "empty lines": b"\n\n" + lines(EVENTS).replace(b"\n", b"\r\n\n") + b"\n",
+    "own spaces": b'{ "type" :1,"type":2, "node_id": null }\n{"metrics":{"x":1.50}}\n',
+    "not storable": b'{"type":"log","message":"\\u0000 \\ud800","n":99999999999999999999}\n',
+    "phases": b'{"type":"phase.started"}\n{"type":"phase.completed","phase":"p","reason":"r"}\n',
+    "our words": b'{"kind":"a","scope":"b","rollbook.line":"c","identifier":"rollbook:import"}\n',
+    "long names": b'{"type":"' + b"x" * 600 + b'","metrics":[1]}\n{}\n',
+    "nothing": b"",
+    "no file": None,
+}
+
+
+async def test_every_way_to_write_lines_comes_out_as_it_was(
+    store: Store, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    for number, (name, events) in enumerate(WAYS_TO_WRITE_LINES.items()):
+        with subtests.test(name):
+            root = tmp_path / str(number)
+            folder = Written(run_id=f"{RUN}-{number}", events=events, files={}).write(root / "in")
+            rollout_id = await import_one(store, folder)
+            assert tree(await export_run_folder(store, rollout_id, root / "out")) == tree(folder)
+            assert len(await everything(store, rollout_id)) == len(
+                [each for each in (events or b"").split(b"\n") if each.strip()]
+            )
 
 
 async def test_the_head_view_says_what_the_file_says_line_by_line(store: Store, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, RolloutConfig, RunEvent, RunFrame
+from tests.conftest import IS_TORTURE
 from tests.runs.following import PATIENCE, Reader, kinds_after, last_of
 from tests.runs.given import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET
@@ -57,6 +58,7 @@ HAPPENINGS: list[Happening] = [_nothing, _rerun, _two_reruns, _undone, _branch, 
 
 @pytest.mark.parametrize("happening", HAPPENINGS)
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_going_on_from_anywhere_equals_reading_afresh(store: Store, happening: Happening) -> None:
     run = await auto_run(store, tickers=("RIG", "TSDD"))
     before = Reader(store, run)
@@ -68,7 +70,7 @@ async def test_going_on_from_anywhere_equals_reading_afresh(store: Store, happen
     await afresh.read()
     assert afresh.events == head
     chosen = random.Random(7)
-    for after in {0, before.seq, last, *chosen.sample(range(1, last), 6)}:
+    for after in {0, before.seq, last, *chosen.sample(range(1, last), 10 if IS_TORTURE else 2)}:
         held = await store.runs.query_events(run.rollout_id, limit=-1, at=after) if after else None
         reader = Reader(store, run, seq=after)
         reader.events = [] if held is None else list(held.items)

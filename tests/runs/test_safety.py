@@ -187,42 +187,46 @@ async def test_what_a_failed_run_has_said_can_be_read(store: Store) -> None:
         await rerun(store, run, phase="risk", scopes=["RIG"], expected_head="1")
 
 
-@pytest.mark.parametrize(
-    "asked,field",
-    [
-        ({"phase": "risk", "scopes": "RIG"}, "scopes"),
-        ({"phase": "risk", "scopes": None}, "scopes"),
-        ({"phase": "risk", "scopes": [1]}, "scopes"),
-        ({"phase": ["risk"], "scopes": ["RIG"]}, "phase"),
-        ({"node": 1, "scopes": ["RIG"]}, "node"),
-        ({"phase": "risk", "scopes": ["RIG"], "on_missing": "guess"}, "on_missing"),
-        ({"phase": "risk", "scopes": ["RIG"], "on_active": "queue"}, "on_active"),
-        ({"phase": "risk", "scopes": ["RIG"], "base": 1}, "base"),
-        ({"phase": "risk", "scopes": ["RIG"], "request_id": 7}, "request_id"),
-    ],
-    ids=str,
-)
-async def test_arguments_of_another_kind_are_refused_by_name(store: Store, asked: dict[str, Any], field: str) -> None:
-    run = await auto_run(store)
-    with pytest.raises(Invalid) as refused:
-        await rerun(store, run, **asked)
-    assert refused.value.field == field
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"phase": "risk", "scopes": "RIG"}, "scopes"),
+    ({"phase": "risk", "scopes": None}, "scopes"),
+    ({"phase": "risk", "scopes": [1]}, "scopes"),
+    ({"phase": ["risk"], "scopes": ["RIG"]}, "phase"),
+    ({"node": 1, "scopes": ["RIG"]}, "node"),
+    ({"phase": "risk", "scopes": ["RIG"], "on_missing": "guess"}, "on_missing"),
+    ({"phase": "risk", "scopes": ["RIG"], "on_active": "queue"}, "on_active"),
+    ({"phase": "risk", "scopes": ["RIG"], "base": 1}, "base"),
+    ({"phase": "risk", "scopes": ["RIG"], "request_id": 7}, "request_id"),
+]
 
 
-@pytest.mark.parametrize("wrong,how", [({"name": "g"}, "dict, not a PhaseGraph; read one with "), ("TA", "str, not a")])
-async def test_what_is_given_for_a_graph_and_is_none_is_refused(store: Store, wrong: Any, how: str) -> None:
+async def test_arguments_of_another_kind_are_refused_by_name(store: Store, subtests: pytest.Subtests) -> None:
     run = await auto_run(store)
-    (id_, attempt_id), asked = (run.rollout_id, run.attempt.attempt_id), {"graph": wrong}
-    calls: list[Awaitable[Any]] = [
-        store.runs.plan_fork(id_, phase="risk", scopes=["RIG"], **asked),
-        store.runs.fork(id_, phase="risk", scopes=["RIG"], confirm_side_effects=True, **asked),
-        store.runs.resume(id_, confirm_side_effects=True, **asked),
-        store.runs.get_graph(id_, **asked),
-        store.runs.save_checkpoint(id_, attempt_id, scope="RIG", name="mine", state={"a": 1}, **asked),
-    ]
-    for call in calls:
-        with pytest.raises(Invalid, match=f"graph: is {how}"):
-            await call
+    for asked, field in REFUSED:
+        with subtests.test(**asked):
+            with pytest.raises(Invalid) as refused:
+                await rerun(store, run, **asked)
+            assert refused.value.field == field
+
+
+async def test_what_is_given_for_a_graph_and_is_none_is_refused(store: Store, subtests: pytest.Subtests) -> None:
+    run = await auto_run(store)
+    id_, attempt_id = run.rollout_id, run.attempt.attempt_id
+    wrongs: list[tuple[Any, str]] = [({"name": "g"}, "dict, not a PhaseGraph; read one with "), ("TA", "str, not a")]
+    for wrong, how in wrongs:
+        asked: dict[str, Any] = {"graph": wrong}
+        calls: dict[str, Awaitable[Any]] = {
+            "plan_fork": store.runs.plan_fork(id_, phase="risk", scopes=["RIG"], **asked),
+            "fork": store.runs.fork(id_, phase="risk", scopes=["RIG"], confirm_side_effects=True, **asked),
+            "resume": store.runs.resume(id_, confirm_side_effects=True, **asked),
+            "get_graph": store.runs.get_graph(id_, **asked),
+            "save_checkpoint": store.runs.save_checkpoint(
+                id_, attempt_id, scope="RIG", name="mine", state={"a": 1}, **asked
+            ),
+        }
+        for name, call in calls.items():
+            with subtests.test(call=name, wrong=wrong), pytest.raises(Invalid, match=f"graph: is {how}"):
+                await call
     assert len(await store.query_attempts(id_)) == 1
 
 

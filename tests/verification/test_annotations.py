@@ -8,10 +8,13 @@ import pytest
 
 from store import open_store
 from store.db.queries import scan
+from store.interface.store import Store
+from store.models import AttemptedRollout
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.verification import compare
-from tests.journal.given import ask, run_sql, tamper
+from tests.journal.copies import opened_copy
+from tests.journal.given import ask, contents, run_sql, tamper
 from tests.verification.filled import Filled
 
 TABLES = ("labels", "notes")
@@ -19,17 +22,21 @@ TABLES = ("labels", "notes")
 
 @pytest.fixture
 async def annotated(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
-    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
-        first = await store.start_rollout({"n": 1})
-        other = await store.enqueue_rollout({"n": 2})
-        await store.annotations.annotate(first.rollout_id, "odd", add_labels=["new", "good"])
-        await store.annotations.annotate(first.rollout_id, "was the proxy", add_labels=["bad"], remove_labels=["good"])
-        await store.annotations.annotate(other.rollout_id, add_labels=["new"])
-        yield Filled(durable_url, store, first, clock)
+    async with opened_copy(_annotate, durable_url, clock) as (url, store, first):
+        yield Filled(url, store, first, clock)
+
+
+async def _annotate(store: Store, _: ManualClock) -> AttemptedRollout:
+    first = await store.start_rollout({"n": 1})
+    other = await store.enqueue_rollout({"n": 2})
+    await store.annotations.annotate(first.rollout_id, "odd", add_labels=["new", "good"])
+    await store.annotations.annotate(first.rollout_id, "was the proxy", add_labels=["bad"], remove_labels=["good"])
+    await store.annotations.annotate(other.rollout_id, add_labels=["new"])
+    return first
 
 
 async def content(filled: Filled) -> dict[str, list[list[str]]]:
-    return {table: sorted(await ask(filled.url, f"SELECT * FROM {table}")) for table in TABLES}
+    return await contents(filled.url, TABLES)
 
 
 async def test_annotations_nobody_tampered_with_are_sound(annotated: Filled) -> None:

@@ -16,6 +16,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
+from tests.conftest import IS_TORTURE
 from tests.journal.given import REWARD, untouched
 
 STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
@@ -125,12 +126,13 @@ class _NothingYet(StoreError):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_rows_are_the_fold_of_the_log_whatever_was_done(store_url: str, clock: ManualClock, seed: int) -> None:
     async with await open_store(store_url, clock=clock, scan_debounce_seconds=0) as store:
         monkey = Monkey(store, clock, seed)
-        for number in range(150):
+        for number in range(150 if IS_TORTURE else 50):
             await monkey.step()
-            if number % 30 == 0:
+            if number % 25 == 0:
                 await untouched(store)
         report = await store.log.verify()
         assert report.differences == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -166,8 +167,9 @@ async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_several_processes_see_one_state_while_others_write(
-    filled: Filled, monkeypatch: pytest.MonkeyPatch
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, rounds: Callable[[int], int]
 ) -> None:
     done = _elsewhere(monkeypatch)
     ended = asyncio.Event()
@@ -175,10 +177,11 @@ async def test_several_processes_see_one_state_while_others_write(
     async def write() -> None:
         while not ended.is_set():
             await filled.store.enqueue_rollout({"more": True})
-            await asyncio.sleep(0)
+            # Less often, so that the processes get time to start.
+            await asyncio.sleep(0.005)
 
     writing = asyncio.create_task(write())
-    for _ in range(3):
+    for _ in range(rounds(10)):
         report = await filled.report()
         assert report.ok
         assert report.events == report.last_position

@@ -21,7 +21,8 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, Difference, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_sdk_span, make_span
-from tests.journal.given import REWARD, SPAN, ask, claimed, fill, run_sql, tamper, untouched
+from tests.journal.copies import opened_copy
+from tests.journal.given import REWARD, SPAN, ask, claimed, contents, fill, run_sql, tamper, untouched
 
 TABLES = ("rollouts", "attempts", "spans", "rewards", "resources", "workers", "queue")
 KILLED = """
@@ -46,13 +47,13 @@ class Filled:
         self.first = first
 
     async def content(self) -> dict[str, list[list[str]]]:
-        return {table: sorted(await ask(self.url, f"SELECT * FROM {table}")) for table in (*TABLES, "watch")}
+        return await contents(self.url, (*TABLES, "watch"))
 
 
 @pytest.fixture
 async def filled(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
-    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
-        yield Filled(durable_url, store, await fill(store, clock))
+    async with opened_copy(fill, durable_url, clock) as (url, store, first):
+        yield Filled(url, store, first)
 
 
 async def differences(store: Store) -> list[Difference]:
@@ -355,6 +356,10 @@ def _copy(table: str, of_rollout: str, **values: str) -> str:
 async def _many(store: Store, *, rollouts: int, spans: int) -> None:
     requests = [EnqueueRolloutRequest(input={"number": number}) for number in range(rollouts)]
     await store.enqueue_many_rollouts(requests)
-    for claim in await store.dequeue_many_rollouts(rollouts, "w1"):
+
+    async def work(claim: AttemptedRollout) -> None:
         await store.add_many_spans([make_span(claim.attempt, each, attributes=REWARD) for each in range(1, spans + 1)])
         await store.update_attempt(claim.rollout_id, claim.attempt.attempt_id, status="succeeded")
+
+    # Together, they need few commits.
+    await asyncio.gather(*map(work, await store.dequeue_many_rollouts(rollouts, "w1")))

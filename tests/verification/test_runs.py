@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from store import open_store
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.models import Difference
+from store.interface.store import Store
+from store.models import AttemptedRollout, Difference
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.verification import compare
-from tests.journal.given import ask, blob, run_sql, tamper
+from tests.journal.copies import opened_copy
+from tests.journal.given import ask, blob, contents, run_sql, tamper
 from tests.journal.given_runs import LONG, NODE, run, tell
 from tests.verification.filled import Filled
 
@@ -23,12 +24,16 @@ RUNS = [table.name for table in core_tables.RUNS]
 
 @pytest.fixture
 async def played(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
-    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
-        yield Filled(durable_url, store, await run(store), clock)
+    async with opened_copy(_run, durable_url, clock) as (url, store, first):
+        yield Filled(url, store, first, clock)
+
+
+async def _run(store: Store, _: ManualClock) -> AttemptedRollout:
+    return await run(store)
 
 
 async def content(filled: Filled) -> dict[str, list[list[str]]]:
-    return {table: sorted(await ask(filled.url, f"SELECT * FROM {table}")) for table in (*RUNS, "rollouts", "attempts")}
+    return await contents(filled.url, (*RUNS, "rollouts", "attempts"))
 
 
 def told(differences: list[Difference]) -> set[tuple[str, str | None]]:
