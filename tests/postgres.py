@@ -264,7 +264,7 @@ def create_database(url: str, **settings: str) -> str:
 
 
 def copy_database(url: str) -> str:
-    """Return the URL of a new copy of a database that nobody is connected to."""
+    """Copy a database, which must have no connections, and return the URL of the copy."""
     name = f"t{uuid4().hex[:16]}"
     execute(with_database(url, "postgres"), f'CREATE DATABASE "{name}" TEMPLATE "{urlsplit(url).path[1:]}";')
     return with_database(urlunsplit(urlsplit(url)._replace(query="")), name)

@@ -18,7 +18,7 @@ from store.errors import Incompatible
 from store.interface.log import StoreLog
 from store.interface.runs import AsAt
 from store.models import HistoryEvent, LoggedEvent, RebuildReport, Seal, VerifyReport
-from store.runtime.progress import OnProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation import arguments
 from store.wire import encoding, paths
 from store.wire.errors import error_of
@@ -111,16 +111,16 @@ class HTTPLog(StoreLog):
     async def verify(
         self, seal: Seal | str | os.PathLike[str] | None = None, *, on_progress: OnProgress = ignore
     ) -> VerifyReport:
-        del on_progress  # the server answers once, at the end
         arguments.seal(seal)
         given = seal if seal is None or isinstance(seal, Seal) else await asyncio.to_thread(_read_seal, seal)
         body = None if given is None else requests.body(seal=given)
+        on_progress(OperationProgress("waiting for the server"))
         call = StoreCall("verify", "POST", paths.VERIFY, body, waits=math.inf, rollbook_only=True)
         return await self.core.transport.request(call, encoding.decode_verify_report)
 
     async def rebuild(self, *, on_progress: OnProgress = ignore) -> RebuildReport:
-        del on_progress  # the server answers once, at the end
         self.core.check_writable("rebuild")
+        on_progress(OperationProgress("waiting for the server"))
         call = changing("rebuild", paths.REBUILD, waits=math.inf, rollbook_only=True)
         return await self.core.transport.request(call, encoding.decode_rebuild_report)
 

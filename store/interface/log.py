@@ -75,8 +75,8 @@ class StoreLog:
 
         Args:
             seal: a seal, or its path. If given, the log up to the seal is also compared with the seal.
-            on_progress: called in any thread with the number of events that were compared or checked. The client of a
-                server never calls it.
+            on_progress: called with the progress, in any thread. For a long log, other processes check the log, and the
+                number of checked events is not reported. A client of a server calls it once, without a number.
 
         Raises:
             Unsupported: the store has no log.
@@ -91,8 +91,8 @@ class StoreLog:
         the log reserves for later spans.
 
         Args:
-            on_progress: called in any thread with the number of events that were compared. The client of a server never
-                calls it.
+            on_progress: called with the number of compared events, in any thread. A client of a server calls it once,
+                without a number.
 
         Raises:
             Corrupt: the log itself is damaged and must be restored first.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Step = Literal[
+    "waiting for the server",
     "copying the log",
     "computing the tables",
     "removing other payload from the archive",
@@ -32,6 +33,25 @@ class OperationProgress:
 
 OnProgress = Callable[[OperationProgress], None]
 """Function that is called, in any thread, at the beginning of each step and after each part of a step."""
+
+
+class ProgressReporter:
+    """Passes progress to a function, and records whether the function raised an error.
+
+    An operation that continues after errors of the database can so tell these errors from those of the function.
+    """
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self.has_failed = False
+
+    def __call__(self, progress: OperationProgress) -> None:
+        """Pass progress to the function."""
+        try:
+            self._on_progress(progress)
+        except BaseException:
+            self.has_failed = True
+            raise
 
 
 def ignore(progress: OperationProgress) -> None:

@@ -158,7 +158,7 @@ async def _read(
 ) -> None:
     """Pass the log up to `until` to `check`, from its beginning or from the end of the commit `after` on.
 
-    `report` is called after each part.
+    `report` is called after each group of events that was checked.
     """
     last_commit, after_position, limit = (0, -(2**63), 500) if after is None else (after[0], after[3], 500)
     rest: Sequence[Row] = ()

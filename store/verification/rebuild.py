@@ -28,7 +28,7 @@ from store.domain.rollout import RolloutState
 from store.errors import Closed, Corrupt, Unavailable
 from store.models import RebuildReport
 from store.projections import rollouts as row_of
-from store.runtime.progress import OnProgress, ignore
+from store.runtime.progress import OnProgress, ProgressReporter, ignore
 from store.verification import pool
 from store.verification.compare import Calls
 from store.verification.differences import Differences
@@ -102,20 +102,23 @@ async def rebuild(
     started = time.monotonic()
     differences = Differences()
     written: Counter[str] = Counter()
+    reporter = ProgressReporter(on_progress)
     async with dialect.read(snapshot=True) as session:
         if await dialect.has_type_faults(session, (core_tables.events, core_tables.commits), texts=False):
             _refuse_faults_of_log(await dialect.hide_type_faults(session))
     try:
-        proof = await _repair(dialect, store_id, job, calls, on_progress, differences, written)
+        proof = await _repair(dialect, store_id, job, calls, reporter, differences, written)
     except (Closed, Corrupt, Unavailable):
         raise
     except Exception:
         # A value whose type is not the type of its column may raise any error.
+        if reporter.has_failed:
+            raise
         deleted = await _delete_type_faults(dialect, job, differences)
         if not deleted:
             raise
         written.update(deleted)
-        proof = await _repair(dialect, store_id, job, calls, on_progress, differences, written)
+        proof = await _repair(dialect, store_id, job, calls, reporter, differences, written)
     found = proof.state_hash
     if written:
         async with dialect.read(snapshot=True) as session:

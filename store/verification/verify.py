@@ -27,7 +27,7 @@ from store.db.tables import core as core_tables
 from store.domain.rollout import RolloutState
 from store.errors import Closed, Unavailable
 from store.models import Seal, VerifyReport
-from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification import log_scan, pool, state_hash
 from store.verification.compare import STRETCHES, Calls, Comparison, StreamRange
 from store.verification.differences import Differences
@@ -145,19 +145,24 @@ async def verify(
         store_id: the id of the store.
         seal: the end of the log at an earlier moment. Verification checks that the log still contains its commit.
         calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
-        on_progress: receives the progress of each step. The steps begin again if a value of the wrong type is found.
+        on_progress: called with the progress of each step. If a value of the wrong type is found, the steps are
+            repeated, and their numbers start again at 0.
     """
     started = time.monotonic()
     report = None
+    reporter = ProgressReporter(on_progress)
     try:
         async with dialect.read() as session:
             length = (await log_scan.bounds(dialect, session)).position
         async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
             if not await dialect.has_type_faults(session, _NOT_COMPARED, texts=True):
-                report = await _verify(dialect, session, team, store_id, seal, calls, Differences(), on_progress)
+                report = await _verify(dialect, session, team, store_id, seal, calls, Differences(), reporter)
     except (Closed, Unavailable):
         raise
-    except Exception:  # noqa: BLE001 (a value of the wrong type may raise any error)
+    except Exception:
+        # A value of the wrong type may raise any error.
+        if reporter.has_failed:
+            raise
         report = None
     if report is None or not report.ok:
         report = await _without_type_faults(dialect, store_id, seal, calls, on_progress, report)

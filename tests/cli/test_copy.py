@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 import sqlite3
+import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -19,8 +22,11 @@ from tests.postgres import with_partition
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_copy_is_described(rollbook: Rollbook, filled: Filled, make_url: Callable[[str], str]) -> None:
+def test_a_copy_is_described(
+    rollbook: Rollbook, filled: Filled, make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = make_url("copy.db")
+    monkeypatch.setattr(progress, "SECONDS", 600.0)
     printed = rollbook("copy", filled.url, target)
     assert printed.code == 0, printed.err
     proof = rollbook("verify", "--json", db=target).json
@@ -36,7 +42,7 @@ def test_a_copy_is_described(rollbook: Rollbook, filled: Filled, make_url: Calla
         f"state hash  {proof['state_hash']}",
         "verified: the log is intact, and every table matches it",
     ]
-    # An operation that takes only a few seconds prints no progress.
+    # Progress is printed only after the time that is set above.
     assert printed.err == ""
     assert rollbook("ls", "rollouts", "--json").json_lines == rollbook("ls", "rollouts", "--json", db=target).json_lines
 
@@ -96,6 +102,45 @@ def test_progress_is_printed_every_few_seconds(
         "copying the log: 2,500 of 3,000 events",
         "checking the log",
     ]
+
+
+def test_a_copy_prints_its_steps(
+    bare: Rollbook, filled_file: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    printed = bare("copy", filled_file.url, f"sqlite:///{tmp_path / 'copy.db'}")
+    assert printed.code == 0
+    steps = [line.partition(":")[0] for line in printed.err.splitlines()]
+    assert list(dict.fromkeys(steps)) == [
+        "copying the log",
+        "computing the tables",
+        "comparing the tables",
+        "checking the log",
+    ]
+
+
+def test_the_current_step_is_printed_when_the_time_has_passed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS", 0.2)
+    with progress.progress_shown(is_quiet=False) as show:
+        show(OperationProgress("compressing", 0, 10))
+        show(OperationProgress("freeing space"))
+        time.sleep(0.5)
+    assert capsys.readouterr().err == "freeing space\n"
+
+
+def test_a_terminal_shows_one_bar_for_the_current_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress.progress_shown(is_quiet=False) as show:
+        show(OperationProgress("comparing the tables", 1500, 3000))
+        show(OperationProgress("checking the log"))
+        # The steps of a verification are repeated after some errors.
+        show(OperationProgress("comparing the tables", 2750, 3000))
+    last = terminal.getvalue().rpartition("comparing the tables")[2]
+    assert "2,750 of 3,000 events" in last
 
 
 @pytest.mark.parametrize(

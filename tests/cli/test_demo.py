@@ -145,7 +145,7 @@ def test_a_store_that_is_ahead_asks_for_a_newer_rollbook(
 def test_the_demo_runs_on_the_database_and_with_the_runners_named(
     make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    # The library of documents is parsed once, for all tests and test runs.
+    # The documents are parsed once, for all tests and test runs.
     pytest_cache: pytest.Cache = request.config.cache  # pyright: ignore[reportAssignmentType]  None only without plugin
     cache = pytest_cache.mkdir("doc-search")
     url = make_url("demo.db")

@@ -72,8 +72,8 @@ class Watch:
             quiet = 0 if any("/ui/live" not in request.url for request in self.pending) else quiet + 1
 
     def forget(self) -> None:
-        """Begin anew with another page."""
-        for each in (self.asked, self.foreign, self.complaints):
+        """Forget what was recorded for the previous page."""
+        for each in (self.asked, self.foreign, self.complaints, self.pending):
             each.clear()
 
     def check(self) -> None:

@@ -144,7 +144,11 @@ async def test_an_admin_of_a_partition_has_to_do_with_its_keys_alone(keyed: Keye
     assert (await enforced(keyed, key, "")).status == 403
     await made(keyed, key, role="admin", partition="")
     assert [each.partition for each in await keyed.keys.unrevoked()].count(None) == 1
-    assert "/metrics" not in Read((await keyed.ask(key, path="//ui/admin")).body).links
+    links = Read((await keyed.ask(key, path="//ui/admin")).body).links
+    assert "/metrics" not in links
+    assert "/ui/admin/checks" not in links
+    refused = await keyed.ask(key, path="//ui/admin/checks.json")
+    assert (refused.status, "for all partitions" in refused.body.decode()) == (403, True)
 
 
 async def test_the_database_is_described_without_its_password(keyed: Keyed, store: Store) -> None:
@@ -165,16 +169,15 @@ async def test_checks_show_problems_and_their_remedies(keyed: Keyed, store_url: 
     names = [each["name"] for each in found["checks"]]
     assert {"schema", "guards", "sequences", "open files"} <= set(names)
     assert "port" not in names
-    assert {each["outcome"] for each in found["checks"]} <= {"ok", "warning"}
-    assert "0 problems" in Read((await keyed.ask(None, path="//ui/admin/checks")).body).text
+    # Whether the disk has enough space depends on the machine.
+    assert [each for each in found["checks"] if each["outcome"] == "problem" and each["name"] != "disk space"] == []
     await run_sql(store_url, "DROP INDEX ix_idempotency_expires_at")
     text = Read((await keyed.ask(None, path="//ui/admin/checks")).body).text
-    assert "1 problem and" in text
     assert re.search(r"guards problem .*idempotency.* is missing", text)
     assert "rollbook verify --db" in text
 
 
-async def test_a_store_in_memory_has_no_database_to_check() -> None:
+async def test_the_checks_of_a_store_in_memory_are_a_note() -> None:
     async with await open_store("memory://") as store, speaking_to(Partitions(store)) as api:
         assert (await api.get("//ui/admin/checks.json")).ok()["diagnosis"] is None
         assert "The store of this server is in memory" in Read((await api.get("//ui/admin/checks")).body).text

@@ -46,7 +46,7 @@ async def filled(server: Served) -> AsyncIterator[tuple[Site, Filled]]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def tab(browser: Browser) -> AsyncIterator[tuple[Page, Watch]]:
-    """One tab for all pages. A new one for each page would compile axe and the scripts of the pages anew."""
+    """One tab for all tests. With a new tab for each page, the browser would compile axe and the scripts each time."""
     async with watched(browser, color_scheme="light", reduced_motion="reduce") as opened:
         yield opened
 
@@ -76,6 +76,7 @@ async def test_a_page_shows_the_texts_of_strangers_as_text_asks_nobody_else_and_
 ) -> None:
     site, given = filled
     page, watch = tab
+    await page.goto("about:blank")
     watch.forget()
     await page.emulate_media(color_scheme="light")
     await page.set_viewport_size({"width": 1280, "height": 900})

@@ -167,11 +167,11 @@ async def policy_of(store: Store, rollout: Rollout) -> tuple[str, Policy]:
 def test_a_policy_learns_from_random_by_playing_through_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Three eighths of the games are enough for the gain that the whole course has to reach.
+    # With three eighths of the games, the policy still reaches the gain that the whole course must reach.
     quick = QUICK if IS_TORTURE else replace(QUICK, steps=15, samples=4)
     monkeypatch.setattr("store.examples.guess_number.course.QUICK", quick)
     url, chart = f"sqlite:///{tmp_path / 'rollbook.db'}", tmp_path / "learned.svg"
-    # In this process, which has imported PyTorch: what is learned does not depend on how many processes there are.
+    # The command runs in this process, which has imported PyTorch. The number of processes does not change the result.
     options = ["--quick", "--runners", "0", "--chart", str(chart), "--db", url]
     with pytest.raises(SystemExit) as ended:
         app(["guess-number", *options], prog_name="rollbook")

@@ -1,4 +1,4 @@
-"""Stores that are filled once in each test process. A test gets a copy, which takes a tenth of the time."""
+"""Stores that are filled once in each test process. Each test gets a copy. Copying takes a tenth of the time."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests import postgres
 
 T = TypeVar("T")
 Fill = Callable[[Store, ManualClock], Awaitable[T]]
-"""A function that fills an empty store. It may move the clock, forward only."""
+"""A function that fills an empty store. It may move the clock forward, but not back."""
 
 _PARTITION = "original"
 _originals: dict[tuple[str, Fill[Any]], tuple[str, ManualClock, Any]] = {}
-"""By server, or `sqlite`, and by function: the URL of the store, its clock, and what the function returned."""
+"""The URL of the store, its clock, and the result of the function, by server (or `sqlite`) and function."""
 
 
 @asynccontextmanager
 async def copied(fill: Fill[T], url: str, clock: ManualClock) -> AsyncGenerator[tuple[str, T]]:
-    """Copy the store that the function fills, and move the clock as it did.
+    """Copy the store that `fill` makes, and advance the clock by the time that `fill` advanced it.
 
     Yields:
-        The URL of the copy, and what the function returned. On SQLite the URL is the given one; on Postgres it names a
-        new database on the same server, which is dropped in the end.
+        The URL of the copy, and the result of `fill`. On SQLite the URL is the given one. On Postgres it names a new
+        database on the same server, which is dropped afterwards.
     """
     original, there, given = await _original(fill, url)
     clock.advance((there() - clock()) / 1_000_000)
@@ -51,7 +51,7 @@ async def copied(fill: Fill[T], url: str, clock: ManualClock) -> AsyncGenerator[
 
 @asynccontextmanager
 async def opened_copy(fill: Fill[T], url: str, clock: ManualClock) -> AsyncGenerator[tuple[str, Store, T]]:
-    """As `copied`, with the copy open."""
+    """Copy a store as `copied` does, and open the copy."""
     async with (
         copied(fill, url, clock) as (copy, given),
         await open_store(copy, clock=clock, scan_debounce_seconds=0) as store,
@@ -70,6 +70,8 @@ async def _original(fill: Fill[T], url: str) -> tuple[str, ManualClock, T]:
             original = f"sqlite:///{directory / 'original.db'}"
         else:
             database = await asyncio.to_thread(postgres.create_database, url)
+            if postgres.EXTERNAL_URL:
+                atexit.register(postgres.drop_database, database)
             original = postgres.with_partition(database, _PARTITION)
         async with await open_store(original, clock=clock, scan_debounce_seconds=0) as store:
             _originals[server, fill] = original, clock, await fill(store, clock)

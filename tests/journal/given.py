@@ -25,7 +25,7 @@ SPAN = "(rollout_id, attempt_id, span_id, sequence_id, trace_id, name, status_co
 
 
 _END = "-- end of the rows --"
-"""What psql prints after the rows of a query."""
+"""The line that marks the end of the rows of a query."""
 
 
 async def fill(store: Store, clock: ManualClock) -> AttemptedRollout:
@@ -128,7 +128,7 @@ def _ask_many(url: StoreURL, queries: Sequence[str]) -> list[list[list[Any]]]:
     if url.path is not None:
         with closing(sqlite3.connect(url.path)) as connection:
             return [[[str(value) for value in row] for row in connection.execute(query)] for query in queries]
-    # One psql answers all queries, since its start takes longer than they do.
+    # One psql runs all queries, because its start takes longer than the queries.
     script = "".join(f"{query};\n\\echo {_END}\n" for query in queries)
     found: list[list[list[Any]]] = [[]]
     for line in postgres.execute(url.text, f"SET search_path = rollbook_{url.partition};\n{script}").splitlines():

@@ -183,7 +183,7 @@ class Machine(RuleBasedStateMachine):
             assert first == expected, step
 
     async def _check_between(self) -> None:
-        """Check what a call left. Verifications take most of the time, so the torture alone has one after each call."""
+        """Check the state after a call. Verification takes most of the time, so only torture verifies each time."""
         await (self._check() if IS_TORTURE else self._check_answers())
 
     async def _check(self) -> None:

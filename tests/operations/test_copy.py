@@ -238,8 +238,13 @@ class Stop(Exception):
 
 
 def stop_at(step: str, done: int = 0) -> Callable[[OperationProgress], None]:
+    has_stopped = False
+
     def on_progress(progress: OperationProgress) -> None:
+        nonlocal has_stopped
+        assert not has_stopped, "the copy went on"
         if progress.step == step and progress.done >= done:
+            has_stopped = True
             raise Stop
 
     return on_progress

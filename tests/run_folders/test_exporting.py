@@ -20,7 +20,7 @@ from store.interface.store import Store
 from store.run_folders import ImportReport, export_run_folder, import_runs, writing
 from tests.conftest import IS_TORTURE
 from tests.run_folders.given import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
-from tests.runs.given import auto_run, begin, whole_rerun
+from tests.runs.given import auto_run, whole_rerun
 
 ROUNDS = 30 if IS_TORTURE else 3
 
@@ -162,7 +162,7 @@ async def test_a_scope_that_could_lead_elsewhere_is_refused(
 ) -> None:
     for scope in ("../x", "a/b", "..", ".x", "a\\b", "a..b"):
         with subtests.test(scope=scope):
-            run = await begin(store)
+            run = await auto_run(store)
             await store.runs.save_artifact(run.rollout_id, run.attempt.attempt_id, scope=scope, name="n", content=1)
             with pytest.raises(Invalid, match="cannot name a folder"):
                 await export_run_folder(store, run.rollout_id, tmp_path / "out")

@@ -327,6 +327,7 @@ async def test_what_could_lead_out_of_a_folder_is_refused(
     Written(run_id=OTHER, flow_id="good", files={}).write(tmp_path)
     *bad, good = await imported(store, tmp_path)
     assert (good.run_id, good.outcome) == (OTHER, "imported")
+    assert len(bad) == len(written)
     assert {str(report.path) for report in bad} == written.keys()
     for report in bad:
         with subtests.test(written=written[str(report.path)]):

@@ -46,7 +46,7 @@ FITTING, UNFITTING = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 SECONDS: Final = 60
 SEEDS: Final = 10
 LONGEST_LIST: Final = 2
-"""Most items of a list in a request, unless all examples are run: most of the time goes into making up the rest."""
+"""The most items of a list in a request, unless all examples are run. Longer lists would take most of the time."""
 _FRAMING: Final = frozenset({"connection", "content-length", "expect", "host", "te", "transfer-encoding", "upgrade"})
 
 
@@ -55,9 +55,9 @@ class Running:
     """A server of a store that holds a little of everything."""
 
     declared: Any
-    """The document, which the answers have to fit."""
-    asked: Any
-    """What requests are made up from: the document, with lists that are short."""
+    """The schema with which responses are checked."""
+    short: Any
+    """The same schema with short lists, from which fitting requests are generated."""
     known: dict[str, str]
     """Ids that are there, by the names they have in paths and bodies."""
 
@@ -69,8 +69,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     known = asyncio.run(_fill(db))
     # Nobody reads its log, which would fill up the pipe with what it refused.
     with serving("serve", "--db", db, "--port", "0", "--log-level", "error") as (_, url):
-        declared, asked = (_schema(each, url) for each in (DOCUMENT, DOCUMENT if IS_TORTURE else _shorten(DOCUMENT)))
-        yield Running(declared, asked, known)
+        declared, short = (_schema(each, url) for each in (DOCUMENT, DOCUMENT if IS_TORTURE else _shorten(DOCUMENT)))
+        yield Running(declared, short, known)
 
 
 def _schema(document: dict[str, Any], url: str) -> Any:
@@ -80,7 +80,7 @@ def _schema(document: dict[str, Any], url: str) -> Any:
 
 
 def _shorten(node: Any) -> Any:
-    """Return a part of the document in which no list is long."""
+    """Return a part of the document in which lists without a maximum length have at most `LONGEST_LIST` items."""
     if isinstance(node, list):
         return [_shorten(each) for each in cast("list[Any]", node)]
     if not isinstance(node, dict):
@@ -124,7 +124,9 @@ def test_every_answer_to_a_request_that_does_not_fit_is_declared(running: Runnin
 
 
 def _try(running: Running, method: str, path: str, mode: GenerationMode) -> None:
-    declared, asked = (schema[path][method] for schema in (running.declared, running.asked))
+    declared, short = (schema[path][method] for schema in (running.declared, running.short))
+    # With the schema of short lists, a list that is only longer would be a request that does not fit.
+    generating = short if mode is FITTING else declared
     # What is never taken is answered with 501.
     checks = [each for each in CHECKS if path not in UNSUPPORTED_OTLP_PATHS or each is not CHECKS[0]]
 
@@ -135,7 +137,7 @@ def _try(running: Running, method: str, path: str, mode: GenerationMode) -> None
         phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
-    @given(case=asked.as_strategy(generation_mode=mode), is_known=st.booleans())
+    @given(case=generating.as_strategy(generation_mode=mode), is_known=st.booleans())
     def ask(case: Any, *, is_known: bool) -> None:
         if is_known:
             _name_what_is_there(case, running.known)

@@ -82,6 +82,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
     return done
 
 
+@pytest.mark.slow
 async def test_the_progress_of_other_processes_is_reported(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     done = _elsewhere(monkeypatch)
     seen: list[OperationProgress] = []
@@ -90,6 +91,8 @@ async def test_the_progress_of_other_processes_is_reported(filled: Filled, monke
     assert counts == sorted(counts)
     assert counts[-1] == report.events
     assert seen[-1] == OperationProgress("checking the log")
+    assert done[Compare]
+    assert done[Walk]
     assert all(answered for job in done.values() for answered in job)
 
 
@@ -177,7 +180,7 @@ async def test_several_processes_see_one_state_while_others_write(
     async def write() -> None:
         while not ended.is_set():
             await filled.store.enqueue_rollout({"more": True})
-            # Less often, so that the processes get time to start.
+            # With this pause, the processes sooner get a snapshot with the same state.
             await asyncio.sleep(0.005)
 
     writing = asyncio.create_task(write())

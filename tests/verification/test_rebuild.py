@@ -361,5 +361,5 @@ async def _many(store: Store, *, rollouts: int, spans: int) -> None:
         await store.add_many_spans([make_span(claim.attempt, each, attributes=REWARD) for each in range(1, spans + 1)])
         await store.update_attempt(claim.rollout_id, claim.attempt.attempt_id, status="succeeded")
 
-    # Together, they need few commits.
+    # Concurrent calls share commits.
     await asyncio.gather(*map(work, await store.dequeue_many_rollouts(rollouts, "w1")))

@@ -1,8 +1,8 @@
 """Verification of a SQLite file in which a value has another type than its column.
 
 SQLite accepts a value of any type in nearly every column, so there are about a thousand changes. A verification takes a
-tenth of a second, however much is damaged. So each change is tried beside one of each other table, and a part of them
-alone: all of them with ROLLBOOK_TORTURE=1.
+tenth of a second, however much is damaged. Therefore each round makes one change in each table. Some changes are also
+tested alone; with ROLLBOOK_TORTURE=1, all of them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Edited:
         self.store = store
 
     def edit(self, damages: Sequence[Damage]) -> dict[Damage, str]:
-        """Make the damages, in different tables, and return their storage classes, without those SQLite refuses."""
+        """Make damages, at most one for each table; return the storage class of each damage that SQLite accepts."""
         found: dict[Damage, str] = {}
         with (
             closing(sqlite3.connect(self._pristine)) as source,
@@ -165,7 +165,7 @@ def damages_of(table: Table) -> Iterator[Damage]:
 
 
 def unreadable(damages: Iterable[Damage]) -> Iterator[Damage]:
-    """Yield one damage for each column: bytes, or a text instead of bytes."""
+    """Yield a damage for each column: a text in a column of bytes, and bytes in other columns."""
     for damage in damages:
         if damage.value in ({"'zz'"} if class_of(damage.column) == "blob" else {"X''", "X'FF00'"}):
             yield damage
@@ -184,7 +184,7 @@ def side_by_side(each: Iterable[Iterator[Damage]]) -> list[list[Damage]]:
 
 
 async def verified(edited: Edited, damages: Sequence[Damage]) -> list[Damage]:
-    """Make the damages, demand that verification names those of a wrong type, and return these."""
+    """Make the damages, require that verification names those of a wrong type, and return these."""
     classes = edited.edit(damages)
     if not classes:
         return []
@@ -199,7 +199,7 @@ async def verified(edited: Edited, damages: Sequence[Damage]) -> list[Damage]:
 
 
 async def rebuilt(edited: Edited, damages: Sequence[Damage]) -> None:
-    """Make the damages of a wrong type, and demand that a rebuild repairs them or raises an error with a type."""
+    """Make the damages, and require that a rebuild repairs those of a wrong type, or raises `Corrupt`."""
     classes = edited.edit(damages)
     wrong = [damage for damage, class_ in classes.items() if damage.is_wrong(class_)]
     where = ", ".join(map(str, wrong))
@@ -209,7 +209,7 @@ async def rebuilt(edited: Edited, damages: Sequence[Damage]) -> None:
     try:
         report = await edited.store.log.rebuild()
     except Corrupt:
-        # It refuses to repair the tables from a damaged log.
+        # A rebuild does not repair tables from a damaged log.
         assert families == {"log"}, where
         return
     if families == {"projection"}:
@@ -239,7 +239,7 @@ async def test_a_value_of_another_type_is_named_and_hides_nothing_else(edited: E
     count = 0
     for number, column in enumerate(columns):
         values = VALUES[class_of(column)]
-        # One value of a wrong type for each column, of each type in turn; or all of them.
+        # One value of a wrong type for each column. The first value to try changes from column to column.
         turn = number % len(values)
         for value in (*values[turn:], *values[:turn]):
             wrong = await verified(edited, [Damage(column, value)])

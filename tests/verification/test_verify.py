@@ -59,6 +59,19 @@ async def test_progress_ends_with_all_events(filled: Filled, step: str) -> None:
         assert (seen[-1].done, seen[-1].total) == (report.events, report.events)
 
 
+async def test_an_error_of_the_progress_function_ends_the_call(filled: Filled) -> None:
+    calls: list[str] = []
+
+    def stop(progress: OperationProgress) -> None:
+        calls.append(progress.step)
+        raise KeyError(progress.step)
+
+    for work in (filled.store.log.verify, filled.store.log.rebuild):
+        with pytest.raises(KeyError):
+            await work(on_progress=stop)
+    assert calls == 2 * ["comparing the tables"]
+
+
 async def test_an_empty_store_is_sound(store: Store) -> None:
     report = await store.log.verify()
     assert report.ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from store.operations import OnProgress, OperationProgress
 
 SECONDS: Final = 5.0
-"""The time before the first line and between two lines of a step, if standard error is not a terminal."""
+"""Seconds before the first line, and between two lines of a step, if standard error is not a terminal."""
 
 
 @contextmanager
@@ -30,7 +31,11 @@ def progress_shown(*, is_quiet: bool) -> Generator[OnProgress]:
         with _bars() as show:
             yield show
     else:
-        yield _Lines().show
+        lines = _Lines()
+        try:
+            yield lines.show
+        finally:
+            lines.end()
 
 
 @contextmanager
@@ -41,16 +46,19 @@ def _bars() -> Generator[OnProgress]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        # The total of a task cannot become unknown, so each step is a task of its own.
-        tasks: dict[str, TaskID] = {}
+        task: TaskID | None = None
+        shown = ""
 
         def show(progress: OperationProgress) -> None:
-            if progress.step not in tasks:
-                for shown in tasks.values():
-                    bars.update(shown, visible=False)
-                tasks[progress.step] = bars.add_task(progress.step, total=progress.total, count="")
+            nonlocal task, shown
+            if task is None or progress.step != shown:
+                # The total of a task cannot become unknown, so each step is a task of its own.
+                if task is not None:
+                    bars.remove_task(task)
+                task = bars.add_task(progress.step, total=progress.total, count="")
+                shown = progress.step
             count = "" if progress.total is None else f"{progress.done:,} of {progress.total:,} {progress.unit}"
-            bars.update(tasks[progress.step], completed=progress.done, total=progress.total, count=count)
+            bars.update(task, completed=progress.done, total=progress.total, count=count)
 
         yield show
 
@@ -58,14 +66,27 @@ def _bars() -> Generator[OnProgress]:
 class _Lines:
     """Printer of a line at the beginning of each step, and then every few seconds.
 
-    Nothing is printed for an operation that takes only a few seconds.
+    Nothing is printed in the first seconds, so that a short operation prints nothing. Then the current step is printed.
     """
 
     def __init__(self) -> None:
         self._step = ""
         self._first = self._next = time.monotonic() + SECONDS
+        self._latest: OperationProgress | None = None
+        self._timer = threading.Timer(SECONDS, self._print_latest)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        """Print nothing more."""
+        self._timer.cancel()
+
+    def _print_latest(self) -> None:
+        if self._latest is not None:
+            self.show(self._latest)
 
     def show(self, progress: OperationProgress) -> None:
+        self._latest = progress
         now = time.monotonic()
         if now < self._first or (progress.step == self._step and now < self._next):
             return

@@ -1,25 +1,43 @@
-"""The page with the checks of the database and of the server's machine, as `rollbook doctor` makes them."""
+"""Page that runs the checks of `rollbook doctor` for the server's database and machine."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.errors import Conflict, Forbidden
+from store.sql.store import SQLStore
 
 pages = Pages()
+_at_work: Final[set[SQLStore]] = set()
+"""The stores that are being checked."""
 
 
 @pages.get("/ui/admin/checks", role="admin")
 async def checks(request: PageRequest) -> PageContent:
-    """Check the database and the server's machine, and show the results with remedies. The checks only read."""
-    # Most servers never make these checks, which import the drivers of all databases.
+    """Check the database and the server's machine, and show the results with remedies. The checks only read.
+
+    Raises:
+        Conflict: the checks are running for another visitor.
+        Forbidden: the visitor's key is valid for one partition only.
+    """
+    # Imported here, because `diagnose` imports the drivers of all databases, and most servers never run it.
     from store.operations import diagnose
 
-    url = request.store.core.dialect.url
+    if request.extra.get("key_partition") is not None:
+        raise Forbidden("only a key for all partitions may see facts about the whole database and the machine")
+    store, url = request.store, request.store.core.dialect.url
     found = None
     if url.scheme != "memory":
-        # The checks open the database a second time. With SQLite, they block their event loop, so they have their own.
-        # The port of this server is in use by this server, so it is not checked.
-        found = await asyncio.to_thread(lambda: asyncio.run(diagnose(url.text, port=None)))
+        if store in _at_work:
+            raise Conflict("the checks are running for another visitor", "try again in some seconds")
+        _at_work.add(store)
+        try:
+            # The checks open the database a second time. On SQLite they block the event loop, so they run in another
+            # thread with its own event loop. The port is not checked, because this server itself listens on it.
+            found = await asyncio.to_thread(lambda: asyncio.run(diagnose(url.text, port=None)))
+        finally:
+            _at_work.discard(store)
     return PageContent("admin_checks.html", {"diagnosis": found}, "Checks")

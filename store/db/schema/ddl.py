@@ -55,9 +55,15 @@ def _creation(database: str) -> Iterator[str]:
             yield from (str(CreateSequence(sequence).compile(dialect=compiler)) for sequence in _sequences(table))
         yield str(CreateTable(table).compile(dialect=compiler)).strip()
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            if is_postgres:
-                index.dialect_kwargs["postgresql_where"] = index.dialect_options["sqlite"]["where"]
-            yield str(CreateIndex(index).compile(dialect=compiler))
+            created = str(CreateIndex(index).compile(dialect=compiler))
+            condition = index.dialect_options["sqlite"]["where"]
+            if is_postgres and condition is not None:
+                # The tables declare conditions of indexes for SQLite only. See `ix_bodies_codec`.
+                text = condition.compile(
+                    dialect=compiler, compile_kwargs={"literal_binds": True, "include_table": False}
+                )
+                created += f" WHERE {text}"
+            yield created
     if is_postgres:
         yield from _STORAGE
     yield from triggers.statements(database)

@@ -167,7 +167,8 @@ bodies = Table(
 )
 
 # Finds the bodies that are compressed with a dictionary. New bodies are not, so inserts do not change the index.
-# `store.db.schema.ddl` gives Postgres the same condition. The argument for Postgres would import its whole dialect.
+# `store.db.schema.ddl` adds the same condition for Postgres. With `postgresql_where=` here, SQLAlchemy would import its
+# Postgres dialect in every program.
 Index("ix_bodies_codec", bodies.c.codec, sqlite_where=bodies.c.codec >= 16)
 
 # The dictionaries with which bodies are compressed. `bodies.codec` of such a body is the number of its dictionary.

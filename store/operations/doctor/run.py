@@ -82,7 +82,7 @@ async def diagnose(url: str, *, port: int | None = DEFAULT_PORT, api_key: str | 
 
     Args:
         url: the URL of a SQLite file, a Postgres database or a server.
-        port: the port that a server on this machine would use; None if no port is to be checked.
+        port: the port that a server on this machine would use; None skips the check of the port.
         api_key: the key for a server; None if there is none.
 
     Raises:
