@@ -145,13 +145,17 @@ async def test_a_process_that_was_taken_over_stores_nothing(url: str) -> None:
 
 
 async def test_a_lease_is_extended_while_the_operation_works(url: str, tmp_path: Path) -> None:
+    async with await open_store(url) as store:
+        # The backup has to take several times as long as the lease is extended for.
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={"number": number}) for number in range(1000)])
     running = asyncio.create_task(ordered(url, "backup", backup_directory=tmp_path, backup_keep=1, lease_seconds=0.15))
     leases: set[int] = set()
-    while not running.done():
-        last = (await runs(url)).get("backup")
-        if last is not None and last.lease_until is not None:
-            leases.add(last.lease_until)
-        await asyncio.sleep(0.01)
+    async with await SQLStore.open(url, read_only=True) as store:
+        while not running.done():
+            last = (await store.core.look(operation_runs.all_runs)).get("backup")
+            if last is not None and last.lease_until is not None:
+                leases.add(last.lease_until)
+            await asyncio.sleep(0.005)
     assert running.result().state == "done"
     assert len(leases) > 1
 
