@@ -281,6 +281,9 @@ class AttemptRun:
         error = outcome.error
         if error is None or isinstance(error, Stopped):
             return AttemptError(type=str(outcome.reason), message=str(error or ""))
+        if outcome.kind == "interrupted" and isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            # The runner was stopped. The exception is not an error of the agent.
+            return AttemptError(type=str(outcome.reason), message=_storable(str(error)), span_id=outcome.error_span_id)
         return AttemptError(
             type=_storable(type_name(error)), message=_storable(str(error)), span_id=outcome.error_span_id
         )

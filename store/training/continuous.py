@@ -139,15 +139,18 @@ async def left_the_queue(store: Store, rollout: Rollout) -> None:
 
 
 async def newest_cursor(store: Store) -> str | None:
-    """Return a cursor near the end of the log, or None if the store has no rollouts or no log.
+    """Return the cursor after the last event of the log, or None if the store has no rollouts or no log.
 
-    A reader that starts at the cursor receives all future events, and possibly some past ones.
+    A reader that starts at the cursor receives all events that are appended after this call.
     """
     newest = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=1)
     cursor = None
     if newest:
         with suppress(Unsupported, Incompatible):
+            # Most of the log is before the events of the newest rollout. The rest is read to its end.
             async for event in store.log.tail(rollout_id=newest[0].rollout_id):
+                cursor = event.cursor
+            async for event in store.log.tail(cursor):
                 cursor = event.cursor
     return cursor
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from store.interface.liveness import WORKER_GONE
 from store.interface.store import Store
 from store.models import AttemptError, AttemptStatus
+from store.training import Runner
 from store.training.continuous import newest_cursor
 from store.training.failing import PATIENCE, first_attempts_fail
-from tests.training.given import started
+from tests.training.doing import Gate
+from tests.training.given import RESOURCES, started
 
 
 async def end(store: Store, rollouts: list[Any], status: AttemptStatus, **error: Any) -> None:
@@ -41,6 +45,38 @@ async def test_attempts_that_went_with_their_runner_are_not_counted(live: Store)
     await end(live, await some(live), "failed", error=AttemptError(type="ValueError", message="no"))
     found = await asyncio.wait_for(watched, 30)
     assert f"the first {PATIENCE} attempts all failed, {PATIENCE} of them with ValueError: no" in str(found)
+
+
+async def test_attempts_after_the_newest_rollout_of_an_earlier_training_are_not_counted(live: Store) -> None:
+    earlier = [await live.enqueue_rollout(number) for number in range(PATIENCE)]
+    await live.enqueue_rollout("the newest")
+    claimed = await live.dequeue_many_rollouts(PATIENCE, "earlier")
+    assert [each.rollout_id for each in claimed] == [each.rollout_id for each in earlier]
+    await end(live, claimed, "failed", error=AttemptError(type="ValueError", message="before"))
+    begin = await newest_cursor(live)
+    watched = asyncio.ensure_future(first_attempts_fail(live, begin))
+    await end(live, await some(live), "failed", error=AttemptError(type="ValueError", message="now"))
+    assert f"{PATIENCE} of them with ValueError: now" in str(await asyncio.wait_for(watched, 30))
+
+
+async def test_attempts_that_are_cancelled_with_their_runner_are_not_counted(live: Store) -> None:
+    begin = await newest_cursor(live)
+    watched = asyncio.ensure_future(first_attempts_fail(live, begin))
+    gate = Gate()
+    await live.add_resources(dict(RESOURCES))
+    for number in range(PATIENCE):
+        await live.enqueue_rollout(number)
+    runner: Runner[Any] = Runner(concurrency=PATIENCE)
+    with runner.run_context(agent=gate.agent(), store=live):
+        serving = asyncio.create_task(runner.iter())
+        await gate.holds(PATIENCE)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+    ended = [event async for event in live.log.tail(types=["attempt.status_changed"])]
+    assert [event.data["error"]["type"] for event in ended if "error" in event.data] == PATIENCE * ["interrupted"]
+    await end(live, await some(live), "failed", error=AttemptError(type="ValueError", message="no"))
+    assert f"{PATIENCE} of them with ValueError: no" in str(await asyncio.wait_for(watched, 30))
 
 
 async def test_a_success_of_an_earlier_attempt_says_nothing_of_those_that_fail_now(live: Store) -> None:
