@@ -206,4 +206,6 @@ async def _read(store: Store, is_over: asyncio.Event) -> int:
     while not is_over.is_set():
         await store.query_rollouts(limit=100, sort_by="rollout_id")
         reads += 1
+        # Without a pause, four readers can together hold old states for longer than the writer waits for them.
+        await asyncio.sleep(0.01)
     return reads
