@@ -38,7 +38,7 @@ OnProgress = Callable[[OperationProgress], None]
 class ProgressReporter:
     """Passes progress to a function, and records whether the function raised an error.
 
-    An operation that continues after errors of the database can so tell these errors from those of the function.
+    An operation that continues after errors of the database must not continue after an error of the function.
     """
 
     def __init__(self, on_progress: OnProgress) -> None:
