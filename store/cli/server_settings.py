@@ -91,6 +91,7 @@ def schedule_of(
     retention_seconds: float | None,
     retention: Path | None,
     compress_seconds: float | None,
+    archive_dir: Path | None,
     takes_options: bool,
 ) -> Schedule:
     """Return the schedule that options of `rollbook serve` describe.
@@ -103,6 +104,7 @@ def schedule_of(
         ("--backup-dir", backup_dir),
         ("--retention", retention),
         ("--compress-every", compress_seconds),
+        ("--archive-dir", archive_dir),
     ):
         if given is not None and not takes_options:
             raise Invalid(name, "a server that is read-only or whose store is in memory runs no operations; omit it")
@@ -118,6 +120,7 @@ def schedule_of(
         retention_seconds=retention_seconds,
         retention=None if retention is None else read_policy(retention),
         compress_seconds=compress_seconds,
+        archive_directory=None if archive_dir is None else archive_dir.absolute(),
     )
 
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from store.operations.archive import ArchiveReport, archive_payload
     from store.operations.backup import backup_store, restore_store
+    from store.operations.choices import Redaction, Search
     from store.operations.compaction import CompactReport, compact
     from store.operations.copying import copy_store
     from store.operations.doctor import CheckResult, Diagnosis, diagnose
     from store.operations.dropping import DropReport, drop_partition
-    from store.operations.forgetting import ForgetReport, Match, Search, forget
+    from store.operations.forgetting import ForgetReport, Match, forget
     from store.operations.policy import RetentionPolicy
-    from store.operations.redaction import Redaction, RedactionReport, redact
+    from store.operations.redaction import RedactionReport, redact
     from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
     from store.operations.retention import RetentionReport, remove_payload
     from store.runtime.progress import OnProgress, OperationProgress
@@ -67,11 +68,11 @@ _LATE = {
     "ForgetReport": "store.operations.forgetting",
     "Match": "store.operations.forgetting",
     "OnProgress": "store.runtime.progress",
-    "Redaction": "store.operations.redaction",
+    "Redaction": "store.operations.choices",
     "RedactionReport": "store.operations.redaction",
     "RetentionPolicy": "store.operations.policy",
     "RetentionReport": "store.operations.retention",
-    "Search": "store.operations.forgetting",
+    "Search": "store.operations.choices",
     "archive_payload": "store.operations.archive",
     "backup_store": "store.operations.backup",
     "compact": "store.operations.compaction",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self, cast
+from typing import Any, cast
 
 import orjson
-from pydantic import ConfigDict, Field, ValidationError
 
 from store.db.dialect import Dialect, Row
 from store.db.queries import blobs as blob_queries
@@ -17,6 +16,7 @@ from store.db.queries.bodies import raw_json
 from store.db.queries.removal import Payload
 from store.errors import Invalid
 from store.models.enums import Frozen
+from store.operations.choices import Search
 from store.operations.redaction import Erased, Stored, erase_payload
 from store.operations.removal import database
 from store.runtime.clock import Clock
@@ -29,32 +29,6 @@ _AROUND = 24
 _FIELDS = log_queries.EVENT_COLUMNS
 _POSITION, _STREAM, _VERSION, _TYPE, _DATA = map(_FIELDS.index, ("position", "stream", "version", "type", "data"))
 _ROLLOUT = "rollout/"
-
-
-class Search(Frozen):
-    """A search for a text in payload.
-
-    `Search.of` makes a search and raises the error of the store if a value is invalid.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    text: Annotated[str, Field(min_length=3, max_length=1000)]
-    """The text to find. It matches any part of a text, a key or a number in the JSON value."""
-    ignore_case: bool = False
-
-    @classmethod
-    def of(cls, **values: Any) -> Self:
-        """Return a search with these values.
-
-        Raises:
-            Invalid: a value is unknown or invalid: the text must have 3 to 1,000 characters.
-        """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise Invalid(".".join(map(str, first["loc"])) or "search", first["msg"]) from None
 
 
 class Match(Frozen):

@@ -1,4 +1,4 @@
-"""One run of a scheduled operation, in a process of its own.
+"""One run of a scheduled or requested operation, in a process of its own.
 
 A server starts this module as a process, so that an operation takes neither processor time nor memory from the process
 that answers requests. The process claims the operation in the database, runs it, and stores the result. It ends at once
@@ -28,6 +28,7 @@ from store.db.url import parse
 from store.errors import Closed, Invalid, StoreError, Unavailable
 from store.models.enums import Frozen
 from store.operations.policy import RetentionPolicy
+from store.operations.requested import RequestedRemoval, run_requested
 from store.runtime.clock import MICROSECONDS, system_clock
 from store.verification import last
 
@@ -52,6 +53,10 @@ class RunOrder(Frozen):
     backup_directory: Path | None = None
     backup_keep: Annotated[int, Field(ge=1)] = 1
     retention: RetentionPolicy | None = None
+    removal: RequestedRemoval | None = None
+    """The removal, if the operation is one that an administrator requests."""
+    actor: str | None = None
+    """Who requested the removal."""
 
 
 class RunOutcome(Frozen):
@@ -124,7 +129,7 @@ class _Runs:
             is_expected = isinstance(error, StoreError | OSError | _TakenOver)
             self.is_suspect |= operation == "verify_sample" and not isinstance(error, Closed | Unavailable | OSError)
             if not is_expected:
-                logger.exception("the scheduled operation %s failed", operation)
+                logger.exception("the operation %s failed", operation)
             text = str(error) or type(error).__name__
             await operation_runs.fail(self._dialect, operation, text, runner=self._runner)
             return RunOutcome(state="failed", detail=text)
@@ -172,6 +177,8 @@ class _Runs:
                 result = await self._remove_payload(began)
             case "compress":
                 result = await self._compress(began)
+            case "remove" | "archive" | "redact" | "forget":
+                result = await self._remove_requested(began)
         await operation_runs.succeed(self._dialect, operation, result, runner=self._runner)
         return RunOutcome(state="done", detail=result.detail, differences=result.differences)
 
@@ -210,6 +217,12 @@ class _Runs:
         report = await remove_payload(self._order.url, policy, apply=True, actor="schedule")
         size = report.body_bytes + report.blob_bytes
         return RunResult(began, None, None, f"payload of {report.rollouts:,} rollouts, {size:,} bytes ({policy})")
+
+    async def _remove_requested(self, began: int) -> RunResult:
+        removal = self._order.removal
+        if removal is None:
+            raise Invalid("removal", "no removal is given")
+        return RunResult(began, None, None, await run_requested(self._order.url, removal, self._order.actor))
 
     async def _compress(self, began: int) -> RunResult:
         from store.operations.compression import compression

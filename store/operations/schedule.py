@@ -45,6 +45,8 @@ class Schedule:
     retention: RetentionPolicy | None = None
     compress_seconds: float | None = None
     """The interval between two compressions of new payload."""
+    archive_directory: Path | None = None
+    """The directory for the archives that administrators request. None if the server writes no archives."""
 
     @property
     def operations(self) -> list[Operation]:
@@ -64,6 +66,8 @@ class Schedule:
                 return None if self.retention is None else self.retention_seconds
             case "compress":
                 return self.compress_seconds
+            case "remove" | "archive" | "redact" | "forget":
+                return None
 
     def next_at(self, operation: Operation, last: OperationRun | None, started_at: int) -> int | None:
         """Return the time of the next run of an operation in µs since the epoch; None if it is never run.

@@ -24,6 +24,7 @@ NOTHING: dict[str, Any] = {
     "retention_seconds": None,
     "retention": None,
     "compress_seconds": None,
+    "archive_dir": None,
     "takes_options": True,
 }
 
@@ -105,6 +106,7 @@ def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
         ({"backup_seconds": 60.0, "backup_dir": Path(), "takes_options": False}, "--backup-dir"),
         ({"retention_seconds": 60.0, "retention": Path(), "takes_options": False}, "--retention"),
         ({"compress_seconds": 60.0, "takes_options": False}, "--compress-every"),
+        ({"archive_dir": Path(), "takes_options": False}, "--archive-dir"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name(given: dict[str, Any], option: str) -> None:
@@ -123,3 +125,4 @@ def test_the_options_are_a_schedule() -> None:
     assert found.operations == ["verify", "verify_sample", "backup", "compress"]
     # The working directory of the process of a backup is not part of its contract.
     assert found.backup == BackupPlan(Path("backups").absolute(), 7)
+    assert schedule_of(**{**given, "archive_dir": Path("old")}).archive_directory == Path("old").absolute()

@@ -197,6 +197,16 @@ def serve(
         Any,
         typer.Option(parser=_interval, metavar="TIME|never", help="The interval between compressions of new payload."),
     ] = "never",
+    archive_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            writable=True,
+            help="The directory in which the Admin page makes archives.",
+        ),
+    ] = None,
 ) -> None:
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     from store.cli.server_settings import ServeSettings, announce, log_as_json, quotas_of, schedule_of
@@ -232,6 +242,7 @@ def serve(
             retention_seconds=retention_every,
             retention=retention,
             compress_seconds=compress_every,
+            archive_dir=archive_dir,
             takes_options=not read_only and parse(db).scheme != "memory",
         ),
     )

@@ -1,6 +1,6 @@
 """The last run of each operation on a partition, and the lease with which one process runs an operation.
 
-An operation is a verification, a backup, or the removal of payload by a policy. All times are µs since the epoch. A run
+An operation is a verification, a backup, or the removal of payload. All times are µs since the epoch. A run
 is claimed and stored in transactions with the write lock, so only one of several processes claims it. A lease ends by
 itself if its process is killed. Nothing is held between transactions, so this works on SQLite and behind a pooler of
 Postgres too.
@@ -17,8 +17,13 @@ from store.db.dialect import Changes, Dialect, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables.core import operation_runs
 
-Operation = Literal["verify", "verify_sample", "backup", "retention", "compress"]
-OPERATIONS: Final[tuple[Operation, ...]] = get_args(Operation)
+RemovalOperation = Literal["remove", "archive", "redact", "forget"]
+"""The operations that run only when an administrator requests them."""
+Operation = Literal["verify", "verify_sample", "backup", "retention", "compress"] | RemovalOperation
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *("verify", "verify_sample", "backup", "retention", "compress"),
+    *get_args(RemovalOperation),
+)
 
 _MOST_ERROR: Final = 2000
 """The maximum length of a stored error in characters."""

@@ -20,6 +20,7 @@ from store.db.queries import operation_runs
 from store.db.queries.operation_runs import OPERATIONS, Operation, OperationRun
 from store.db.url import parse, with_partition
 from store.errors import Conflict, StoreError
+from store.operations.requested import RequestedRemoval
 from store.operations.run import LEASE_SECONDS, RunOrder, RunOutcome, runner_name
 from store.operations.schedule import START_SECONDS, Schedule, ScheduledOperation
 from store.runtime.clock import MICROSECONDS, system_clock
@@ -54,7 +55,7 @@ class Scheduler:
         self._due: dict[tuple[str, Operation], int] = {}
         """For each partition and operation, the time in µs at which its last run is read again."""
         self._processes: set[Process] = set()
-        self._requested: set[asyncio.Task[None]] = set()
+        self._requested: set[asyncio.Task[RunOutcome | None]] = set()
         """The runs that visitors of the admin page started."""
         self._is_closed = False
 
@@ -94,7 +95,7 @@ class Scheduler:
         ]
 
     async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:
-        """Start an operation now, and return without waiting for its end.
+        """Start an operation of the schedule now, and return without waiting for its end.
 
         Raises:
             Conflict: the operation is running, here or in another server, or is not part of the schedule.
@@ -105,14 +106,38 @@ class Scheduler:
                 f"the operation {operation} is not part of this server's schedule",
                 "restart the server with its option; `rollbook serve --help` lists the options",
             )
+        await self._start(store, partition, operation)
+
+    async def remove(
+        self, store: SQLStore, partition: str, removal: RequestedRemoval, actor: str, *, wait_seconds: float
+    ) -> RunOutcome | None:
+        """Start a removal of payload, and return its outcome; return None if it is still running after `wait_seconds`.
+
+        Raises:
+            Conflict: a removal of this kind is running, here or in another server.
+            StoreError: the database does not answer.
+        """
+        task = await self._start(store, partition, removal.operation, removal, actor)
+        await asyncio.wait({task}, timeout=wait_seconds)
+        return task.result() if task.done() else None
+
+    async def _start(
+        self,
+        store: SQLStore,
+        partition: str,
+        operation: Operation,
+        removal: RequestedRemoval | None = None,
+        actor: str | None = None,
+    ) -> asyncio.Task[RunOutcome | None]:
         last = (await store.core.look(operation_runs.all_runs)).get(operation)
         if last is not None and last.state(system_clock()) == "running":
             raise Conflict(f"the operation {operation} is running already, in {last.runner}", "wait until it has ended")
-        task = asyncio.create_task(self._execute(partition, operation, last))
+        task = asyncio.create_task(self._execute(partition, operation, last, removal, actor))
         self._requested.add(task)
         task.add_done_callback(partial(self._end_requested, partition, operation))
+        return task
 
-    def _end_requested(self, partition: str, operation: Operation, task: asyncio.Task[None]) -> None:
+    def _end_requested(self, partition: str, operation: Operation, task: asyncio.Task[RunOutcome | None]) -> None:
         self._requested.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the operation %s of the partition %s failed", operation, partition, exc_info=error)
@@ -152,8 +177,15 @@ class Scheduler:
                 pause = min(seconds, _LOOK_SECONDS)
                 self._due[name, operation] = max(due, system_clock() + round(pause * MICROSECONDS))
 
-    async def _execute(self, name: str, operation: Operation, last: OperationRun | None) -> None:
-        """Run an operation in a process of its own, and log its outcome."""
+    async def _execute(
+        self,
+        name: str,
+        operation: Operation,
+        last: OperationRun | None,
+        removal: RequestedRemoval | None = None,
+        actor: str | None = None,
+    ) -> RunOutcome | None:
+        """Run an operation in a process of its own, log its outcome, and return it; None if this server is closing."""
         plan = self.schedule.backup
         order = RunOrder(
             url=with_partition(self._url, name),
@@ -163,6 +195,8 @@ class Scheduler:
             backup_directory=None if plan is None else plan.directory,
             backup_keep=1 if plan is None else plan.keep,
             retention=self.schedule.retention,
+            removal=removal,
+            actor=actor,
         )
         process = await asyncio.create_subprocess_exec(
             # Without `-P`, a directory `store` in the working directory would be imported instead of this package.
@@ -176,7 +210,7 @@ class Scheduler:
         self._processes.add(process)
         try:
             if self._is_closed:
-                return
+                return None
             outcome = await _outcome(process, order)
             if outcome is None and not self._is_closed:
                 outcome = await self._record_end(process, order)
@@ -186,6 +220,7 @@ class Scheduler:
             self._processes.discard(process)
         if outcome is not None:
             _log(name, operation, outcome)
+        return outcome
 
     async def _record_end(self, process: Process, order: RunOrder) -> RunOutcome:
         """Store that a process ended without an outcome, for example because the system had no memory left."""

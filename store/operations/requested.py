@@ -1,0 +1,103 @@
+"""Removals of payload that an administrator requests from a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from store.errors import Unavailable
+from store.models.enums import Frozen
+from store.operations.choices import Redaction, Search
+from store.operations.policy import RetentionPolicy
+
+
+class RemoveByPolicy(Frozen):
+    """Remove the payload of the rollouts that a policy selects, as `rollbook retention` does."""
+
+    operation: Literal["remove"] = "remove"
+    policy: RetentionPolicy
+
+
+class MoveToArchive(Frozen):
+    """Move the payload of the rollouts that a policy selects into a file, as `rollbook archive` does."""
+
+    operation: Literal["archive"] = "archive"
+    policy: RetentionPolicy
+    file: Path
+
+
+class RemoveEvents(Frozen):
+    """Remove the payload of single events of a rollout, as `rollbook redact` does."""
+
+    operation: Literal["redact"] = "redact"
+    rollout_id: str
+    redaction: Redaction
+    rewrite: bool = False
+
+
+class RemoveByText(Frozen):
+    """Remove the payload of the events that contain a text, as `rollbook forget` does."""
+
+    operation: Literal["forget"] = "forget"
+    search: Search
+    reason: str
+    rewrite: bool = False
+
+
+RequestedRemoval = Annotated[
+    RemoveByPolicy | MoveToArchive | RemoveEvents | RemoveByText, Field(discriminator="operation")
+]
+
+
+async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) -> str:
+    """Run a removal, and return a description of what it did. The description contains no payload.
+
+    Args:
+        url: the URL of the store.
+        removal: the removal.
+        actor: who requested it; the log records it.
+
+    Raises:
+        StoreError: as the operation. Also `Unavailable`, if the payload was removed but files may still contain it.
+    """
+    # Each operation is imported where it runs, because a server imports this module to check requests.
+    match removal:
+        case RemoveByPolicy():
+            from store.operations.retention import remove_payload
+
+            report = await remove_payload(url, removal.policy, apply=True, actor=actor)
+            size = report.body_bytes + report.blob_bytes
+            return f"payload of {report.rollouts:,} rollouts, {size:,} bytes ({report.policy})"
+        case MoveToArchive():
+            from store.operations.archive import archive_payload
+
+            moved = await archive_payload(url, removal.file, removal.policy, apply=True, actor=actor)
+            if not moved.is_applied:
+                return f"no payload to move ({moved.policy})"
+            size = moved.body_bytes + moved.blob_bytes
+            return f"payload of {moved.rollouts:,} rollouts, {size:,} bytes, moved to {moved.file} ({moved.policy})"
+        case RemoveEvents():
+            from store.operations.redaction import redact
+
+            redacted = await redact(url, removal.rollout_id, removal.redaction, rewrite=removal.rewrite, actor=actor)
+            _check_clean(is_clean=redacted.is_clean)
+            kept = f"; {redacted.kept_blobs:,} long texts stay, because other events have them too"
+            return (
+                f"payload of {len(redacted.events):,} events of {removal.rollout_id}"
+                f"{kept if redacted.kept_blobs else ''}"
+            )
+        case RemoveByText():
+            from store.operations.forgetting import forget
+
+            found = await forget(url, removal.search, reason=removal.reason, rewrite=removal.rewrite, actor=actor)
+            _check_clean(is_clean=found.is_clean)
+            return f"payload of {len(found.matches):,} events of {found.rollouts:,} rollouts"
+
+
+def _check_clean(*, is_clean: bool) -> None:
+    if not is_clean:
+        raise Unavailable(
+            "the payload was removed, but a transaction still reads an old state, so files may contain it"
+        )
