@@ -96,7 +96,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
 """Fields that are younger than the recording, each with fields by which their object is recognised."""
 
 
-_YOUNGER_PAGES = {"/ui/admin/checks"}
+_YOUNGER_PAGES = {"/ui/admin/checks", "/ui/admin/payload", "/ui/rollouts/{rollout_id}/payload"}
 """Pages that are younger than the recording."""
 
 

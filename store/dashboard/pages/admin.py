@@ -1,4 +1,4 @@
-"""The admin page: API keys, scheduled operations, partitions, and facts about the database."""
+"""The admin page: API keys, operations, partitions, and facts about the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from store.db.queries.operation_runs import Operation, OperationRun
 from store.db.reports import log_rows
 from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
-from store.operations.schedule import ScheduledOperation
+from store.operations.requested import RequestedRemoval
+from store.operations.run import RunOutcome
+from store.operations.schedule import Schedule, ScheduledOperation
 from store.runtime.clock import MICROSECONDS, system_clock
 from store.sql.api_keys import ROLES, Key, Keys, Role
 from store.sql.store import SQLStore
@@ -35,13 +37,18 @@ _ROLE_DESCRIPTIONS: Final[dict[Role, str]] = {
     "algorithm": "enqueues, cancels and re-runs",
     "admin": "all of these; also manages keys and verifies the log",
 }
-_TITLES: Final[dict[str, str]] = {
+OPERATION_TITLES: Final[dict[Operation, str]] = {
     "verify": "Verify everything",
     "verify_sample": "Verify a sample",
     "backup": "Back up",
-    "retention": "Remove payload",
+    "retention": "Remove payload on schedule",
     "compress": "Compress payload",
+    "remove": "Remove payload by a policy",
+    "archive": "Move payload into an archive",
+    "redact": "Remove payload of events",
+    "forget": "Remove payload with a text",
 }
+"""The name of each operation on the pages."""
 _STARTABLE: Final[tuple[Operation, ...]] = ("verify", "verify_sample", "backup", "compress")
 """The operations that the page can start. Payload that was removed cannot be restored, so no button removes it."""
 _DAY: Final = 86_400
@@ -72,11 +79,11 @@ async def admin(request: PageRequest) -> PageContent:
     hidden = {
         "roles": _ROLE_DESCRIPTIONS,
         "lifetimes": LIFETIMES,
-        "bound_to": _bound_to(request),
+        "bound_to": key_partition(request),
         "own": _own_key(request),
         "now": system_clock(),
         "delays": DELAYS,
-        "titles": _TITLES,
+        "titles": OPERATION_TITLES,
         "startable": _STARTABLE,
     }
     return PageContent("admin.html", values, "Admin", hidden=hidden)
@@ -86,7 +93,7 @@ async def admin(request: PageRequest) -> PageContent:
 async def create_key(request: PageRequest) -> PageContent:
     """Create a key, and show it once."""
     role = _role(request)
-    bound_to = _bound_to(request)
+    bound_to = key_partition(request)
     partition = bound_to or request.one("partition") or None
     days = request.among("days", list(LIFETIMES), "")
     name = request.one("name").strip() or None
@@ -110,7 +117,7 @@ async def enforce_keys(request: PageRequest) -> Done:
         Conflict: no key would give access to this page.
         Forbidden: the visitor's key is valid for one partition only.
     """
-    if _bound_to(request) is not None:
+    if key_partition(request) is not None:
         raise Forbidden("only a key for all partitions may change from when keys are required")
     delay = request.among("delay", list(DELAYS), "")
 
@@ -145,7 +152,7 @@ async def revoke_key(request: PageRequest) -> Done:
             f"{key_id} is the key that you are logged in with",
             "to revoke it, log in with another admin key, or use `rollbook keys revoke`",
         )
-    bound_to = _bound_to(request)
+    bound_to = key_partition(request)
 
     async def end(keys: Keys) -> Key:
         found = next((key for key in await keys.all() if key.key_id == key_id), None)
@@ -172,13 +179,13 @@ async def run_operation(request: PageRequest) -> Done:
     operation = startable.get(request.ids["operation"])
     if operation is None:
         raise Invalid("operation", f"must be one of {', '.join(_STARTABLE)}")
-    scheduler = _scheduler(request)
+    scheduler = scheduler_of(request)
     if scheduler is None:
         reason = "this server runs no operations, because it is read-only or its store is in memory"
         raise Conflict(reason, "run `rollbook verify` or `rollbook backup` instead")
     await scheduler.start(request.store, request.partition, operation)
     logger.info("%s started the operation %s of %s", request.visitor.actor, operation, request.partition)
-    return Done(request.url("admin"), f"{_TITLES[operation]}: started. Reload this page to see the result.")
+    return Done(request.url("admin"), f"{OPERATION_TITLES[operation]}: started. The result appears below.")
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
@@ -193,7 +200,7 @@ async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
     except NotFound:
         # Keys are stored in the default partition, which does not exist yet.
         found = []
-    bound_to, now = _bound_to(request), system_clock()
+    bound_to, now = key_partition(request), system_clock()
     return [_shown(key, now, request) for key in found if bound_to is None or key.partition == bound_to]
 
 
@@ -251,7 +258,7 @@ def _own_key(request: PageRequest) -> str | None:
     return request.visitor.actor.removeprefix("key:") if request.visitor.has_key else None
 
 
-def _bound_to(request: PageRequest) -> str | None:
+def key_partition(request: PageRequest) -> str | None:
     """Return the only partition for which the visitor's key is valid; None if the key is valid for all partitions."""
     return request.extra.get("key_partition")
 
@@ -260,7 +267,9 @@ def _bound_to(request: PageRequest) -> str | None:
 
 
 class OperationScheduler(Protocol):
-    """The scheduled operations of a server."""
+    """The operations of a server."""
+
+    schedule: Schedule
 
     async def operations(self, store: SQLStore) -> Sequence[ScheduledOperation]:
         """Return all operations of a partition that are scheduled or were run."""
@@ -270,14 +279,21 @@ class OperationScheduler(Protocol):
         """Start an operation now, and return without waiting for its end."""
         ...
 
+    async def remove(
+        self, store: SQLStore, partition: str, removal: RequestedRemoval, actor: str, *, wait_seconds: float
+    ) -> RunOutcome | None:
+        """Start a removal of payload, and return its outcome; return None if it is still running after the wait."""
+        ...
 
-def _scheduler(request: PageRequest) -> OperationScheduler | None:
+
+def scheduler_of(request: PageRequest) -> OperationScheduler | None:
+    """Return the operations of the server; None if it runs none."""
     return request.extra.get("scheduler")
 
 
 async def _operations(request: PageRequest) -> list[dict[str, Any]] | None:
     """Return the operations of the partition; None if this server runs none."""
-    scheduler = _scheduler(request)
+    scheduler = scheduler_of(request)
     if scheduler is None:
         return None
     now = system_clock()
@@ -309,7 +325,7 @@ def _operation(scheduled: ScheduledOperation, now: int) -> dict[str, Any]:
 
 async def _partitions(request: PageRequest) -> list[dict[str, Any]] | None:
     """Return the partitions of the database that the visitor may see; None if the partitions are unknown."""
-    bound_to, url = _bound_to(request), request.extra.get("keys_url")
+    bound_to, url = key_partition(request), request.extra.get("keys_url")
     if bound_to is not None:
         return [_partition(request, bound_to)]
     if not url:

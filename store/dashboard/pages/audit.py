@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 import orjson
 
+from store.dashboard.exclusive import Exclusive
 from store.dashboard.page import File, PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.db.reports import log_rows
 from store.db.reports.log_rows import LogRow, Sought
 from store.domain.events import FACTS
 from store.errors import Conflict
-from store.sql.store import SQLStore
 from store.verification import seal as seals
 
 pages = Pages()
@@ -32,8 +32,7 @@ The user must verify a larger log with the command line.
 _KINDS: Final = {"rollout": "rollouts", "worker": "workers", "resources": "resources"}
 """The paths of the pages about rollouts, workers and resources, by kind of stream."""
 
-# A verification reads the whole log, so only one verification per store runs at a time.
-_at_work: set[SQLStore] = set()
+_verifying_now = Exclusive("a verification")
 
 
 @pages.get("/ui/audit")
@@ -122,13 +121,8 @@ async def verify(request: PageRequest) -> PageContent:
     if whole.events > VERIFIED_AT_MOST:
         reason = f"the log has {whole.events:,} events, and a page verifies at most {VERIFIED_AT_MOST:,}"
         raise Conflict(reason, "run `rollbook verify` on the machine of the database")
-    if store in _at_work:
-        raise Conflict("another verification is running", "try again in some seconds, when that verification has ended")
-    _at_work.add(store)
-    try:
+    with _verifying_now.on(store):
         report = await store.log.verify()
-    finally:
-        _at_work.discard(store)
     return await _verifying(request, report)
 
 

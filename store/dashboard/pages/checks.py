@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
+from store.dashboard.exclusive import Exclusive
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.errors import Conflict, Forbidden
-from store.sql.store import SQLStore
+from store.errors import Forbidden
 
 pages = Pages()
-_at_work: Final[set[SQLStore]] = set()
-"""The stores that are being checked."""
+_checking = Exclusive("a check")
 
 
 @pages.get("/ui/admin/checks", role="admin")
@@ -31,13 +29,8 @@ async def checks(request: PageRequest) -> PageContent:
     store, url = request.store, request.store.core.dialect.url
     found = None
     if url.scheme != "memory":
-        if store in _at_work:
-            raise Conflict("the checks are running for another visitor", "try again in some seconds")
-        _at_work.add(store)
-        try:
+        with _checking.on(store):
             # The checks open the database a second time. On SQLite they block the event loop, so they run in another
             # thread with its own event loop. The port is not checked, because this server itself listens on it.
             found = await asyncio.to_thread(lambda: asyncio.run(diagnose(url.text, port=None)))
-        finally:
-            _at_work.discard(store)
     return PageContent("admin_checks.html", {"diagnosis": found}, "Checks")

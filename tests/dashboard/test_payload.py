@@ -1,0 +1,345 @@
+"""Pages that remove payload: they count and search first, and each removal is an operation with a stored result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store import open_store
+from store.db.queries import operation_runs
+from store.db.queries.operation_runs import OperationRun
+from store.interface.store import Store
+from store.models import AttemptedRollout
+from store.operations.policy import RetentionPolicy
+from store.operations.requested import RemoveByPolicy
+from store.operations.schedule import Schedule
+from store.server.partitions import Partitions
+from store.server.process.scheduler import Scheduler
+from store.sql.store import SQLStore
+from store.testing import ManualClock
+from tests.conftest import POSTGRES, SQLITE
+from tests.dashboard.given import HOSTILE, Read, succeeded
+from tests.operations.test_runs import claimed
+from tests.server.api import Answer, Api, speaking_to
+from tests.server.keyed import bearer, keyed_server, own_database
+
+SECRET = "jane@example.org"
+ALL_STATUSES = {"status": "succeeded\nfailed\ncancelled"}
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return own_database(request, tmp_path)
+
+
+@asynccontextmanager
+async def _serving(store: Store, url: str, archives: Path | None = None, **settings: Any) -> AsyncIterator[Api]:
+    """Serve a store whose server runs operations."""
+    partitions = Partitions(store, url)
+    scheduler = Scheduler(partitions, url, Schedule(None, None, archive_directory=archives))
+    try:
+        async with speaking_to(partitions, scheduler=scheduler, **settings) as api:
+            yield api
+    finally:
+        await scheduler.close()
+
+
+@pytest.fixture
+async def api(store: Store, store_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    async with _serving(store, store_url, tmp_path) as api:
+        yield api
+
+
+async def _shown(api: Api, page: str, **params: Any) -> Answer:
+    return await api.get(f"//ui/{page}", params=params)
+
+
+async def _sent(api: Api, path: str, **fields: Any) -> Answer:
+    return await api.send("POST", f"//ui/{path}", data=fields, allow_redirects=False)
+
+
+async def _runs(store: Store) -> dict[str, OperationRun]:
+    assert isinstance(store, SQLStore)
+    return await store.core.look(operation_runs.all_runs)
+
+
+async def _ended(store: Store, operation: str) -> OperationRun:
+    """Wait until an operation has ended, and return its run."""
+    async with asyncio.timeout(60):
+        while True:
+            found = (await _runs(store)).get(operation)
+            if found is not None and found.runner is None:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def _removals(store: Store) -> list[dict[str, Any]]:
+    """Return the events that record removals."""
+    return [
+        {"type": event.type, "actor": event.actor, **event.data}
+        async for event in store.log.tail()
+        if event.type.startswith("store.")
+    ]
+
+
+async def _input(store: Store, rollout: AttemptedRollout) -> Any:
+    found = await store.get_rollout_by_id(rollout.rollout_id)
+    assert found is not None
+    return found.input
+
+
+async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store: Store) -> None:
+    old = await succeeded(store, input={"question": SECRET})
+    active = await store.start_rollout({"question": 2})
+    page = (await _shown(api, "admin/payload.json", status=["succeeded", "failed"], mode="")).ok()
+    assert (page["policy"], page["report"]["rollouts"], page["report"]["is_applied"]) == (
+        "status succeeded, failed",
+        1,
+        False,
+    )
+    assert await _input(store, old) == {"question": SECRET}
+    read = Read((await _shown(api, "admin/payload", status=["succeeded", "failed"])).body)
+    assert "/ui/admin/payload/remove" in read.marked("action")
+    assert "succeeded\nfailed" in read.marked("value")
+    answer = await _sent(api, "admin/payload/remove", status="succeeded\nfailed")
+    assert answer.status == 303
+    ended = await _ended(store, "remove")
+    assert (ended.error, ended.runs) == (None, 1)
+    assert "payload of 1 rollouts" in (ended.detail or "")
+    assert (await _input(store, old), await _input(store, active)) == (None, {"question": 2})
+    assert {(each["type"], each["actor"], each["policy"]) for each in await _removals(store)} == {
+        ("store.bodies_dropped", "dashboard", "status succeeded, failed")
+    }
+    assert (await store.log.verify()).ok
+    assert "Remove payload by a policy" in Read((await _shown(api, "admin")).body).text
+    nothing = Read((await _shown(api, "admin/payload", status="succeeded")).body)
+    assert "No payload fulfils these conditions." in nothing.text
+    assert "/ui/admin/payload/remove" not in nothing.marked("action")
+
+
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        ({"older_than_days": "soon"}, "'soon' is not a number"),
+        ({"older_than_days": "-1"}, "must be between 0"),
+        ({"max_mb": "nan"}, "must be between 0"),
+        ({"keep_last": "0"}, "must lie between 1"),
+        ({"status": "running"}, "succeeded"),
+        ({"mode": "other"}, "train"),
+        ({"label": "a", "without_label": "a"}, "no rollout both has and lacks the label"),
+        ({"group": "\n".join(map(str, range(11)))}, "at most 10"),
+    ],
+)
+async def test_an_invalid_condition_is_named_and_nothing_is_removed(
+    api: Api, store: Store, fields: dict[str, str], text: str
+) -> None:
+    rollout = await succeeded(store)
+    page = await _shown(api, "admin/payload", **fields)
+    assert page.status == 422
+    assert text in Read(page.body).text
+    for action in ("remove", "archive"):
+        refused = await _sent(api, f"admin/payload/{action}", file="a.archive", **fields)
+        assert refused.status == 422, action
+    assert (await _sent(api, "admin/payload/remove")).status == 422
+    assert await _runs(store) == {}
+    assert await _input(store, rollout) == {"question": 1}
+
+
+async def test_payload_is_moved_into_an_archive_in_the_directory_of_the_server(
+    api: Api, store: Store, tmp_path: Path
+) -> None:
+    rollout = await succeeded(store, input={"question": SECRET})
+    read = Read((await _shown(api, "admin/payload", keep_last="", **ALL_STATUSES)).body)
+    assert any(value.endswith(".archive") for value in read.marked("value"))
+    for name in ("", "../a.archive", "a/b.archive", ".archive", "a.db", "a.archive.partial", "a b.archive"):
+        assert (await _sent(api, "admin/payload/archive", file=name, **ALL_STATUSES)).status == 422, name
+    assert (await _sent(api, "admin/payload/archive", file="old.archive", **ALL_STATUSES)).status == 303
+    ended = await _ended(store, "archive")
+    assert (ended.error, "old.archive" in (ended.detail or "")) == (None, True)
+    assert await _input(store, rollout) is None
+    async with await open_store(f"sqlite:///{tmp_path / 'old.archive'}", read_only=True) as archive:
+        assert await _input(archive, rollout) == {"question": SECRET}
+        assert (await archive.log.verify()).ok
+    again = await _sent(api, "admin/payload/archive", file="old.archive", status="succeeded")
+    assert again.status == 409
+    assert "old.archive" in Read(again.body).text
+    assert (await _ended(store, "archive")).failures == 1
+
+
+async def test_a_server_without_a_directory_makes_no_archives(store: Store, store_url: str) -> None:
+    await succeeded(store)
+    async with _serving(store, store_url) as api:
+        page = Read((await _shown(api, "admin/payload", **ALL_STATUSES)).body)
+        assert "/ui/admin/payload/archive" not in page.marked("action")
+        assert "--archive-dir" in page.text
+        refused = await _sent(api, "admin/payload/archive", file="a.archive", **ALL_STATUSES)
+        assert (refused.status, "--archive-dir" in Read(refused.body).text) == (409, True)
+
+
+async def test_a_text_is_searched_before_the_payload_with_it_is_removed(api: Api, store: Store, store_url: str) -> None:
+    rollout = await succeeded(store, input={"question": f"Write to {SECRET.upper()} {HOSTILE}"})
+    other = await succeeded(store, input={"question": 2})
+    await store.add_resources(
+        {"prompt": {"resource_type": "prompt_template", "template": SECRET, "engine": "f-string"}}
+    )
+    found = await _sent(api, "admin/payload/search", text=SECRET, ignore_case="1")
+    read = Read(found.body)
+    assert found.status == 200
+    assert "1 event of 1 rollout contains" in read.text
+    assert HOSTILE[:20] in read.text
+    assert "1 place that keeps the text" in read.text
+    assert f"/ui/rollouts/{rollout.rollout_id}" in read.links
+    assert await _runs(store) == {}
+    refused = await _sent(api, "admin/payload/forget", text=SECRET, ignore_case="1", reason=f"by {SECRET}")
+    assert (refused.status, "leave the text out" in Read(refused.body).text) == (409, True)
+    for reason in ("", " ", "x" * 201):
+        assert (await _sent(api, "admin/payload/forget", text=SECRET, reason=reason)).status == 422
+    answer = await _sent(api, "admin/payload/forget", text=SECRET, ignore_case="1", reason="request 17")
+    assert answer.status == 303
+    ended = await _ended(store, "forget")
+    assert (ended.error, ended.detail, ended.failures) == (None, "payload of 1 events of 1 rollouts", 1)
+    assert (await _input(store, rollout), await _input(store, other)) == (None, {"question": 2})
+    assert [each["reason"] for each in await _removals(store)] == ["request 17"]
+    if store_url.startswith("sqlite"):
+        files = Path(store_url.removeprefix("sqlite:///")).parent.glob("*.db*")
+        assert not any(SECRET.upper().encode() in file.read_bytes() for file in files)
+    clean = Read((await _sent(api, "admin/payload/search", text="Write to", ignore_case="1")).body)
+    assert "0 events of 0 rollouts contain" in clean.text
+
+
+async def test_a_text_that_is_too_short_is_refused(api: Api) -> None:
+    assert (await _sent(api, "admin/payload/search", text="ab")).status == 422
+    assert (await _sent(api, "admin/payload/forget", text="ab", reason="request 17")).status == 422
+
+
+async def test_a_large_log_is_searched_with_the_command(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await succeeded(store)
+    monkeypatch.setattr("store.dashboard.pages.payload.SEARCHED_AT_MOST", 1)
+    refused = await _sent(api, "admin/payload/search", text=SECRET)
+    assert (refused.status, "rollbook forget --match" in Read(refused.body).text) == (409, True)
+
+
+@pytest.mark.parametrize("choice", ["input", "span", "event"])
+async def test_payload_of_single_events_is_removed(api: Api, store: Store, choice: str) -> None:
+    rollout = await succeeded(store, input={"question": SECRET})
+    page = f"rollouts/{rollout.rollout_id}/payload"
+    given = {"span": {"span": "none"}, "event": {"event": "1"}}.get(choice, {})
+    shown = Read((await _shown(api, f"{page}", **given)).body)
+    assert f"/ui/{page}" in shown.marked("action")
+    assert (await _shown(api, f"{page}.json", **given)).ok()["choice"] == (choice if given else "everything")
+    assert (await _sent(api, page, choice=choice, **given)).status == 422
+    answer = await _sent(api, page, choice=choice, reason="request 17", **given)
+    ended = await _ended(store, "redact")
+    if choice == "span":
+        assert (answer.status, "no such event with payload" in Read(answer.body).text) == (409, True)
+        assert (ended.failures, await _input(store, rollout)) == (1, {"question": SECRET})
+        return
+    assert (answer.status, answer.headers["location"]) == (303, f"/ui/rollouts/{rollout.rollout_id}")
+    assert (ended.error, await _input(store, rollout)) == (None, None)
+    assert [each["reason"] for each in await _removals(store)] == ["request 17"]
+    assert (await store.log.verify()).ok
+
+
+async def test_an_invalid_choice_of_events_is_refused(api: Api, store: Store) -> None:
+    rollout = await succeeded(store)
+    page = f"rollouts/{rollout.rollout_id}/payload"
+    for fields in ({"choice": "other"}, {}, {"choice": "span"}, {"choice": "event"}, {"choice": "event", "event": "0"}):
+        assert (await _sent(api, page, reason="request 17", **fields)).status == 422, fields
+    missing = await _sent(api, "rollouts/ro-none/payload", choice="everything", reason="request 17")
+    assert (missing.status, (await _shown(api, "rollouts/ro-none/payload")).status) == (404, 404)
+    assert await _runs(store) == {}
+
+
+async def test_pages_lead_to_the_removal_of_what_they_show(api: Api, store: Store) -> None:
+    rollout = await succeeded(store)
+    removal = f"/ui/rollouts/{rollout.rollout_id}/payload"
+    assert removal in Read((await _shown(api, f"rollouts/{rollout.rollout_id}/raw")).body).links
+    assert f"{removal}?event=1" in Read((await _shown(api, f"rollouts/{rollout.rollout_id}/events")).body).links
+    assert "/ui/admin/payload" in Read((await _shown(api, "admin")).body).links
+
+
+async def test_a_removal_of_the_same_kind_is_refused_while_one_runs(api: Api, store: Store, store_url: str) -> None:
+    await succeeded(store)
+    assert await claimed(store_url, "remove", "elsewhere:1")
+    refused = await _sent(api, "admin/payload/remove", **ALL_STATUSES)
+    assert (refused.status, "running already, in elsewhere:1" in Read(refused.body).text) == (409, True)
+
+
+async def test_a_removal_that_was_stopped_with_its_server_can_be_repeated(store: Store, store_url: str) -> None:
+    rollout = await succeeded(store)
+    removal = RemoveByPolicy(policy=RetentionPolicy.of(statuses=("succeeded",)))
+    partitions = Partitions(store, store_url)
+    scheduler = Scheduler(partitions, store_url, Schedule(None, None), lease_seconds=0.2)
+    assert isinstance(store, SQLStore)
+    assert await scheduler.remove(store, "default", removal, "cli", wait_seconds=0) is None
+    await scheduler.close()
+    await asyncio.sleep(0.3)
+    scheduler = Scheduler(partitions, store_url, Schedule(None, None))
+    outcome = await scheduler.remove(store, "default", removal, "cli", wait_seconds=60)
+    await scheduler.close()
+    assert outcome is not None
+    assert outcome.state == "done"
+    assert await _input(store, rollout) is None
+    assert (await store.log.verify()).ok
+
+
+async def test_only_an_admin_sees_and_removes(store: Store, store_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    rollout = await succeeded(store)
+    partitions = Partitions(store, store_url)
+    scheduler = Scheduler(partitions, store_url, Schedule(None, None, archive_directory=tmp_path))
+    pages = ("admin/payload", f"rollouts/{rollout.rollout_id}/payload")
+    actions = (
+        "admin/payload/remove",
+        "admin/payload/archive",
+        "admin/payload/search",
+        "admin/payload/forget",
+        pages[1],
+    )
+    async with keyed_server(store, store_url, clock, scheduler=scheduler) as keyed:
+        for role in ("reader", "runner", "algorithm"):
+            key = await keyed.key(role)
+            for page in pages:
+                assert (await keyed.ask(key, path=f"//ui/{page}.json")).status == 403, (role, page)
+            for action in actions:
+                data = {"text": "abc", "reason": "x", "choice": "everything", "file": "a.archive", **ALL_STATUSES}
+                assert (await keyed.ask(key, "POST", f"//ui/{action}", data=data)).status == 403, (role, action)
+            read = Read((await keyed.ask(key, path=f"//ui/rollouts/{rollout.rollout_id}/events")).body)
+            assert not [link for link in read.links if "/payload" in link]
+        bound = await keyed.key("admin", partition="default")
+        sent = {"headers": bearer(bound), "allow_redirects": False}
+        data = {"file": "a.archive", **ALL_STATUSES}
+        refused = await keyed.api.send("POST", "//ui/admin/payload/archive", data=data, **sent)
+        assert (refused.status, "for all partitions" in Read(refused.body).text) == (403, True)
+        removed = await keyed.api.send("POST", "//ui/admin/payload/remove", data=ALL_STATUSES, **sent)
+        assert removed.status == 303
+        await _ended(store, "remove")
+    await scheduler.close()
+    assert [each["actor"][:4] for each in await _removals(store)] == ["key:"]
+
+
+async def test_a_server_that_runs_no_operations_removes_nothing(store: Store, store_url: str) -> None:
+    rollout = await succeeded(store)
+    async with speaking_to(Partitions(store, store_url)) as api:
+        for page in ("admin/payload", f"rollouts/{rollout.rollout_id}/payload"):
+            read = Read((await _shown(api, f"{page}", **ALL_STATUSES)).body)
+            assert "This server removes no payload" in read.text
+            assert not [
+                action for action in read.marked("action") if action.endswith(("/remove", "/archive", "/forget"))
+            ]
+        refused = await _sent(api, "admin/payload/remove", **ALL_STATUSES)
+        assert (refused.status, "rollbook retention" in Read(refused.body).text) == (409, True)
+    assert await _input(store, rollout) == {"question": 1}
+
+
+async def test_the_pages_of_a_store_in_memory_are_notes() -> None:
+    async with await open_store("memory://") as store, speaking_to(Partitions(store)) as api:
+        assert (await _shown(api, "admin/payload.json", status="succeeded")).ok()["report"] is None
+        refused = await _sent(api, "admin/payload/search", text=SECRET)
+        assert (refused.status, "in memory" in Read(refused.body).text) == (409, True)
