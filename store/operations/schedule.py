@@ -17,6 +17,8 @@ START_SECONDS: Final = 60.0
 """The time from the start of a server to the first operation, so that a restart is not slowed down by operations."""
 RETRY_SECONDS: Final = 600.0
 """The time from the start of a run whose process was killed to the next run, unless the interval is shorter."""
+UNCONFIGURED: Final[tuple[Operation, ...]] = ("verify", "verify_sample", "compress")
+"""The operations that can be started without a setting of the server."""
 _DAY_SECONDS: Final = 86_400.0
 
 
@@ -69,7 +71,9 @@ class Schedule:
             case "remove" | "archive" | "redact" | "forget":
                 return None
 
-    def next_at(self, operation: Operation, last: OperationRun | None, started_at: int) -> int | None:
+    def next_at(
+        self, operation: Operation, last: OperationRun | None, *, started_at: int, created_at: int
+    ) -> int | None:
         """Return the time of the next run of an operation in µs since the epoch; None if it is never run.
 
         A run that was missed because no server was running is due soon after the next start of a server.
@@ -78,13 +82,15 @@ class Schedule:
             operation: the operation.
             last: its last run; None if it was never run.
             started_at: the start of the server, in µs since the epoch.
+            created_at: the creation of the store, in µs since the epoch. The first daily verification is due at the
+                first time of day after it, so it is not missed by servers that are never on at this time.
         """
         seconds = self.interval(operation)
         if seconds is None:
             return None
         earliest = started_at + _micros(min(seconds, START_SECONDS))
         if operation == "verify" and self.verify_at is not None:
-            due = _next_day_time(started_at if last is None else last.attempted_at, self.verify_at)
+            due = _next_day_time(created_at if last is None else last.attempted_at, self.verify_at)
         else:
             due = earliest if last is None else last.attempted_at + _micros(seconds)
         if last is not None and last.runner is not None:
@@ -96,12 +102,13 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledOperation:
-    """An operation of a partition: its last run, and the time of its next one in µs since the epoch."""
+    """An operation of a partition that is scheduled, was run, or can be started."""
 
     operation: Operation
     last: OperationRun | None
+    """None if the operation was never run."""
     next_at: int | None
-    """None if this server never runs the operation."""
+    """The time of the next run in µs since the epoch; None if the operation is not scheduled."""
 
 
 def _next_day_time(after: int, at: time) -> int:

@@ -201,13 +201,16 @@ async def test_an_operation_is_started_from_the_page(store: Store, store_url: st
     partitions = Partitions(store, store_url)
     scheduler = Scheduler(partitions, store_url, Schedule(sample_seconds=None, verify_at=time(3)))
     async with speaking_to(partitions, scheduler=scheduler) as api:
-        (shown,) = (await api.get("//ui/admin.json")).ok()["operations"]
+        shown, sample, compress = (await api.get("//ui/admin.json")).ok()["operations"]
+        assert [each["operation"] for each in (sample, compress)] == ["verify_sample", "compress"]
+        assert (sample["next_at"], compress["next_at"]) == (None, None)
         assert (shown["operation"], shown["state"], shown["attempted_at"]) == ("verify", None, None)
         assert shown["next_at"] is not None
         page = Read((await api.get("//ui/admin")).body)
         assert "Verify everything" in page.text
         assert page.marked("action").count("/ui/admin/operations/verify/run") == 1
-        for operation in ("verify_sample", "backup", "retention", "compress", "unknown"):
+        assert page.marked("action").count("/ui/admin/operations/compress/run") == 1
+        for operation in ("backup", "retention", "remove", "unknown"):
             refused = await api.send("POST", f"//ui/admin/operations/{operation}/run")
             assert refused.status in {409, 422}, operation
         started = await api.send("POST", "//ui/admin/operations/verify/run", allow_redirects=False)
@@ -215,10 +218,18 @@ async def test_an_operation_is_started_from_the_page(store: Store, store_url: st
         async with asyncio.timeout(60):
             while not shown["ended_at"]:
                 await asyncio.sleep(0.05)
-                (shown,) = (await api.get("//ui/admin.json")).ok()["operations"]
+                shown = (await api.get("//ui/admin.json")).ok()["operations"][0]
         assert (shown["state"], shown["differences"], shown["runs"]) == ("succeeded", 0, 1)
         text = Read((await api.get("//ui/admin")).body).text
         assert "0 differences" in text
+        # It is not scheduled, but needs no setting.
+        started = await api.send("POST", "//ui/admin/operations/compress/run", allow_redirects=False)
+        assert started.status == 303
+        async with asyncio.timeout(60):
+            while not compress["ended_at"]:
+                await asyncio.sleep(0.05)
+                compress = (await api.get("//ui/admin.json")).ok()["operations"][2]
+        assert compress["state"] == "succeeded"
     await scheduler.close()
 
 

@@ -41,14 +41,16 @@ STARTED = at("2026-11-20T12:00:00")
 SCHEDULE = Schedule(backup_seconds=DAY, backup=BackupPlan(Path("backups"), 7))
 
 
-def next_at(operation: Operation, last: OperationRun | None, started_at: int = STARTED) -> int | None:
-    return SCHEDULE.next_at(operation, last, started_at)
+def next_at(
+    operation: Operation, last: OperationRun | None, schedule: Schedule = SCHEDULE, started_at: int = STARTED
+) -> int | None:
+    return schedule.next_at(operation, last, started_at=started_at, created_at=STARTED)
 
 
 def test_by_default_a_server_only_verifies() -> None:
     assert Schedule().operations == ["verify", "verify_sample"]
     assert Schedule(sample_seconds=None, verify_at=None).operations == []
-    assert SCHEDULE.next_at("retention", None, STARTED) is None
+    assert next_at("retention", None) is None
 
 
 def test_a_policy_or_a_directory_without_an_interval_is_no_operation() -> None:
@@ -59,7 +61,7 @@ def test_a_policy_or_a_directory_without_an_interval_is_no_operation() -> None:
 
 def test_an_operation_that_was_never_run_is_due_soon_after_the_start() -> None:
     assert next_at("verify_sample", None) == STARTED + micros(START_SECONDS)
-    assert Schedule(sample_seconds=0.5).next_at("verify_sample", None, STARTED) == STARTED + micros(0.5)
+    assert next_at("verify_sample", None, Schedule(sample_seconds=0.5)) == STARTED + micros(0.5)
 
 
 def test_the_interval_is_counted_from_the_start_of_the_last_run_of_any_server() -> None:
@@ -85,12 +87,19 @@ def test_a_missed_run_is_made_up_for_after_the_start() -> None:
 )
 def test_the_daily_verification_is_due_at_the_local_time(last: str, expected: str) -> None:
     run = OperationRun("verify", attempted_at=at(last))
-    assert Schedule(verify_at=time(3)).next_at("verify", run, at("2026-01-01T00:00:00")) == at(expected)
+    assert next_at("verify", run, Schedule(verify_at=time(3)), at("2026-01-01T00:00:00")) == at(expected)
 
 
 @pytest.mark.usefixtures("berlin")
 def test_the_first_daily_verification_waits_for_its_time() -> None:
     assert next_at("verify", None) == at("2026-11-21T02:00:00")
+    assert next_at("verify", None, started_at=at("2026-11-21T01:59:00")) == at("2026-11-21T02:00:00")
+
+
+@pytest.mark.usefixtures("berlin")
+def test_the_first_daily_verification_is_made_up_for_if_no_server_was_on_at_its_time() -> None:
+    later = at("2026-11-21T08:00:00")
+    assert next_at("verify", None, started_at=later) == later + micros(START_SECONDS)
 
 
 def test_an_interrupted_run_is_repeated_after_its_lease_and_a_pause() -> None:
@@ -100,7 +109,7 @@ def test_an_interrupted_run_is_repeated_after_its_lease_and_a_pause() -> None:
     kept = OperationRun("backup", runner="host:1", lease_until=began + micros(HOUR), attempted_at=began)
     assert next_at("backup", kept) == began + micros(HOUR)
     quick = Schedule(sample_seconds=0.5)
-    assert quick.next_at("verify_sample", last, STARTED) == began + micros(120)
+    assert next_at("verify_sample", last, quick) == began + micros(120)
 
 
 def test_a_failed_run_is_tried_again_at_the_next_time() -> None:

@@ -117,7 +117,7 @@ async def test_of_two_servers_one_runs_each_operation(store: SQLStore, url: str)
     last = (await runs(store))["verify_sample"]
     assert (last.runs, last.failures) == (1, 0)
     # The other server sees the run, and waits for its own time from then on.
-    (shown,) = await second.operations(store)
+    (shown,) = [each for each in await second.operations(store) if each.operation == "verify_sample"]
     assert shown.next_at == last.attempted_at + 3600 * 1_000_000
 
 
@@ -183,8 +183,8 @@ async def test_operations_are_repeated_and_shown_in_metrics_and_on_the_admin_pag
     assert int(found["runs_total"]) >= 2
     assert abs(float(found["success_timestamp_seconds"]) - system_clock() / 1e6) < HANG
     assert 0 < float(found["duration_seconds"]) < HANG
-    (shown,) = values["operations"]
-    assert (shown["operation"], shown["differences"]) == ("verify_sample", 0)
+    (shown,) = [each for each in values["operations"] if each["operation"] == "verify_sample"]
+    assert shown["differences"] == 0
     assert shown["next_at"] is not None
 
 

@@ -17,7 +17,7 @@ from store.db.schema import history, partitions
 from store.errors import Conflict, Forbidden, Invalid, NotFound, StoreError
 from store.operations.requested import RequestedRemoval
 from store.operations.run import RunOutcome
-from store.operations.schedule import Schedule, ScheduledOperation
+from store.operations.schedule import UNCONFIGURED, Schedule, ScheduledOperation
 from store.runtime.clock import MICROSECONDS, system_clock
 from store.sql.api_keys import ROLES, Key, Keys, Role
 from store.sql.store import SQLStore
@@ -62,6 +62,7 @@ async def admin(request: PageRequest) -> PageContent:
     keys = await _keys(request)
     shown = [key for key in keys or () if every or key["state"] == "active"]
     whole = await request.store.core.look(log_rows.whole)
+    operations = await _operations(request)
     values = {
         "takes_keys": keys is not None,
         "enforced_at": None if keys is None else await _enforced_at(request),
@@ -74,7 +75,7 @@ async def admin(request: PageRequest) -> PageContent:
         "schema": history.HEAD,
         "versions": {"rollbook": metadata.version("rollbook"), "python": platform.python_version()},
         "writer": _writer(request),
-        "operations": await _operations(request),
+        "operations": operations,
     }
     hidden = {
         "roles": _ROLE_DESCRIPTIONS,
@@ -84,7 +85,11 @@ async def admin(request: PageRequest) -> PageContent:
         "now": system_clock(),
         "delays": DELAYS,
         "titles": OPERATION_TITLES,
-        "startable": _STARTABLE,
+        "startable": [
+            each["operation"]
+            for each in operations or ()
+            if each["operation"] in _STARTABLE and (each["next_at"] or each["operation"] in UNCONFIGURED)
+        ],
     }
     return PageContent("admin.html", values, "Admin", hidden=hidden)
 
@@ -169,11 +174,11 @@ async def revoke_key(request: PageRequest) -> Done:
 
 @pages.post("/ui/admin/operations/{operation}/run", role="admin")
 async def run_operation(request: PageRequest) -> Done:
-    """Start a scheduled operation now.
+    """Start an operation now.
 
     Raises:
         Invalid: the operation is unknown, or cannot be started from a page.
-        Conflict: this server has no schedule, or the operation is not part of it, or it is running.
+        Conflict: this server runs no operations, the operation is running, or it needs a setting that is not given.
     """
     startable: dict[str, Operation] = {each: each for each in _STARTABLE}
     operation = startable.get(request.ids["operation"])
@@ -272,7 +277,7 @@ class OperationScheduler(Protocol):
     schedule: Schedule
 
     async def operations(self, store: SQLStore) -> Sequence[ScheduledOperation]:
-        """Return all operations of a partition that are scheduled or were run."""
+        """Return all operations of a partition that are scheduled, were run, or can be started."""
         ...
 
     async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:

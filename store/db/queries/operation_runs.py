@@ -15,7 +15,7 @@ from sqlalchemy import Select, select
 
 from store.db.dialect import Changes, Dialect, ReadSession
 from store.db.queries.paging import compiled
-from store.db.tables.core import operation_runs
+from store.db.tables.core import operation_runs, store_info
 
 RemovalOperation = Literal["remove", "archive", "redact", "forget"]
 """The operations that run only when an administrator requests them."""
@@ -88,6 +88,12 @@ async def all_runs(dialect: Dialect, session: ReadSession) -> dict[str, Operatio
     """Return the last run of each operation, by its name. Operations that were never run are missing."""
     rows = await session.fetch(compiled(dialect, "operation runs", _query), {})
     return {row[0]: OperationRun(*row) for row in rows}
+
+
+async def created_at(dialect: Dialect, session: ReadSession) -> int:
+    """Return the time at which the store was created."""
+    rows = await session.fetch(compiled(dialect, "creation of the store", lambda: select(store_info.c.created_at)), {})
+    return int(rows[0][0])
 
 
 async def claim(

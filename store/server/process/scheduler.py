@@ -22,7 +22,7 @@ from store.db.url import parse, with_partition
 from store.errors import Conflict, StoreError
 from store.operations.requested import RequestedRemoval
 from store.operations.run import LEASE_SECONDS, RunOrder, RunOutcome, runner_name
-from store.operations.schedule import START_SECONDS, Schedule, ScheduledOperation
+from store.operations.schedule import START_SECONDS, UNCONFIGURED, Schedule, ScheduledOperation
 from store.runtime.clock import MICROSECONDS, system_clock
 from store.server.partitions import Partitions
 from store.sql.store import SQLStore
@@ -81,7 +81,7 @@ class Scheduler:
             await asyncio.sleep(min(max(left, _LEAST_SECONDS), _LOOK_SECONDS))
 
     async def operations(self, store: SQLStore) -> list[ScheduledOperation]:
-        """Return all operations of a partition that are scheduled or were run.
+        """Return all operations of a partition that are scheduled, were run, or can be started.
 
         Raises:
             StoreError: the database does not answer.
@@ -89,19 +89,19 @@ class Scheduler:
         known = await store.core.look(operation_runs.all_runs)
         scheduled = self.schedule.operations
         return [
-            ScheduledOperation(each, known.get(each), self.schedule.next_at(each, known.get(each), self._started_at))
+            ScheduledOperation(each, known.get(each), await self._next_at(store, each, known.get(each)))
             for each in OPERATIONS
-            if each in scheduled or each in known
+            if each in scheduled or each in known or each in UNCONFIGURED
         ]
 
     async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:
-        """Start an operation of the schedule now, and return without waiting for its end.
+        """Start an operation now, and return without waiting for its end.
 
         Raises:
-            Conflict: the operation is running, here or in another server, or is not part of the schedule.
+            Conflict: the operation is running, here or in another server, or needs a setting that this server lacks.
             StoreError: the database does not answer.
         """
-        if operation not in self.schedule.operations:
+        if operation not in self.schedule.operations and operation not in UNCONFIGURED:
             raise Conflict(
                 f"the operation {operation} is not part of this server's schedule",
                 "restart the server with its option; `rollbook serve --help` lists the options",
@@ -158,13 +158,13 @@ class Scheduler:
                 if not isinstance(store, SQLStore):
                     return
                 last = (await store.core.look(operation_runs.all_runs)).get(operation)
-            due = self.schedule.next_at(operation, last, self._started_at)
+                due = await self._next_at(store, operation, last)
             if due is not None and due <= system_clock():
                 await self._execute(name, operation, last)
                 async with self._partitions.use(name) as store:
                     assert isinstance(store, SQLStore)  # it was one above
                     last = (await store.core.look(operation_runs.all_runs)).get(operation)
-                due = self.schedule.next_at(operation, last, self._started_at)
+                    due = await self._next_at(store, operation, last)
         except StoreError as error:
             logger.warning("the operation %s of the partition %s could not be started: %s", operation, name, error)
         except Exception:
@@ -176,6 +176,12 @@ class Scheduler:
                 # If the run is due again at once, it could not be claimed, so it is not tried again immediately.
                 pause = min(seconds, _LOOK_SECONDS)
                 self._due[name, operation] = max(due, system_clock() + round(pause * MICROSECONDS))
+
+    async def _next_at(self, store: SQLStore, operation: Operation, last: OperationRun | None) -> int | None:
+        """Return the time of the next run of an operation; None if it is never run."""
+        # The time of creation matters only before the first run.
+        created_at = await store.core.look(operation_runs.created_at) if last is None else 0
+        return self.schedule.next_at(operation, last, started_at=self._started_at, created_at=created_at)
 
     async def _execute(
         self,
