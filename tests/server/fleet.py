@@ -53,10 +53,11 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(db: str, *, workers: int = 2, port: int = 0, script: str = SCRIPT) -> AsyncGenerator[Fleet]:
+async def fleet(db: str, *options: str, workers: int = 2, port: int = 0, script: str = SCRIPT) -> AsyncGenerator[Fleet]:
     """Give a running server; whatever happens, all of it is gone afterwards."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", script, "serve", "--db", db, "--port", str(port), "--workers", str(workers)),
+        *options,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # A group of its own, so that a test may signal all of it, as a terminal does.

@@ -32,7 +32,7 @@ async def enqueue(url: str) -> str:
 
 
 async def test_all_workers_serve_and_any_of_them_tells_the_metrics_of_all(postgres_url: str) -> None:
-    async with fleet(postgres_url) as server:
+    async with fleet(postgres_url, "--quota", "events=50") as server:
         assert server.told.rstrip().endswith("with 2 workers")
         await asyncio.gather(*(enqueue(server.url) for _ in range(40)))
         tellers: set[str] = set()
@@ -58,8 +58,22 @@ async def test_all_workers_serve_and_any_of_them_tells_the_metrics_of_all(postgr
                 tellers |= {
                     name for name, value in measured.items() if _is_scrape(name) and value > before.get(name, 0)
                 }
+        answers = await asyncio.gather(*(_refusal(server.url) for _ in range(20)))
+        # The workers share the quota of events.
+        assert sorted(map(str, answers)) == ["None"] * 10 + ["QuotaExceeded"] * 10
+        async with aiohttp.ClientSession() as session:
+            measured = await server.measured(session)
+        refusals = [value for name, value in measured.items() if name.startswith("rollbook_quota_refusals_total{")]
+        assert sum(refusals) == 10
         async with await open_store(postgres_url) as store:
-            assert (await store.statistics()).get("total_rollouts") == 40
+            assert (await store.statistics()).get("total_rollouts") == 50
+
+
+async def _refusal(url: str) -> str | None:
+    """Enqueue on a connection of its own, and return the type of the error; None if the call succeeds."""
+    async with aiohttp.ClientSession() as session, session.post(f"{url}{ENQUEUE}", json=ONE) as answer:
+        found = await answer.json()
+        return None if answer.status == 201 else found["error_type"]
 
 
 def _is_enqueue(name: str) -> bool:
