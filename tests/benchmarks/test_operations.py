@@ -9,7 +9,6 @@ import asyncio
 import multiprocessing
 import os
 import random
-import string
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -23,6 +22,7 @@ from store.operations import RetentionPolicy, backup_store, compact, copy_store,
 from store.operations.removal import database
 from tests.benchmarks.conftest import IS_QUICK, load
 from tests.benchmarks.report import TIMES, Report, Target, at_most
+from tests.benchmarks.texts import words
 
 pytestmark = pytest.mark.benchmark
 
@@ -31,8 +31,6 @@ SPANS_PER_ROLLOUT = 100
 AT_ONCE = 500
 TEXT_BYTES = 1_000
 UNDISTURBED_SECONDS = 10
-_WORDS = ["".join(random.Random(seed).choices(string.ascii_lowercase, k=3 + seed % 8)) for seed in range(4000)]
-
 
 TARGETS = {
     f"{database}.{key}": target
@@ -112,7 +110,7 @@ class _Operations:
                 spans = [
                     Span.from_attributes(
                         name="call",
-                        attributes={"gen_ai.completion": _text(dice)},
+                        attributes={"gen_ai.completion": words(dice, TEXT_BYTES)},
                         sequence_id=number,
                         rollout_id=each.rollout_id,
                         attempt_id=each.attempt.attempt_id,
@@ -180,15 +178,6 @@ class _Operations:
         )
         await asyncio.to_thread(file.unlink)
         return saved.chain_head, saved.state_hash
-
-
-def _text(dice: random.Random) -> str:
-    words: list[str] = []
-    size = 0
-    while size < TEXT_BYTES:
-        words.append(dice.choice(_WORDS))
-        size += len(words[-1]) + 1
-    return " ".join(words)
 
 
 async def _worst(writer: Connection) -> float:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psutil
@@ -17,11 +18,13 @@ import pytest
 
 from store import open_store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, Span
+from store.operations import compact
 from store.sql.store import SQLStore
 from tests.benchmarks.conftest import IS_QUICK, load
 from tests.benchmarks.protocol import ROOT
 from tests.benchmarks.publish import replace
 from tests.benchmarks.report import machine
+from tests.benchmarks.texts import words
 
 pytestmark = pytest.mark.benchmark
 
@@ -35,6 +38,8 @@ REQUESTS = 500
 ROWS = {
     "rollout": "disk for a rollout that was enqueued, claimed and completed",
     "span": "disk for a span with 1 KB of random base64 text",
+    "text": "disk for a span with 1 KB of words",
+    "compacted": "the same after `rollbook compact --full`",
     "rollouts": f"completed rollouts, {CALLERS} callers in one process",
     "spans": f"spans of this kind, in calls of {AT_ONCE}",
     "verify": "`rollbook verify`, scaled to 1,000,000 events",
@@ -44,7 +49,10 @@ ROWS = {
 
 def test_sizes(sqlite_url: Callable[[], str], postgres_url: Callable[[], str]) -> None:
     before = load()
-    measured = [asyncio.run(_measure(url)) for url in (sqlite_url(), postgres_url())]
+    measured = [
+        asyncio.run(_measure(make_url())) | asyncio.run(_measure_words(make_url()))
+        for make_url in (sqlite_url, postgres_url)
+    ]
     lines = [
         f"Measured by `make bench-sizes` on {machine()}.",
         f"Load average before the measurement: {before}.",
@@ -77,6 +85,28 @@ async def _measure(url: str) -> dict[str, str]:
     }
 
 
+async def _measure_words(url: str) -> dict[str, str]:
+    """Return the sizes of spans with words, without those of their rollouts, before and after a compaction."""
+    async with await open_store(url) as store:
+        assert isinstance(store, SQLStore)
+        await _complete(store)
+    await compact(url, rewrite=True)
+    async with await open_store(url) as store:
+        assert isinstance(store, SQLStore)
+        empty = await store.core.size_bytes()
+        await _add_spans(store, partial(words, size=TEXT_BYTES))
+        before = await store.core.size_bytes()
+    await compact(url, rewrite=True)
+    async with await open_store(url, read_only=True) as store:
+        assert isinstance(store, SQLStore)
+        after = await store.core.size_bytes()
+    spans = ROLLOUTS * SPANS_PER_ROLLOUT
+    return {
+        "text": f"{(before - empty) / spans / 1e3:.2f} KB",
+        "compacted": f"{(after - empty) / spans / 1e3:.2f} KB",
+    }
+
+
 async def _complete(store: SQLStore) -> float:
     """Complete all rollouts with concurrent callers, and return the number per second."""
 
@@ -92,24 +122,26 @@ async def _complete(store: SQLStore) -> float:
     return ROLLOUTS / (time.perf_counter() - begun)
 
 
-async def _add_spans(store: SQLStore) -> float:
+def _base64(dice: random.Random) -> str:
+    return base64.b64encode(dice.randbytes(TEXT_BYTES * 3 // 4)).decode()
+
+
+async def _add_spans(store: SQLStore, text: Callable[[random.Random], str] = _base64) -> float:
     """Add the spans of all rollouts, and return the number per second."""
     dice = random.Random(1)
     rollouts = await store.query_rollouts()
     attempts = [rollout.attempt for rollout in rollouts if isinstance(rollout, AttemptedRollout)]
-    spans: list[Span] = []
-    for attempt in attempts:
-        for number in range(1, SPANS_PER_ROLLOUT + 1):
-            text = base64.b64encode(dice.randbytes(TEXT_BYTES * 3 // 4)).decode()
-            spans.append(
-                Span.from_attributes(
-                    name="call",
-                    attributes={"gen_ai.completion": text},
-                    sequence_id=number,
-                    rollout_id=attempt.rollout_id,
-                    attempt_id=attempt.attempt_id,
-                )
-            )
+    spans = [
+        Span.from_attributes(
+            name="call",
+            attributes={"gen_ai.completion": text(dice)},
+            sequence_id=number,
+            rollout_id=attempt.rollout_id,
+            attempt_id=attempt.attempt_id,
+        )
+        for attempt in attempts
+        for number in range(1, SPANS_PER_ROLLOUT + 1)
+    ]
     begun = time.perf_counter()
     for first in range(0, len(spans), AT_ONCE):
         await store.add_many_spans(spans[first : first + AT_ONCE])
