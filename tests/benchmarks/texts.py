@@ -1,0 +1,18 @@
+"""Texts for spans of benchmarks."""
+
+from __future__ import annotations
+
+import random
+import string
+
+_WORDS = ["".join(random.Random(seed).choices(string.ascii_lowercase, k=3 + seed % 8)) for seed in range(4000)]
+
+
+def words(dice: random.Random, size: int) -> str:
+    """Return words with at least `size` bytes. They have about the entropy of English, so they compress like a text."""
+    chosen: list[str] = []
+    length = 0
+    while length < size:
+        chosen.append(dice.choice(_WORDS))
+        length += len(chosen[-1]) + 1
+    return " ".join(chosen)
