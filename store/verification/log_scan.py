@@ -51,6 +51,27 @@ class Bounds(Frozen):
     """The greatest position of an event or a body, even if the event or the body does not belong to a commit."""
 
 
+class LogRange(Frozen):
+    """A range of commits with their events."""
+
+    after: int
+    """The id of the commit before the range; 0 if the range starts at the beginning of the log."""
+    until: Bounds
+
+
+class SoundRange(Frozen):
+    """The result for a range of commits without a difference."""
+
+    commits: int
+    events: int
+    bodies: int
+    """The number of bodies that belong to an event."""
+    last_position: int
+    """The position of the last event of the last commit."""
+    head: str
+    """The hash of the last commit in hex."""
+
+
 class Walked(Frozen):
     """The result of a scan of the log."""
 
@@ -93,10 +114,8 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds, on_progres
         on_progress(OperationProgress("checking the log", min(check.events, total), total))
 
     await _read(dialect, session, check, differences, until, report=report)
-    await _unclaimed(dialect, session, check, differences, until)
-    await _check_drops(dialect, session, differences)
-    await check_blobs(dialect, session, differences)
-    await check_dictionaries(dialect, session, differences)
+    await check_unclaimed(dialect, session, check.bodies, differences, until)
+    await check_beside_commits(dialect, session, differences)
     return Walked(
         commits=check.commits,
         events=check.events,
@@ -104,6 +123,65 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds, on_progres
         head=check.head,
         differences=differences.first,
         difference_count=differences.count,
+    )
+
+
+async def ranges(dialect: Dialect, session: ReadSession, until: Bounds, count: int) -> list[LogRange]:
+    """Divide the log up to the given end into at most `count` ranges that take about the same time to check.
+
+    The session must be a snapshot. The ranges contain every commit and every event once, also of a damaged log.
+    """
+    end = await log_queries.last_commit(dialect, session, until.commit_id)
+    cuts: list[Row] = []
+    for number in range(1, count):
+        least = 0 if end is None else _weight(end) * number // count
+        row = await _first_commit(dialect, session, cuts[-1][0] if cuts else 0, until.commit_id, least)
+        # The positions of a changed log may not ascend. Events between two cuts could then be in no range.
+        if row is not None and (not cuts or (row[0] > cuts[-1][0] and row[3] > cuts[-1][3])):
+            cuts.append(row)
+    cuts = [row for row in cuts if row[0] < until.commit_id and 0 < row[3] < until.position]
+    ends = [*(Bounds(commit_id=row[0], position=row[3]) for row in cuts), until]
+    return [LogRange(after=after, until=each) for after, each in zip([0, *(row[0] for row in cuts)], ends, strict=True)]
+
+
+def _weight(commit: Row) -> int:
+    """Return about how long the log up to a commit takes to check; an event takes as long as 1,000 bytes of payload."""
+    return commit[_EVENT_TOTAL] * 1000 + commit[_SIZE_TOTAL]
+
+
+async def _first_commit(
+    dialect: Dialect, session: ReadSession, after: int, until: int, least_weight: int
+) -> Row | None:
+    """Return the first commit between `after` and `until` with at least this weight; None if there is none."""
+    found: Row | None = None
+    low, high = after, until
+    while high - low > 1:
+        middle = (low + high) // 2
+        row = await log_queries.last_commit(dialect, session, middle)
+        if row is None or row[0] <= low or _weight(row) < least_weight:
+            low = middle
+        else:
+            found, high = row, row[0]
+    return found
+
+
+async def walk_range(dialect: Dialect, session: ReadSession, part: LogRange) -> SoundRange | None:
+    """Check the commits of a range, and their events and bodies, as `walk` does. Return None if there is a difference.
+
+    The commit before the range is taken as correct. Its own range checks it.
+    """
+    differences = Differences()
+    base = await log_queries.last_commit(dialect, session, part.after) if part.after else None
+    check = LogCheck(differences.add, dense=dialect.has_dense_positions, after=base)
+    await _read(dialect, session, check, differences, part.until, after=base)
+    if differences.count:
+        return None
+    return SoundRange(
+        commits=check.commits,
+        events=check.events,
+        bodies=check.bodies,
+        last_position=check.last_position,
+        head=check.head,
     )
 
 
@@ -270,14 +348,14 @@ async def _check_drops(dialect: Dialect, session: ReadSession, differences: Diff
                     differences.add("dropped", f"rows of the event at {row[_POSITION]}", name, expected, there)
 
 
-async def _unclaimed(
-    dialect: Dialect, session: ReadSession, check: LogCheck, differences: Differences, until: Bounds
+async def check_unclaimed(
+    dialect: Dialect, session: ReadSession, claimed: int, differences: Differences, until: Bounds
 ) -> None:
-    """Report the bodies that do not belong to an event."""
+    """Report the bodies that do not belong to an event. `claimed` is the number of bodies that belong to one."""
     body = core_tables.bodies.c.position
     within = body <= bindparam("until", type_=BigInteger)
     count = compiled(dialect, "bodies_count", lambda: select(func.count(body)).where(within))
-    extra = (await session.fetch(count, {"until": until.position}))[0][0] - check.bodies
+    extra = (await session.fetch(count, {"until": until.position}))[0][0] - claimed
     if extra <= 0:
         return
     named = await scan.bodies_without_event(dialect, session, SHOWN)
@@ -310,6 +388,13 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
             kept = [position for position in positions if not ordered.get(position, False)]
             if kept:
                 differences.add("blobs", name, None, f"the blob to which event {kept[-1]} refers", None)
+
+
+async def check_beside_commits(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+    """Check removals of payload, blobs and dictionaries. The session must be a snapshot."""
+    await _check_drops(dialect, session, differences)
+    await check_blobs(dialect, session, differences)
+    await check_dictionaries(dialect, session, differences)
 
 
 async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:

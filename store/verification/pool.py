@@ -24,7 +24,8 @@ from store.db.url import parse
 from store.errors import NotFound
 from store.models.enums import Frozen
 from store.verification.compare import Comparison, StreamRange
-from store.verification.log_scan import Bounds, Walked, bounds, walk
+from store.verification.differences import Differences
+from store.verification.log_scan import Bounds, LogRange, SoundRange, bounds, check_beside_commits, walk_range
 from store.verification.state_hash import Hashed, StateHash
 
 WORTHWHILE = 100_000
@@ -61,15 +62,31 @@ class ProofJob(Frozen, Generic[Result]):
         return found
 
 
-class Walk(ProofJob[Walked]):
-    """The job that checks the log itself, up to `bounds`."""
+class Walk(ProofJob[SoundRange]):
+    """The job that checks a range of the log itself. It returns None if there is a difference."""
 
-    result = Walked
+    result = SoundRange
     kind: Literal["walk"] = "walk"
-    bounds: Bounds
+    part: LogRange
 
-    async def do(self, dialect: Dialect, session: ReadSession) -> Walked:
-        return await walk(dialect, session, self.bounds)
+    async def do(self, dialect: Dialect, session: ReadSession) -> SoundRange | None:
+        return await walk_range(dialect, session, self.part)
+
+
+class SoundRest(Frozen):
+    """The result if removals of payload, blobs and dictionaries are all correct."""
+
+
+class CheckRest(ProofJob[SoundRest]):
+    """The job that checks removals of payload, blobs and dictionaries. It returns None if there is a difference."""
+
+    result = SoundRest
+    kind: Literal["rest"] = "rest"
+
+    async def do(self, dialect: Dialect, session: ReadSession) -> SoundRest | None:
+        differences = Differences()
+        await check_beside_commits(dialect, session, differences)
+        return None if differences.count else SoundRest()
 
 
 class Sound(Frozen):
@@ -99,7 +116,7 @@ class Compare(ProofJob[Sound]):
         return Sound(events=comparison.events, streams=comparison.streams, hashed=state_hash.found())
 
 
-_ANY: TypeAdapter[Any] = TypeAdapter(Annotated[Walk | Compare, Field(discriminator="kind")])
+_ANY: TypeAdapter[Any] = TypeAdapter(Annotated[Walk | CheckRest | Compare, Field(discriminator="kind")])
 
 
 def job_of(text: bytes) -> ProofJob[Any]:

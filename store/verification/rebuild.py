@@ -158,6 +158,7 @@ async def _repair(
     async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
         position = await _last_position(dialect, session)
         proof = Proof(dialect, session, team, calls, on_progress)
+        await proof.begin()
         async for compared in proof.run():
             _check_sound(compared)
             for finding in chain.from_iterable(compared.findings.values()):

@@ -3,8 +3,9 @@
 A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. To fold a stream
 means to compute the table rows that follow from its events. A projection is a table with such rows.
 
-For a long log, other processes (the team) compare ranges of streams. If another process finds a difference in a range,
-this process compares the range again and reports the difference.
+For a long log, other processes (the team) compare ranges of streams, and check ranges of the log. If another process
+finds a difference in a range of streams, this process compares the range again and reports the difference. If another
+process finds a difference in the log, this process checks the whole log again.
 
 SQLite accepts a value of any type in nearly every column. A value of the wrong type nearly always causes an error or a
 difference in a comparison. `verify` searches for such values only after an error or a difference, because the search
@@ -12,6 +13,7 @@ takes a tenth of the time of a verification. It then reports their rows, leaves 
 again. Tables that are not compared with the log are always searched.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -32,7 +34,7 @@ from store.verification import log_scan, pool, state_hash
 from store.verification.compare import STRETCHES, Calls, Comparison, StreamRange
 from store.verification.differences import Differences
 from store.verification.fold import Compared
-from store.verification.pool import Compare, Team, Walk
+from store.verification.pool import CheckRest, Compare, Sound, SoundRest, Team, Walk
 from store.verification.watch import wrong_checks
 
 # All other tables are compared with the log value by value, and a value never equals a value of another type.
@@ -53,6 +55,9 @@ _NOT_COMPARED = (
     core_tables.operation_runs,
     core_tables.verifications,
 )
+
+_RANGES = 4
+"""The number of ranges of the log for each process. With several, all processes end at about the same time."""
 
 
 class Proof:
@@ -76,6 +81,8 @@ class Proof:
         self._calls = calls
         self._on_progress = on_progress
         self._total = 0
+        self._cuts: list[str] = []
+        self._begun: dict[StreamRange, asyncio.Task[Sound | None]] = {}
         self.events = 0
         self.streams = 0
         self.rows: dict[str, int] = {}
@@ -83,23 +90,27 @@ class Proof:
         self.state_hash = ""
         """A hash over all rows of the projections."""
 
+    async def begin(self) -> None:
+        """Give the ranges of streams to the team. `run` returns the results."""
+        self._total = await log_scan.event_count(self._dialect, self._session)
+        self._cuts = await state_hash.cuts(self._dialect, self._session)
+        stretches = _cut(self._cuts) if len(self._team) else STRETCHES
+        # Only the range of rollouts is divided. The other ranges may take longest, so they are begun first.
+        first = sorted(stretches, key=lambda stretch: stretch.prefix == "rollout/")
+        begun = {stretch: self._team.begin(Compare(stretch=stretch, cuts=self._cuts)) for stretch in first}
+        self._begun = {stretch: begun[stretch] for stretch in stretches}
+
     async def run(self) -> AsyncIterator[Compared]:
-        """Compare all streams, and yield results in the order of the streams.
+        """Compare all streams, and yield results in the order of the streams. `begin` must be called before.
 
         For a range that the team has compared without a difference, nothing is yielded.
         """
-        self._total = await log_scan.event_count(self._dialect, self._session)
         self._report(0)
-        cuts = await state_hash.cuts(self._dialect, self._session)
-        found = state_hash.StateHash(cuts)
-        stretches = _cut(cuts) if len(self._team) else STRETCHES
-        # Only the range of rollouts was divided. The other ranges may take longest, so they are begun first.
-        begun = sorted(stretches, key=lambda stretch: stretch.prefix == "rollout/")
-        elsewhere = {stretch: self._team.begin(Compare(stretch=stretch, cuts=cuts)) for stretch in begun}
+        found = state_hash.StateHash(self._cuts)
         async for rows in scan.all_rows(self._dialect, self._session, core_tables.queue):
             found.update(core_tables.queue, rows)
-        for stretch in stretches:
-            sound = await elsewhere[stretch]
+        for stretch, elsewhere in self._begun.items():
+            sound = await elsewhere
             if sound is not None:
                 self._count(sound.events, sound.streams)
                 found.take(sound.hashed)
@@ -121,6 +132,72 @@ class Proof:
         # Events that do not belong to a commit are compared too, but the total does not include them.
         done = min(self.events + more, self._total)
         self._on_progress(OperationProgress("comparing the tables", done, self._total))
+
+
+class LogWalk:
+    """One check of the log itself."""
+
+    def __init__(
+        self, dialect: Dialect, session: ReadSession, team: Team, until: log_scan.Bounds, on_progress: OnProgress
+    ) -> None:
+        """Begin before the first commit.
+
+        Args:
+            dialect: the database.
+            session: a session that reads a snapshot. The processes of the team must read the same state.
+            team: the processes that check ranges of the log.
+            until: the end of the log in the snapshot.
+            on_progress: receives the number of checked events.
+        """
+        self._dialect = dialect
+        self._session = session
+        self._team = team
+        self._until = until
+        self._on_progress = on_progress
+        self._ranges: list[asyncio.Task[log_scan.SoundRange | None]] = []
+        self._rest: asyncio.Task[SoundRest | None] | None = None
+
+    async def begin(self) -> None:
+        """Give ranges of the log to the team. `run` returns the result."""
+        if not len(self._team):
+            return
+        ranges = await log_scan.ranges(self._dialect, self._session, self._until, _RANGES * len(self._team))
+        self._rest = self._team.begin(CheckRest())
+        self._ranges = [self._team.begin(Walk(part=part)) for part in ranges]
+
+    async def run(self) -> log_scan.Walked:
+        """Return the result of the check. If the team finds a difference, this process checks the whole log again."""
+        self._on_progress(OperationProgress("checking the log"))
+        return await self._elsewhere() or await log_scan.walk(
+            self._dialect, self._session, self._until, self._on_progress
+        )
+
+    async def _elsewhere(self) -> log_scan.Walked | None:
+        """Return the result of the team; None if there is no team, or if there is a difference."""
+        if self._rest is None:
+            return None
+        total = await log_scan.event_count(self._dialect, self._session)
+        found: list[log_scan.SoundRange] = []
+        events = 0
+        for task in self._ranges:
+            sound = await task
+            if sound is None:
+                return None
+            found.append(sound)
+            events += sound.events
+            self._on_progress(OperationProgress("checking the log", min(events, total), total))
+        differences, bodies = Differences(), sum(each.bodies for each in found)
+        await log_scan.check_unclaimed(self._dialect, self._session, bodies, differences, self._until)
+        if differences.count or await self._rest is None:
+            return None
+        return log_scan.Walked(
+            commits=sum(each.commits for each in found),
+            events=events,
+            last_position=found[-1].last_position,
+            head=found[-1].head,
+            differences=[],
+            difference_count=0,
+        )
 
 
 def _cut(cuts: Sequence[str]) -> list[StreamRange]:
@@ -204,11 +281,12 @@ async def _verify(
 ) -> VerifyReport:
     await check_store(dialect, session, store_id, differences)
     bounds = await log_scan.bounds(dialect, session)
-    walking = team.begin(Walk(bounds=bounds))
     proof = Proof(dialect, session, team, calls, on_progress)
+    await proof.begin()
+    log_walk = LogWalk(dialect, session, team, bounds, on_progress)
+    await log_walk.begin()
     of_tables = await differences_in(dialect, session, proof.run())
-    on_progress(OperationProgress("checking the log"))
-    walked = await walking or await log_scan.walk(dialect, session, bounds, on_progress)
+    walked = await log_walk.run()
     differences.join(walked.differences, walked.difference_count)
     await check_sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
     if seal is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
-from store.db.dialect import Changes, Sql, dialect_for
+from store.db.dialect import Changes, ReadSession, Sql, dialect_for
 from store.db.tables.core import events
 from store.db.url import parse
 from store.domain.events import BodyDropped, Event
@@ -13,8 +14,13 @@ from store.interface.store import Store
 from store.journal.log_rows import log_rows
 from store.models import AttemptedRollout, Difference, VerifyReport
 from store.runtime.clock import Clock
+from store.sql.store import SQLStore
 from store.testing import ManualClock
+from store.verification import log_scan
+from store.verification.differences import Differences
 from tests.journal.given import ask
+
+T = TypeVar("T")
 
 
 class Filled:
@@ -32,6 +38,8 @@ class Filled:
     async def report(self, seal: Any = None) -> VerifyReport:
         report = await self.store.log.verify(seal)
         assert report.ok == (report.difference_count == 0) == (not report.differences)
+        assert isinstance(self.store, SQLStore)
+        await assert_ranges_find_the_same(self.store)
         return report
 
     async def only(self, check: str) -> Difference:
@@ -39,6 +47,42 @@ class Filled:
         (found,) = await self.differences()
         assert found.check == check, found
         return found
+
+
+async def assert_ranges_find_the_same(store: SQLStore) -> None:
+    """Check that the log has a difference if and only if one of the ranges of the log has, which processes check."""
+
+    dialect = store.core.dialect
+
+    async def compare(session: ReadSession) -> None:
+        until = await log_scan.bounds(dialect, session)
+        whole = await _or_none(log_scan.walk(dialect, session, until))
+        is_sound = whole is not None and not whole.difference_count
+        for count in (1, 2, 5):
+            ranges = await _or_none(log_scan.ranges(dialect, session, until, count))
+            found = [await _or_none(log_scan.walk_range(dialect, session, part)) for part in ranges or ()]
+            sound = [each for each in found if each is not None]
+            differences = Differences()
+            await _or_none(log_scan.check_beside_commits(dialect, session, differences))
+            bodies = sum(each.bodies for each in sound)
+            await _or_none(log_scan.check_unclaimed(dialect, session, bodies, differences, until))
+            assert is_sound == (ranges is not None and len(sound) == len(ranges) and not differences.count), count
+            if is_sound and whole is not None:
+                assert (sum(each.commits for each in sound), sum(each.events for each in sound)) == (
+                    whole.commits,
+                    whole.events,
+                )
+                assert (sound[-1].head, sound[-1].last_position) == (whole.head, whole.last_position)
+
+    await store.core.read(compare, snapshot=True)
+
+
+async def _or_none(work: Awaitable[T]) -> T | None:
+    """Return the result; None if a value of the wrong type raises an error."""
+    try:
+        return await work
+    except Exception:  # noqa: BLE001 (the value may raise any error)
+        return None
 
 
 async def number_of(filled: Filled, type_: str) -> int:
