@@ -102,6 +102,9 @@ class PartitionQuota:
         self.calls = 0
         """The number of calls that were admitted, if there is a limit on calls."""
         self.refused: dict[Kind, int] = dict.fromkeys(quota.limits(), 0)
+        """The numbers of refused calls, by limit."""
+        self.refused_unavailable = 0
+        """The number of calls that were refused with status 503 because of the limit on calls."""
         self._bucket = None if quota.calls is None else TokenBucket(quota.calls, quota.calls, monotonic)
 
     def take_call(self) -> float:
@@ -114,9 +117,15 @@ class PartitionQuota:
         self.calls += 1
         return 0.0
 
-    def refuse_call(self, wait: float) -> RateLimited:
-        """Count a refused call, and return its error."""
+    def refuse_call(self, wait: float, *, own_status: bool) -> RateLimited:
+        """Count a refused call, and return its error.
+
+        Args:
+            wait: the seconds until the next call is possible.
+            own_status: whether the answer has the status of the error's class, 429, and not 503.
+        """
         self.refused["calls"] += 1
+        self.refused_unavailable += not own_status
         assert self.quota.calls is not None  # without a limit, no call is refused
         return RateLimited(self.partition, self.quota.calls, wait)
 
@@ -269,7 +278,8 @@ class QuotaLayer:
             scope["rollbook.route"] = route.path
         # Clients of Agent-lightning 0.3 repeat a request after 503, but not after 429.
         own_status = getattr(route, "own_statuses", True)
-        return refuse(scope, receive, send, refusal(quota.refuse_call(wait), own_status=own_status))
+        error = quota.refuse_call(wait, own_status=own_status)
+        return refuse(scope, receive, send, refusal(error, own_status=own_status))
 
 
 def _is_counted(path: str) -> bool:

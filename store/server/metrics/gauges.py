@@ -264,12 +264,18 @@ def quotas(known: Iterable[PartitionQuota]) -> list[Family]:
     """Return the counts of this process of calls that quotas admitted and refused."""
     calls = Family("rollbook_quota_calls_total", "Calls of partitions with a limit on calls.", "counter")
     refused = Family("rollbook_quota_refusals_total", "Calls that were refused because of a quota.", "counter")
+    unavailable = Family(
+        "rollbook_quota_unavailable_total",
+        "Calls beyond the limit on calls that were refused with status 503.",
+        "counter",
+    )
     for each in known:
         if each.quota.calls is not None:
             calls.set(each.calls, partition=each.partition)
+            unavailable.set(each.refused_unavailable, partition=each.partition)
         for kind, count in each.refused.items():
             refused.set(count, partition=each.partition, quota=kind)
-    return [calls, refused]
+    return [calls, refused, unavailable]
 
 
 def streams(feeds: Iterable[OpenStream], heads: Mapping[str, int]) -> list[Family]:
