@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
 from store.db.queries.removal import Selection
 from store.errors import Invalid
@@ -14,7 +14,15 @@ from store.models.enums import Frozen
 FinishedStatus = Literal["succeeded", "failed", "cancelled"]
 FINISHED: tuple[FinishedStatus, ...] = ("succeeded", "failed", "cancelled")
 
-_Name = Annotated[str, Field(min_length=1, max_length=512)]
+
+def _without_null(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("contains U+0000, which no name contains; remove it")
+    return text
+
+
+_MOST_SECONDS = 100 * 365 * 86_400
+_Name = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_without_null)]
 _Names = Annotated[tuple[_Name, ...], Field(max_length=10)]
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 _SIZES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
@@ -29,8 +37,8 @@ class RetentionPolicy(Frozen):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    older_than: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The minimum time since the end of the rollout, in seconds."""
+    older_than: Annotated[float, Field(gt=0, le=_MOST_SECONDS, allow_inf_nan=False)] | None = None
+    """The minimum time since the end of the rollout, in seconds; at most 100 years."""
     statuses: tuple[FinishedStatus, ...] = ()
     modes: tuple[RolloutMode, ...] = ()
     groups: _Names = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,9 @@ from store.errors import Unavailable
 from store.models.enums import Frozen
 from store.operations.choices import Redaction, Search
 from store.operations.policy import RetentionPolicy
+
+if TYPE_CHECKING:
+    from store.operations.retention import RetentionReport
 
 
 class RemoveByPolicy(Frozen):
@@ -68,36 +71,54 @@ async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) 
             from store.operations.retention import remove_payload
 
             report = await remove_payload(url, removal.policy, apply=True, actor=actor)
-            size = report.body_bytes + report.blob_bytes
-            return f"payload of {report.rollouts:,} rollouts, {size:,} bytes ({report.policy})"
+            return f"payload of {_rollouts(report.rollouts)}, {_bytes(report)} ({report.policy})"
         case MoveToArchive():
             from store.operations.archive import archive_payload
 
             moved = await archive_payload(url, removal.file, removal.policy, apply=True, actor=actor)
             if not moved.is_applied:
                 return f"no payload to move ({moved.policy})"
-            size = moved.body_bytes + moved.blob_bytes
-            return f"payload of {moved.rollouts:,} rollouts, {size:,} bytes, moved to {moved.file} ({moved.policy})"
+            left = (
+                f"; {_rollouts(moved.rollouts_left)} selected now, but not in the file" if moved.rollouts_left else ""
+            )
+            return (
+                f"payload of {_rollouts(moved.rollouts)}, {_bytes(moved)}, moved to {removal.file.name}{left}"
+                f" ({moved.policy})"
+            )
         case RemoveEvents():
             from store.operations.redaction import redact
 
             redacted = await redact(url, removal.rollout_id, removal.redaction, rewrite=removal.rewrite, actor=actor)
             _check_clean(is_clean=redacted.is_clean)
-            kept = f"; {redacted.kept_blobs:,} long texts stay, because other events have them too"
+            kept = (
+                f"; long texts that other events have too stay: {redacted.kept_blobs:,}" if redacted.kept_blobs else ""
+            )
             return (
-                f"payload of {len(redacted.events):,} events of {removal.rollout_id}"
-                f"{kept if redacted.kept_blobs else ''}"
+                f"payload of {_events(len(redacted.events))} of {removal.rollout_id}{kept} ({removal.redaction.reason})"
             )
         case RemoveByText():
             from store.operations.forgetting import forget
 
             found = await forget(url, removal.search, reason=removal.reason, rewrite=removal.rewrite, actor=actor)
             _check_clean(is_clean=found.is_clean)
-            return f"payload of {len(found.matches):,} events of {found.rollouts:,} rollouts"
+            return f"payload of {_events(len(found.matches))} of {_rollouts(found.rollouts)} ({removal.reason})"
 
 
 def _check_clean(*, is_clean: bool) -> None:
     if not is_clean:
         raise Unavailable(
-            "the payload was removed, but a transaction still reads an old state, so files may contain it"
+            "the payload was removed, but a transaction still reads an old state, so files may contain it; "
+            "request the same removal again to clean the files"
         )
+
+
+def _rollouts(count: int) -> str:
+    return f"{count:,} rollout{'' if count == 1 else 's'}"
+
+
+def _events(count: int) -> str:
+    return f"{count:,} event{'' if count == 1 else 's'}"
+
+
+def _bytes(report: RetentionReport) -> str:
+    return f"{report.body_bytes + report.blob_bytes:,} bytes"

@@ -83,7 +83,7 @@ class Schedule:
             last: its last run; None if it was never run.
             started_at: the start of the server, in µs since the epoch.
             created_at: the creation of the store, in µs since the epoch. The first daily verification is due at the
-                first time of day after it, so it is not missed by servers that are never on at this time.
+                first `verify_at` after it. A server that starts later makes up for it.
         """
         seconds = self.interval(operation)
         if seconds is None:

@@ -32,6 +32,8 @@ logger = logging.getLogger("store.server.scheduler")
 _LOOK_SECONDS: Final = 30.0
 """The maximum time until a new partition is noticed, and until an unavailable database is tried again."""
 _LEAST_SECONDS: Final = 0.05
+_CLAIM_SECONDS: Final = 0.1
+"""The interval at which a server looks whether the process of a requested run has claimed its operation."""
 
 
 class Scheduler:
@@ -55,8 +57,8 @@ class Scheduler:
         self._due: dict[tuple[str, Operation], int] = {}
         """For each partition and operation, the time in µs at which its last run is read again."""
         self._processes: set[Process] = set()
-        self._requested: set[asyncio.Task[RunOutcome | None]] = set()
-        """The runs that visitors of the admin page started."""
+        self._requested: dict[tuple[str, Operation], asyncio.Task[RunOutcome | None]] = {}
+        """The runs that visitors of the admin page started, by partition and operation."""
         self._is_closed = False
 
     async def run(self) -> None:
@@ -95,7 +97,7 @@ class Scheduler:
         ]
 
     async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:
-        """Start an operation now, and return without waiting for its end.
+        """Start an operation now, and return when it is running, without waiting for its end.
 
         Raises:
             Conflict: the operation is running, here or in another server, or needs a setting that this server lacks.
@@ -129,26 +131,33 @@ class Scheduler:
         removal: RequestedRemoval | None = None,
         actor: str | None = None,
     ) -> asyncio.Task[RunOutcome | None]:
+        """Start a process, wait until it has claimed the operation, and return the task that waits for its end."""
         last = (await store.core.look(operation_runs.all_runs)).get(operation)
-        if last is not None and last.state(system_clock()) == "running":
-            raise Conflict(f"the operation {operation} is running already, in {last.runner}", "wait until it has ended")
+        is_running = last is not None and last.state(system_clock()) == "running"
+        if is_running or (partition, operation) in self._requested:
+            where = f", in {last.runner}" if is_running and last is not None else ""
+            raise Conflict(f"the operation {operation} is running already{where}", "wait until it has ended")
         task = asyncio.create_task(self._execute(partition, operation, last, removal, actor))
-        self._requested.add(task)
+        self._requested[partition, operation] = task
         task.add_done_callback(partial(self._end_requested, partition, operation))
+        while (await store.core.look(operation_runs.all_runs)).get(operation) == last:
+            done, _ = await asyncio.wait({task}, timeout=_CLAIM_SECONDS)
+            if done:
+                break
         return task
 
     def _end_requested(self, partition: str, operation: Operation, task: asyncio.Task[RunOutcome | None]) -> None:
-        self._requested.discard(task)
+        del self._requested[partition, operation]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the operation %s of the partition %s failed", operation, partition, exc_info=error)
 
     async def close(self) -> None:
-        """End all processes. The next server repeats what they did not complete."""
+        """End all processes. The next server repeats what they did not complete, except for requested removals."""
         self._is_closed = True
         for process in self._processes:
             _kill(process)
         if self._requested:
-            await asyncio.wait(self._requested)
+            await asyncio.wait(self._requested.values())
 
     async def _attend(self, name: str, operation: Operation) -> None:
         """Run an operation if it is due, and set the time at which its last run is read again."""
@@ -219,7 +228,12 @@ class Scheduler:
                 return None
             outcome = await _outcome(process, order)
             if outcome is None and not self._is_closed:
-                outcome = await self._record_end(process, order)
+                outcome = await self._record_end(
+                    process, order, f"its process ended with exit code {process.returncode}"
+                )
+            elif outcome is None and removal is not None:
+                # No server repeats a removal, so it must not look as if it were running until its lease ends.
+                outcome = await self._record_end(process, order, "the server was stopped; request the removal again")
         finally:
             _kill(process)
             await process.wait()
@@ -228,9 +242,8 @@ class Scheduler:
             _log(name, operation, outcome)
         return outcome
 
-    async def _record_end(self, process: Process, order: RunOrder) -> RunOutcome:
+    async def _record_end(self, process: Process, order: RunOrder, error: str) -> RunOutcome:
         """Store that a process ended without an outcome, for example because the system had no memory left."""
-        error = f"its process ended with exit code {process.returncode}"
 
         async def record() -> None:
             parsed = parse(order.url)
@@ -275,5 +288,7 @@ def _log(name: str, operation: Operation, outcome: RunOutcome) -> None:
             "the operation %s of the partition %s found %d differences: run `rollbook verify`",
             *(operation, name, outcome.differences),
         )
+    elif outcome.state == "skipped":
+        logger.info("the operation %s of the partition %s was skipped: another process has run it", operation, name)
     elif outcome.state == "done":
         logger.info("the operation %s of the partition %s is done: %s", operation, name, outcome.detail)
