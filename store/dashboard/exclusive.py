@@ -1,4 +1,4 @@
-"""Work that runs once per store at a time, because it reads a large part of the database."""
+"""Work of which each process of a server does one at a time per store, because it reads a large part of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.sql.store import SQLStore
 
 
 class Exclusive:
-    """Refuses work on a store while the same work is running.
+    """Refuses work on a store while this process does the same work on it.
 
     Args:
         name: the work, as the subject of an error message: `"a verification"`.
@@ -22,13 +22,13 @@ class Exclusive:
 
     @contextmanager
     def on(self, store: SQLStore) -> Generator[None]:
-        """Do the work on a store until the end of the block.
+        """Reserve the work on a store until the block ends.
 
         Raises:
-            Conflict: the work is running for another visitor.
+            Conflict: the work is already running.
         """
         if store in self._stores:
-            raise Conflict(f"{self._name} is running for another visitor", "try again in some seconds")
+            raise Conflict(f"{self._name} is already running", "try again in some seconds")
         self._stores.add(store)
         try:
             yield

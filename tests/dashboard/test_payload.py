@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import html
+import re
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 from store import open_store
 from store.db.queries import operation_runs
 from store.db.queries.operation_runs import OperationRun
+from store.db.url import with_partition
 from store.interface.store import Store
-from store.models import AttemptedRollout
+from store.models import AttemptedRollout, PromptTemplate, Span
 from store.operations.policy import RetentionPolicy
 from store.operations.requested import RemoveByPolicy
 from store.operations.schedule import Schedule
@@ -38,19 +41,20 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def _serving(store: Store, url: str, archives: Path | None = None, **settings: Any) -> AsyncIterator[Api]:
+async def _serving(store: Store, url: str, archives: Path | None = None, **settings: Any) -> AsyncGenerator[Api]:
     """Serve a store whose server runs operations."""
-    partitions = Partitions(store, url)
+    partitions = Partitions(store, url, open_store)
     scheduler = Scheduler(partitions, url, Schedule(None, None, archive_directory=archives))
     try:
         async with speaking_to(partitions, scheduler=scheduler, **settings) as api:
             yield api
     finally:
         await scheduler.close()
+        await partitions.close()
 
 
 @pytest.fixture
-async def api(store: Store, store_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+async def api(store: Store, store_url: str, tmp_path: Path) -> AsyncGenerator[Api]:
     async with _serving(store, store_url, tmp_path) as api:
         yield api
 
@@ -87,6 +91,20 @@ async def _removals(store: Store) -> list[dict[str, Any]]:
     ]
 
 
+async def _span(store: Store, rollout: AttemptedRollout) -> Span:
+    """Add a span with payload, and return it."""
+    span = Span.from_attributes(
+        name="call",
+        attributes={"prompt": SECRET},
+        sequence_id=1,
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+    )
+    found = await store.add_span(span)
+    assert found is not None
+    return found
+
+
 async def _input(store: Store, rollout: AttemptedRollout) -> Any:
     found = await store.get_rollout_by_id(rollout.rollout_id)
     assert found is not None
@@ -110,7 +128,7 @@ async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store
     assert answer.status == 303
     ended = await _ended(store, "remove")
     assert (ended.error, ended.runs) == (None, 1)
-    assert "payload of 1 rollouts" in (ended.detail or "")
+    assert (ended.detail or "").startswith("payload of 1 rollout, ")
     assert (await _input(store, old), await _input(store, active)) == (None, {"question": 2})
     assert {(each["type"], each["actor"], each["policy"]) for each in await _removals(store)} == {
         ("store.bodies_dropped", "dashboard", "status succeeded, failed")
@@ -129,10 +147,12 @@ async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store
         ({"older_than_days": "-1"}, "must be between 0"),
         ({"max_mb": "nan"}, "must be between 0"),
         ({"keep_last": "0"}, "must lie between 1"),
-        ({"status": "running"}, "succeeded"),
-        ({"mode": "other"}, "train"),
+        ({"older_than_days": "1000000000"}, "between 0 and 36,500"),
+        ({"status": "running"}, "Input should be 'succeeded'"),
+        ({"mode": "other"}, "Input should be 'train'"),
+        ({"group": "a\0b"}, "contains U+0000"),
         ({"label": "a", "without_label": "a"}, "no rollout both has and lacks the label"),
-        ({"group": "\n".join(map(str, range(11)))}, "at most 10"),
+        ({"group": "\n".join(map(str, range(11)))}, "at most 10 values"),
     ],
 )
 async def test_an_invalid_condition_is_named_and_nothing_is_removed(
@@ -141,7 +161,9 @@ async def test_an_invalid_condition_is_named_and_nothing_is_removed(
     rollout = await succeeded(store)
     page = await _shown(api, "admin/payload", **fields)
     assert page.status == 422
-    assert text in Read(page.body).text
+    notice = re.search(r'<p class="notice bad"[^>]*>(.*?)</p>', page.body.decode())
+    assert notice is not None
+    assert text in html.unescape(notice[1])
     for action in ("remove", "archive"):
         refused = await _sent(api, f"admin/payload/{action}", file="a.archive", **fields)
         assert refused.status == 422, action
@@ -165,6 +187,10 @@ async def test_payload_is_moved_into_an_archive_in_the_directory_of_the_server(
     async with await open_store(f"sqlite:///{tmp_path / 'old.archive'}", read_only=True) as archive:
         assert await _input(archive, rollout) == {"question": SECRET}
         assert (await archive.log.verify()).ok
+    later = await succeeded(store)
+    assert (await _sent(api, "admin/payload/archive", file="old.archive", **ALL_STATUSES)).status == 303
+    assert "1 rollout selected now, but not in the file" in ((await _ended(store, "archive")).detail or "")
+    assert await _input(store, later) == {"question": 1}
     again = await _sent(api, "admin/payload/archive", file="old.archive", status="succeeded")
     assert again.status == 409
     assert "old.archive" in Read(again.body).text
@@ -181,12 +207,13 @@ async def test_a_server_without_a_directory_makes_no_archives(store: Store, stor
         assert (refused.status, "--archive-dir" in Read(refused.body).text) == (409, True)
 
 
-async def test_a_text_is_searched_before_the_payload_with_it_is_removed(api: Api, store: Store, store_url: str) -> None:
+async def test_a_text_is_searched_before_the_payload_with_it_is_removed(
+    api: Api, store: Store, store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
     rollout = await succeeded(store, input={"question": f"Write to {SECRET.upper()} {HOSTILE}"})
     other = await succeeded(store, input={"question": 2})
-    await store.add_resources(
-        {"prompt": {"resource_type": "prompt_template", "template": SECRET, "engine": "f-string"}}
-    )
+    await store.add_resources({"prompt": PromptTemplate(template=SECRET, engine="f-string")})
     found = await _sent(api, "admin/payload/search", text=SECRET, ignore_case="1")
     read = Read(found.body)
     assert found.status == 200
@@ -194,6 +221,8 @@ async def test_a_text_is_searched_before_the_payload_with_it_is_removed(api: Api
     assert HOSTILE[:20] in read.text
     assert "1 place that keeps the text" in read.text
     assert f"/ui/rollouts/{rollout.rollout_id}" in read.links
+    values = [(name, value or "") for mark in read.marks for name, value in mark.items()]
+    assert [name for name, value in values if "jane" in value] == ["value"]
     assert await _runs(store) == {}
     refused = await _sent(api, "admin/payload/forget", text=SECRET, ignore_case="1", reason=f"by {SECRET}")
     assert (refused.status, "leave the text out" in Read(refused.body).text) == (409, True)
@@ -202,14 +231,20 @@ async def test_a_text_is_searched_before_the_payload_with_it_is_removed(api: Api
     answer = await _sent(api, "admin/payload/forget", text=SECRET, ignore_case="1", reason="request 17")
     assert answer.status == 303
     ended = await _ended(store, "forget")
-    assert (ended.error, ended.detail, ended.failures) == (None, "payload of 1 events of 1 rollouts", 1)
+    assert (ended.error, ended.detail, ended.failures) == (None, "payload of 1 event of 1 rollout (request 17)", 1)
+    assert "jane" not in str(answer.headers)
+    assert "jane" not in caplog.text
     assert (await _input(store, rollout), await _input(store, other)) == (None, {"question": 2})
     assert [each["reason"] for each in await _removals(store)] == ["request 17"]
     if store_url.startswith("sqlite"):
-        files = Path(store_url.removeprefix("sqlite:///")).parent.glob("*.db*")
+        files = list(Path(store_url.removeprefix("sqlite:///")).parent.glob("*.db*"))
+        assert files
         assert not any(SECRET.upper().encode() in file.read_bytes() for file in files)
     clean = Read((await _sent(api, "admin/payload/search", text="Write to", ignore_case="1")).body)
     assert "0 events of 0 rollouts contain" in clean.text
+    # A removal that was stopped may have left the text in the files.
+    assert "Clean the files" in clean.text
+    assert "/ui/admin/payload/forget" in clean.marked("action")
 
 
 async def test_a_text_that_is_too_short_is_refused(api: Api) -> None:
@@ -221,30 +256,42 @@ async def test_a_large_log_is_searched_with_the_command(
     api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await succeeded(store)
-    monkeypatch.setattr("store.dashboard.pages.payload.SEARCHED_AT_MOST", 1)
-    refused = await _sent(api, "admin/payload/search", text=SECRET)
-    assert (refused.status, "rollbook forget --match" in Read(refused.body).text) == (409, True)
+    for limit, most in (("SEARCHED_AT_MOST", 1), ("SEARCHED_AT_MOST", 200_000), ("SEARCHED_BYTES_AT_MOST", 1)):
+        monkeypatch.setattr(f"store.dashboard.pages.payload.{limit}", most)
+        found = await _sent(api, "admin/payload/search", text=SECRET)
+        expected = (200, False) if most > 1 else (409, True)
+        assert (found.status, "rollbook forget --match" in Read(found.body).text) == expected
+    monkeypatch.setattr("store.dashboard.pages.payload.COUNTED_AT_MOST", 1)
+    refused = await _shown(api, "admin/payload", **ALL_STATUSES)
+    assert (refused.status, "rollbook retention" in Read(refused.body).text) == (409, True)
 
 
 @pytest.mark.parametrize("choice", ["input", "span", "event"])
 async def test_payload_of_single_events_is_removed(api: Api, store: Store, choice: str) -> None:
     rollout = await succeeded(store, input={"question": SECRET})
+    span = await _span(store, rollout)
     page = f"rollouts/{rollout.rollout_id}/payload"
-    given = {"span": {"span": "none"}, "event": {"event": "1"}}.get(choice, {})
+    given = {"span": {"span": span.span_id}, "event": {"event": "1"}}.get(choice, {})
     shown = Read((await _shown(api, f"{page}", **given)).body)
     assert f"/ui/{page}" in shown.marked("action")
     assert (await _shown(api, f"{page}.json", **given)).ok()["choice"] == (choice if given else "everything")
     assert (await _sent(api, page, choice=choice, **given)).status == 422
     answer = await _sent(api, page, choice=choice, reason="request 17", **given)
     ended = await _ended(store, "redact")
-    if choice == "span":
-        assert (answer.status, "no such event with payload" in Read(answer.body).text) == (409, True)
-        assert (ended.failures, await _input(store, rollout)) == (1, {"question": SECRET})
-        return
     assert (answer.status, answer.headers["location"]) == (303, f"/ui/rollouts/{rollout.rollout_id}")
-    assert (ended.error, await _input(store, rollout)) == (None, None)
+    assert ended.error is None
+    (found,) = await store.query_spans(rollout.rollout_id)
+    assert ("prompt" in found.attributes) == (choice != "span")
+    assert await _input(store, rollout) == ({"question": SECRET} if choice == "span" else None)
     assert [each["reason"] for each in await _removals(store)] == ["request 17"]
     assert (await store.log.verify()).ok
+
+
+async def test_an_event_without_payload_is_an_error_of_the_page(api: Api, store: Store) -> None:
+    rollout = await succeeded(store)
+    answer = await _sent(api, f"rollouts/{rollout.rollout_id}/payload", choice="span", span="none", reason="request 17")
+    assert (answer.status, "no such event with payload" in Read(answer.body).text) == (409, True)
+    assert (await _ended(store, "redact")).failures == 1
 
 
 async def test_an_invalid_choice_of_events_is_refused(api: Api, store: Store) -> None:
@@ -259,7 +306,10 @@ async def test_an_invalid_choice_of_events_is_refused(api: Api, store: Store) ->
 
 async def test_pages_lead_to_the_removal_of_what_they_show(api: Api, store: Store) -> None:
     rollout = await succeeded(store)
+    span = await _span(store, rollout)
     removal = f"/ui/rollouts/{rollout.rollout_id}/payload"
+    of_span = f"rollouts/{rollout.rollout_id}/spans/{span.span_id}"
+    assert f"{removal}?span={span.span_id}" in Read((await _shown(api, of_span)).body).links
     assert removal in Read((await _shown(api, f"rollouts/{rollout.rollout_id}/raw")).body).links
     assert f"{removal}?event=1" in Read((await _shown(api, f"rollouts/{rollout.rollout_id}/events")).body).links
     assert "/ui/admin/payload" in Read((await _shown(api, "admin")).body).links
@@ -272,15 +322,27 @@ async def test_a_removal_of_the_same_kind_is_refused_while_one_runs(api: Api, st
     assert (refused.status, "running already, in elsewhere:1" in Read(refused.body).text) == (409, True)
 
 
-async def test_a_removal_that_was_stopped_with_its_server_can_be_repeated(store: Store, store_url: str) -> None:
+async def test_of_two_removals_of_one_kind_at_once_one_is_refused(api: Api, store: Store) -> None:
+    await succeeded(store)
+    answers = await asyncio.gather(*(_sent(api, "admin/payload/remove", **ALL_STATUSES) for _ in range(2)))
+    assert sorted(answer.status for answer in answers) == [303, 409]
+    assert (await _ended(store, "remove")).runs == 1
+
+
+async def test_a_removal_that_was_stopped_with_its_server_can_be_repeated(
+    store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rollout = await succeeded(store)
     removal = RemoveByPolicy(policy=RetentionPolicy.of(statuses=("succeeded",)))
     partitions = Partitions(store, store_url)
-    scheduler = Scheduler(partitions, store_url, Schedule(None, None), lease_seconds=0.2)
+    scheduler = Scheduler(partitions, store_url, Schedule(None, None))
     assert isinstance(store, SQLStore)
     assert await scheduler.remove(store, "default", removal, "cli", wait_seconds=0) is None
+    stopped = (await _runs(store))["remove"]
     await scheduler.close()
-    await asyncio.sleep(0.3)
+    # The process may have ended before it was stopped.
+    if stopped.runner is not None and (await _runs(store))["remove"].failures:
+        assert (await _runs(store))["remove"].error == "the server was stopped; request the removal again"
     scheduler = Scheduler(partitions, store_url, Schedule(None, None))
     outcome = await scheduler.remove(store, "default", removal, "cli", wait_seconds=60)
     await scheduler.close()
@@ -288,6 +350,21 @@ async def test_a_removal_that_was_stopped_with_its_server_can_be_repeated(store:
     assert outcome.state == "done"
     assert await _input(store, rollout) is None
     assert (await store.log.verify()).ok
+
+
+async def test_payload_of_another_partition_is_removed(store: Store, store_url: str) -> None:
+    url = with_partition(store_url, "other")
+    async with await open_store(url) as other:
+        rollouts = [await succeeded(each) for each in (store, other)]
+        async with _serving(store, store_url) as api:
+            answer = await api.send(
+                "POST", "//p/other/ui/admin/payload/remove", data=ALL_STATUSES, allow_redirects=False
+            )
+            assert answer.status == 303, answer
+            assert answer.headers["location"] == "/p/other/ui/admin"
+            assert (await _ended(other, "remove")).error is None
+        assert await _input(store, rollouts[0]) == {"question": 1}
+        assert await _input(other, rollouts[1]) is None
 
 
 async def test_only_an_admin_sees_and_removes(store: Store, store_url: str, clock: ManualClock, tmp_path: Path) -> None:
@@ -324,9 +401,13 @@ async def test_only_an_admin_sees_and_removes(store: Store, store_url: str, cloc
     assert [each["actor"][:4] for each in await _removals(store)] == ["key:"]
 
 
-async def test_a_server_that_runs_no_operations_removes_nothing(store: Store, store_url: str) -> None:
+@pytest.mark.parametrize("is_read_only", [False, True])
+async def test_a_server_that_runs_no_operations_removes_nothing(
+    store: Store, store_url: str, *, is_read_only: bool
+) -> None:
     rollout = await succeeded(store)
-    async with speaking_to(Partitions(store, store_url)) as api:
+    async with speaking_to(Partitions(store, store_url), is_read_only=is_read_only) as api:
+        assert "By a policy" not in Read((await _shown(api, "admin/payload")).body).text
         for page in ("admin/payload", f"rollouts/{rollout.rollout_id}/payload"):
             read = Read((await _shown(api, f"{page}", **ALL_STATUSES)).body)
             assert "This server removes no payload" in read.text
@@ -334,7 +415,8 @@ async def test_a_server_that_runs_no_operations_removes_nothing(store: Store, st
                 action for action in read.marked("action") if action.endswith(("/remove", "/archive", "/forget"))
             ]
         refused = await _sent(api, "admin/payload/remove", **ALL_STATUSES)
-        assert (refused.status, "rollbook retention" in Read(refused.body).text) == (409, True)
+        assert refused.status == (501 if is_read_only else 409)
+        assert "rollbook" in Read(refused.body).text
     assert await _input(store, rollout) == {"question": 1}
 
 

@@ -53,7 +53,7 @@ async def test_payload_is_removed_with_the_forms(browser: Browser, tmp_path: Pat
             await expect(page.get_by_label("val")).to_be_checked()
             await selected.get_by_role("button", name="Remove…").click()
             await page.get_by_role("button", name="Remove it").click()
-            await expect(page.locator("#operation-remove")).to_contain_text("payload of 1 rollouts")
+            await expect(page.locator("#operation-remove")).to_contain_text("payload of 1 rollout,")
 
             await page.get_by_role("link", name="Remove payload…").click()
             await page.get_by_label("Text", exact=True).fill(HOSTILE)
@@ -62,9 +62,17 @@ async def test_payload_is_removed_with_the_forms(browser: Browser, tmp_path: Pat
             await page.get_by_label("Reason").fill("request 17")
             await page.get_by_label("cannot be restored").check()
             await page.get_by_role("button", name="Remove the payload").click()
-            await expect(page.locator("#operation-forget")).to_contain_text("payload of 2 events of 2 rollouts")
+            await expect(page.locator("#operation-forget")).to_contain_text(
+                "payload of 2 events of 2 rollouts (request 17)"
+            )
             found = await store.query_rollouts()
             assert [each.input for each in found] == [None] * 3
+
+            sample = page.locator("#operation-verify_sample")
+            await sample.get_by_role("button", name="Run now…").click()
+            await page.locator("dialog[open]").get_by_role("button", name="Run now").click()
+            await expect(page.locator("p.notice")).to_contain_text("started")
+            await expect(sample).to_contain_text("0 differences")
 
             assert await claimed(url, "archive", "elsewhere:1")
             await page.goto(f"{api.url}/ui/admin")

@@ -18,7 +18,7 @@ async def checks(request: PageRequest) -> PageContent:
     """Check the database and the server's machine, and show the results with remedies. The checks only read.
 
     Raises:
-        Conflict: the checks are running for another visitor.
+        Conflict: the checks are already running.
         Forbidden: the visitor's key is valid for one partition only.
     """
     # Imported here, because `diagnose` imports the drivers of all databases, and most servers never run it.

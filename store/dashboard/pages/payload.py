@@ -1,6 +1,7 @@
-"""Pages that remove payload: by a policy, by a text, or of single events. A policy can also move it into an archive.
+"""Pages that remove payload: by a policy, by a text, or of single events.
 
-The pages count and search. Each removal is an operation in a process of its own, and the admin page shows its result.
+Payload that a policy selects can also be moved into an archive. The pages count and search. Each removal runs in its
+own process, and the admin page shows its result.
 """
 
 from __future__ import annotations
@@ -29,26 +30,35 @@ logger = logging.getLogger("store.dashboard")
 pages = Pages()
 
 SEARCHED_AT_MOST: Final = 200_000
-"""The maximum number of events that a page searches, which takes about ten seconds.
-
-The user must search a larger log with the command line.
-"""
+"""The maximum number of events in a log that a page searches. A larger log is searched with the command line."""
+SEARCHED_BYTES_AT_MOST: Final = 500_000_000
+"""The maximum size of the payload that a page searches, before compression."""
+COUNTED_AT_MOST: Final = 2_000_000
+"""The maximum number of events in a log for which a page counts the payload that a policy selects."""
 
 _MODES: Final[tuple[RolloutMode, ...]] = ("train", "val", "test")
 _CHOICES: Final = {
     "everything": "all payload of the rollout, notes included",
     "input": "the input, and metadata that was recorded with it",
     "metadata": "the metadata, and an input that was recorded with it",
-    "span": "the span with this id",
+    "span": "the spans with this id, in every attempt",
     "event": "the event with this number",
 }
+"""The choices of payload of a rollout, with their labels in the form."""
 _CONDITIONS: Final = ("older_than_days", "status", "mode", "group", "label", "without_label", "keep_last", "max_mb")
 _DAY_SECONDS: Final = 86_400.0
 _MB: Final = 1_000_000
 _WAIT_SECONDS: Final = 5.0
 """The maximum time for which a page waits for the end of a removal. After that, it names the page with the result."""
 _SHOWN: Final = 100
+"""The maximum number of places with a text that a page shows."""
+_VALUES: Final = 10
+_MOST_DAYS: Final = 36_500
+_MOST_MB: Final = 1_000_000_000
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.archive")
+"""The names of archives. They contain no path, and no backup has such a name."""
+
+_FORGET: Final = "run `rollbook forget --match TEXT` on the machine of the database"
 
 _counting = Exclusive("a count of payload")
 _searching = Exclusive("a search")
@@ -62,11 +72,12 @@ async def payload(request: PageRequest) -> PageContent:
     """Show the forms that remove payload. With conditions of a policy, also count the payload that it selects.
 
     Raises:
-        Conflict: a count is running for another visitor.
+        Conflict: the log is too large for a page, or a count is already running.
     """
     given = {name: request.one(name) for name in _CONDITIONS if name not in {"status", "mode"}}
     given |= {"status": _lines(request, "status"), "mode": _lines(request, "mode")}
     policy, report, refused = None, None, None
+    scheduler = scheduler_of(request)
     if any(given.values()):
         try:
             policy = _policy(request)
@@ -76,6 +87,10 @@ async def payload(request: PageRequest) -> PageContent:
         # The package imports the drivers of all databases, and most servers never run it.
         from store.operations import remove_payload
 
+        whole = await request.store.core.look(log_rows.whole)
+        if whole.events > COUNTED_AT_MOST:
+            reason = f"the log has {whole.events:,} events, and a page counts at most {COUNTED_AT_MOST:,}"
+            raise Conflict(reason, "run `rollbook retention` or `rollbook archive` on the machine of the database")
         with _counting.on(request.store):
             report = await remove_payload(_url(request), policy)
     values = {"policy": None if policy is None else str(policy), "report": report, "refused": refused}
@@ -85,8 +100,9 @@ async def payload(request: PageRequest) -> PageContent:
         "statuses": FINISHED,
         "modes": _MODES,
         "is_able": _is_able(request),
-        "archive": f"{datetime.fromtimestamp(system_clock() / MICROSECONDS, UTC):%Y-%m-%d}.archive",
-        "may_archive": _may_archive(request),
+        "archive": _archive_name(request.partition),
+        "has_archives": scheduler is not None and scheduler.schedule.archive_directory is not None,
+        "is_bound": key_partition(request) is not None,
     }
     return PageContent("admin_payload.html", values, "Remove payload", 422 if refused else 200, hidden=hidden)
 
@@ -126,7 +142,8 @@ async def archive(request: PageRequest) -> Done:
 
 
 def _policy(request: PageRequest) -> RetentionPolicy:
-    days, megabytes = _number(request, "older_than_days"), _number(request, "max_mb")
+    days = _number(request, "older_than_days", _MOST_DAYS)
+    megabytes = _number(request, "max_mb", _MOST_MB)
     return RetentionPolicy.of(
         older_than=None if days is None else days * _DAY_SECONDS,
         statuses=_lines(request, "status"),
@@ -140,11 +157,18 @@ def _policy(request: PageRequest) -> RetentionPolicy:
 
 
 def _lines(request: PageRequest, name: str) -> tuple[str, ...]:
-    """Return the values of a parameter. A text with several lines is several values."""
-    return tuple(line.strip() for given in request.several(name) for line in given.splitlines() if line.strip())
+    """Return the values of a parameter. A text with several lines is several values.
+
+    Raises:
+        Invalid: there are too many values.
+    """
+    found = tuple(line.strip() for given in request.several(name) for line in given.splitlines() if line.strip())
+    if len(found) > _VALUES:
+        raise Invalid(name, f"give at most {_VALUES} values")
+    return found
 
 
-def _number(request: PageRequest, name: str) -> float | None:
+def _number(request: PageRequest, name: str, most: int) -> float | None:
     text = request.one(name).strip()
     if not text:
         return None
@@ -152,8 +176,8 @@ def _number(request: PageRequest, name: str) -> float | None:
         number = float(text)
     except ValueError:
         raise Invalid(name, f"{text[:80]!r} is not a number") from None
-    if not 0 <= number <= 1e9:
-        raise Invalid(name, "must be between 0 and 1,000,000,000")
+    if not 0 <= number <= most:
+        raise Invalid(name, f"must be between 0 and {most:,}")
     return number
 
 
@@ -168,7 +192,7 @@ async def search(request: PageRequest) -> PageContent:
 
     Raises:
         Invalid: the text is too short or too long.
-        Conflict: the log is too large for a page, another search is running, or the store is in memory.
+        Conflict: the log is too large for a page, a search is already running, or the store is in memory.
     """
     # The package imports the drivers of all databases, and most servers never run it.
     from store.operations import forget
@@ -179,7 +203,10 @@ async def search(request: PageRequest) -> PageContent:
     whole = await request.store.core.look(log_rows.whole)
     if whole.events > SEARCHED_AT_MOST:
         reason = f"the log has {whole.events:,} events, and a page searches at most {SEARCHED_AT_MOST:,}"
-        raise Conflict(reason, "run `rollbook forget --match TEXT` on the machine of the database")
+        raise Conflict(reason, _FORGET)
+    if whole.body_bytes > SEARCHED_BYTES_AT_MOST:
+        reason = f"the payload has {whole.body_bytes:,} bytes, and a page searches at most {SEARCHED_BYTES_AT_MOST:,}"
+        raise Conflict(reason, _FORGET)
     with _searching.on(request.store):
         report = await forget(_url(request), sought)
     values = {
@@ -241,13 +268,16 @@ async def remove_events(request: PageRequest) -> Done:
     """
     rollout = await found_rollout(request, request.ids["rollout_id"])
     choice = request.among("choice", tuple(_CHOICES), "")
+    span, event = request.one("span").strip() or None, request.maybe_whole("event", least=1)
+    if choice in {"span", "event"} and (span if choice == "span" else event) is None:
+        raise Invalid(choice, "give the id of the span" if choice == "span" else "give the number of the event")
     redaction = Redaction.of(
         reason=_reason(request),
         everything=choice == "everything",
         input=choice == "input",
         metadata=choice == "metadata",
-        span_id=(request.one("span").strip() or None) if choice == "span" else None,
-        event=request.maybe_whole("event", least=1) if choice == "event" else None,
+        span_id=span if choice == "span" else None,
+        event=event if choice == "event" else None,
     )
     removal = RemoveEvents(rollout_id=rollout.rollout_id, redaction=redaction, rewrite=bool(request.one("rewrite")))
     return await _remove(request, removal, request.url("rollouts", rollout.rollout_id))
@@ -257,11 +287,11 @@ async def remove_events(request: PageRequest) -> Done:
 
 
 async def _remove(request: PageRequest, removal: RequestedRemoval, page: str | None = None) -> Done:
-    """Run a removal. Redirect to `page` if it ended, and to the admin page if it still runs."""
+    """Run a removal. If it has ended, redirect to `page`; otherwise to the admin page."""
     scheduler = scheduler_of(request)
     if scheduler is None:
         raise Conflict(
-            "this server runs no operations, because it is read-only or its store is in memory",
+            "this server removes no payload: it is read-only, its store is in memory, or it is not `rollbook serve`",
             "use `rollbook retention`, `archive`, `redact` or `forget`",
         )
     title, actor = OPERATION_TITLES[removal.operation], request.visitor.actor
@@ -270,10 +300,11 @@ async def _remove(request: PageRequest, removal: RequestedRemoval, page: str | N
     if outcome is None:
         return Done(request.url("admin"), f"{title}: started. The result appears below.")
     if outcome.state == "failed":
-        raise Conflict(f"{title}: {outcome.detail}", "the admin page shows the last result too")
+        raise Conflict(f"{title}: {outcome.detail}", "correct the cause, and request the removal again")
     if outcome.state == "skipped":
-        raise Conflict(f"{title}: another process runs it", "wait until it has ended")
-    return Done(page or request.url("admin"), f"{title}: {outcome.detail}.")
+        raise Conflict(f"{title}: another removal of this kind has just run", "request the removal again")
+    # The message is a cookie, so it does not contain the policy.
+    return Done(page or request.url("admin"), f"{title}: done. The page Admin shows the result.")
 
 
 def _reason(request: PageRequest) -> str:
@@ -296,6 +327,6 @@ def _is_able(request: PageRequest) -> bool:
     return scheduler_of(request) is not None and request.may("admin")
 
 
-def _may_archive(request: PageRequest) -> bool:
-    scheduler = scheduler_of(request)
-    return scheduler is not None and scheduler.schedule.archive_directory is not None and key_partition(request) is None
+def _archive_name(partition: str) -> str:
+    """Return a name that no other archive has."""
+    return f"{partition}-{datetime.fromtimestamp(system_clock() / MICROSECONDS, UTC):%Y%m%dT%H%M%SZ}.archive"
