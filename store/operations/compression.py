@@ -25,9 +25,11 @@ from store.db.queries import dictionaries as queries
 from store.db.queries.bodies import raw_json
 from store.db.queries.dictionaries import Candidate, StoredDictionary
 from store.db.queries.log import bodies_at
+from store.db.queries.removal import last_version
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
+from store.journal.log_rows import STORE_STREAM
 from store.operations.pace import Pace
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation.json_limits import encode_body
@@ -89,6 +91,8 @@ class Compression:
         self._dialect, self._session = dialect, session
         self.counts = CompressionCounts()
         self._pace = pace or Pace()
+        self._checked: tuple[int, frozenset[int]] | None = None
+        """The version of the stream of the store at the last check of the dictionaries, and the usable dictionaries."""
 
     async def compress(self, on_progress: OnProgress = ignore) -> None:
         """Compress the bodies of each type of event that has enough of them.
@@ -209,6 +213,7 @@ class Compression:
             digest = hashlib.sha256(content).digest()
             row: Row = (codec, type_, digest, tail.now, queries.encode_positions(samples), content)
             await self._session.write(Changes({core_tables.dictionaries: [row]}, {}, {}))
+        self._checked = None
         self.counts.dictionaries += 1
         return codec
 
@@ -221,6 +226,7 @@ class Compression:
                     used.append(each)
                 else:
                     await self._session.write(Changes({}, {}, {}, {_CONTENT: [(each.codec, b"", b"")]}))
+                    self._checked = None
         return used
 
     # -- bodies --------------------------------------------------------------------------------------------------------
@@ -270,19 +276,28 @@ class Compression:
         async with self._transaction():
             # Another process may have removed a body, stored it in another form, or emptied a dictionary meanwhile.
             codecs = await queries.codecs_at(self._dialect, self._session, [row[0] for row in rows])
-            usable = {PLAIN, ZLIB, *await self._usable({row[1] for row in rows})}
+            usable = {PLAIN, ZLIB, *await self._usable()}
             rows = [row for row in rows if codecs.get(row[0]) == seen[row[0]] != row[1] and row[1] in usable]
             if rows:
                 await self._session.write(Changes({}, {}, {}, {_FORM: rows}))
         self.counts.bodies += len(rows)
 
-    async def _usable(self, codecs: Collection[int]) -> list[int]:
-        """Return the dictionaries among some codecs that still have their content and all their samples."""
-        return [
-            each.codec
-            for each in await queries.with_content(self._dialect, self._session)
-            if each.codec in codecs and not await queries.lacks_samples(self._dialect, self._session, each)
-        ]
+    async def _usable(self) -> frozenset[int]:
+        """Return the dictionaries that have their content and all their samples. The write lock must be held.
+
+        The search for the samples takes longer than the rest of a transaction. Every removal of a body appends an event
+        to the stream of the store, and a dictionary is emptied only after a removal. So the last result is valid until
+        this stream has a new event.
+        """
+        version = await last_version(self._dialect, self._session, STORE_STREAM)
+        if self._checked is None or self._checked[0] != version:
+            found = [
+                each.codec
+                for each in await queries.with_content(self._dialect, self._session)
+                if not await queries.lacks_samples(self._dialect, self._session, each)
+            ]
+            self._checked = version, frozenset(found)
+        return self._checked[1]
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncGenerator[Tail]:
