@@ -21,6 +21,7 @@ import pytest
 
 from store import Corrupt, StoreError, open_store
 from store.db.dictionaries import Dictionaries
+from store.db.queries import dictionaries as queries
 from store.db.url import parse
 from store.interface.store import Store
 from store.operations import (
@@ -310,26 +311,56 @@ async def test_a_removal_during_the_training_prevents_the_dictionary(
     assert await contents(filled.url) == []
 
 
+@pytest.mark.parametrize("parts_before", [0, 2])
 async def test_a_dictionary_is_not_used_after_a_sample_was_removed(
-    filled: Filled, monkeypatch: pytest.MonkeyPatch
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, parts_before: int
 ) -> None:
     rewriting = Compression._store_part_again  # pyright: ignore[reportPrivateUsage]
     removal = threading.Thread(
         target=asyncio.run, args=(forget(filled.url, Search.of(text=SECRET), reason="request 17"),)
     )
 
+    parts: list[Any] = []
+
     async def remove_first(self: Compression, part: Any, compressors: Any) -> None:
         if compressors and removal.ident is None:
-            removal.start()
-            await asyncio.to_thread(removal.join)
+            if len(parts) == parts_before:
+                removal.start()
+                await asyncio.to_thread(removal.join)
+            else:
+                parts.append(part)
         await rewriting(self, part, compressors)
 
     monkeypatch.setattr(Compression, "_store_part_again", remove_first)
     report = await compact(filled.url)
-    assert (report.dictionaries, report.bodies) == (1, 0)
+    assert removal.ident is not None
+    assert (report.dictionaries, report.bodies) == (1, sum(map(len, parts)))
     assert await contents(filled.url) == [(16, 0)]
     assert await codecs(filled.url) == {0}
     await verified(filled.url)
+
+
+async def test_the_samples_are_searched_again_only_after_a_removal(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching, storing = queries.lacks_samples, Compression._store_part_again  # pyright: ignore[reportPrivateUsage]
+    searches, parts = list[int](), list[int]()
+
+    async def search(dialect: Any, session: Any, dictionary: Any) -> bool:
+        searches.append(len(parts))
+        return await searching(dialect, session, dictionary)
+
+    async def store_again(self: Compression, part: Any, compressors: Any) -> None:
+        parts.append(len(part))
+        await storing(self, part, compressors)
+
+    monkeypatch.setattr(queries, "lacks_samples", search)
+    monkeypatch.setattr(Compression, "_store_part_again", store_again)
+    report = await compact(filled.url)
+    assert report.bodies == sum(parts)
+    # Once for the new dictionary, and once in the first transaction.
+    assert searches == [0, 1]
+    assert len(parts) > 2
 
 
 async def test_a_read_during_the_removal_of_a_dictionary(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
