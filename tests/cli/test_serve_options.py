@@ -125,4 +125,5 @@ def test_the_options_are_a_schedule() -> None:
     assert found.operations == ["verify", "verify_sample", "backup", "compress"]
     # The working directory of the process of a backup is not part of its contract.
     assert found.backup == BackupPlan(Path("backups").absolute(), 7)
-    assert schedule_of(**{**given, "archive_dir": Path("old")}).archive_directory == Path("old").absolute()
+    more["archive_dir"] = Path("old")
+    assert schedule_of(**more).archive_directory == Path("old").absolute()
