@@ -206,6 +206,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_fork_is_refused_and_the_parent_goes_on() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
@@ -226,6 +227,7 @@ async def test_an_agent_runs_on_it(plain: Store) -> None:
     assert (await plain.statistics()).get("total_spans", 0) >= 6
 
 
+@pytest.mark.slow
 async def test_the_documented_backend_runs_and_keeps_its_numbers(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
     section = page.partition("## A store on collections")[2].partition("\n## ")[0]

@@ -112,6 +112,7 @@ def test_show_prints_why_a_rollout_failed(rollbook: Rollbook, empty: str) -> Non
     assert rollbook("show", rollout_id, "--at", "1", "--json").json["failures"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

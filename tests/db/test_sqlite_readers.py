@@ -346,6 +346,7 @@ async def test_all_reads_of_a_file_that_is_not_there_are_refused(tmp_path: Path)
     await readers.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_close_its_store_ends(tmp_path: Path) -> None:
     program = """
 import asyncio, sys

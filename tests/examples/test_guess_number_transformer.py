@@ -130,6 +130,7 @@ def test_a_prompt_in_a_batch_is_answered_as_it_is_alone(models: TransformerModel
         assert sampled.log_prob == pytest.approx(log_probs(model, prompt, [sampled.token])[0], abs=1e-8)
 
 
+@pytest.mark.slow
 def test_without_transformers_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +257,7 @@ def test_the_versions_of_a_model_of_a_directory_are_directories(
     assert first != later
 
 
+@pytest.mark.slow
 def test_a_directory_without_a_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert run("memory://", one_step(str(tmp_path / "empty"), tmp_path / "checkpoints"), runners=0) == FAILED

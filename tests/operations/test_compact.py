@@ -83,6 +83,7 @@ async def test_no_write_is_lost_that_is_acknowledged_meanwhile(place: Place) -> 
     await verified(place.url)
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_reported_and_changes_nothing(tmp_path: Path, clock: ManualClock) -> None:
     place = await fill(f"sqlite:///{tmp_path / 'file.db'}", clock)
     before = await verified(place.url)

@@ -173,6 +173,7 @@ async def test_the_rest_of_a_partition_is_dropped_too(tmp_path: Path) -> None:
     assert (report.size_bytes, files(url)) == (8, [])
 
 
+@pytest.mark.slow
 async def test_a_drop_that_was_killed_is_finished_by_the_next(url: str) -> None:
     for _ in range(3):
         with processes.running(drop, (url, "first")) as (process,):

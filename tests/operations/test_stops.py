@@ -63,6 +63,7 @@ def _is_there(url: str) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [60_000, 350_000])
 async def test_a_full_disk_is_reported_and_the_copy_continues_later(room: int, full: str, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"

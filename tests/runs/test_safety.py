@@ -31,6 +31,7 @@ async def test_the_same_request_begins_one_attempt(store: Store) -> None:
     assert (await store.query_attempts(run.rollout_id)).total == 2
 
 
+@pytest.mark.slow
 async def test_a_request_that_meets_its_own_first_time_half_way_begins_one_attempt(durable_url: str) -> None:
     async with await open_store(durable_url) as one, await open_store(durable_url) as other:
         for _ in range(5):

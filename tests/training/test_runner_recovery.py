@@ -47,6 +47,7 @@ def killed_at_work(url: str, attempts: int) -> str:
     return f"{os.uname().nodename}-{process.pid}-0"
 
 
+@pytest.mark.slow
 async def test_another_runner_finishes_the_work_of_a_killed_one(durable_url: str) -> None:
     async with await open_store(durable_url, scan_debounce_seconds=0.1) as store:
         left = [await store.enqueue_rollout(number) for number in range(3)]
