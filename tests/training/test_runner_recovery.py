@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from store import open_store
 from store.interface.store import Store
 from store.models import AttemptedRollout, RolloutConfig
