@@ -75,8 +75,8 @@ class StoreLog:
 
         Args:
             seal: a seal, or its path. If given, the log up to the seal is also compared with the seal.
-            on_progress: called with the progress, in any thread. For a long log, other processes check the log, and the
-                number of checked events is not reported. A client of a server calls it once, without a number.
+            on_progress: called with the progress, in any thread. If there is a difference in a long log, the number of
+                checked events starts again at 0. A client of a server calls it once, without a number.
 
         Raises:
             Unsupported: the store has no log.

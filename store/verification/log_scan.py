@@ -129,14 +129,15 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds, on_progres
 async def ranges(dialect: Dialect, session: ReadSession, until: Bounds, count: int) -> list[LogRange]:
     """Divide the log up to the given end into at most `count` ranges that take about the same time to check.
 
-    The session must be a snapshot. The ranges contain every commit and every event once, also of a damaged log.
+    The session must be a snapshot. Together, the ranges contain each commit and each event exactly once, even if the
+    log is damaged.
     """
     end = await log_queries.last_commit(dialect, session, until.commit_id)
     cuts: list[Row] = []
     for number in range(1, count):
         least = 0 if end is None else _weight(end) * number // count
         row = await _first_commit(dialect, session, cuts[-1][0] if cuts else 0, until.commit_id, least)
-        # The positions of a changed log may not ascend. Events between two cuts could then be in no range.
+        # In a damaged log, positions can be out of order. Then events between two cuts could be in no range.
         if row is not None and (not cuts or (row[0] > cuts[-1][0] and row[3] > cuts[-1][3])):
             cuts.append(row)
     cuts = [row for row in cuts if row[0] < until.commit_id and 0 < row[3] < until.position]
@@ -145,7 +146,7 @@ async def ranges(dialect: Dialect, session: ReadSession, until: Bounds, count: i
 
 
 def _weight(commit: Row) -> int:
-    """Return about how long the log up to a commit takes to check; an event takes as long as 1,000 bytes of payload."""
+    """Return an estimate of the time to check the log up to a commit. An event counts as 1,000 bytes of payload."""
     return commit[_EVENT_TOTAL] * 1000 + commit[_SIZE_TOTAL]
 
 
@@ -168,7 +169,7 @@ async def _first_commit(
 async def walk_range(dialect: Dialect, session: ReadSession, part: LogRange) -> SoundRange | None:
     """Check the commits of a range, and their events and bodies, as `walk` does. Return None if there is a difference.
 
-    The commit before the range is taken as correct. Its own range checks it.
+    The commit before the range is assumed to be correct; the previous range checks it.
     """
     differences = Differences()
     base = await log_queries.last_commit(dialect, session, part.after) if part.after else None
@@ -238,7 +239,8 @@ async def _read(
 
     `report` is called after each group of events that was checked.
     """
-    last_commit, after_position, limit = (0, -(2**63), 500) if after is None else (after[0], after[3], 500)
+    # The bodies may be large, so the first read is short.
+    last_commit, after_position, limit = (0, -(2**63), 50) if after is None else (after[0], after[3], 50)
     rest: Sequence[Row] = ()
     more_commits = True
     while True:
@@ -351,7 +353,7 @@ async def _check_drops(dialect: Dialect, session: ReadSession, differences: Diff
 async def check_unclaimed(
     dialect: Dialect, session: ReadSession, claimed: int, differences: Differences, until: Bounds
 ) -> None:
-    """Report the bodies that do not belong to an event. `claimed` is the number of bodies that belong to one."""
+    """Report the bodies that do not belong to an event. `claimed` is the number of bodies that belong to an event."""
     body = core_tables.bodies.c.position
     within = body <= bindparam("until", type_=BigInteger)
     count = compiled(dialect, "bodies_count", lambda: select(func.count(body)).where(within))

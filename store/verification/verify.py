@@ -91,7 +91,7 @@ class Proof:
         """A hash over all rows of the projections."""
 
     async def begin(self) -> None:
-        """Give the ranges of streams to the team. `run` returns the results."""
+        """Give the ranges of streams to the team. `run` yields the results."""
         self._total = await log_scan.event_count(self._dialect, self._session)
         self._cuts = await state_hash.cuts(self._dialect, self._session)
         stretches = _cut(self._cuts) if len(self._team) else STRETCHES
@@ -101,7 +101,7 @@ class Proof:
         self._begun = {stretch: begun[stretch] for stretch in stretches}
 
     async def run(self) -> AsyncIterator[Compared]:
-        """Compare all streams, and yield results in the order of the streams. `begin` must be called before.
+        """Compare all streams, and yield results in the order of the streams. Call `begin` first.
 
         For a range that the team has compared without a difference, nothing is yielded.
         """
@@ -154,33 +154,39 @@ class LogWalk:
         self._team = team
         self._until = until
         self._on_progress = on_progress
-        self._ranges: list[asyncio.Task[log_scan.SoundRange | None]] = []
+        self._ranges: list[tuple[log_scan.LogRange, asyncio.Task[log_scan.SoundRange | None]]] = []
         self._rest: asyncio.Task[SoundRest | None] | None = None
+
+    def begin_rest(self) -> None:
+        """Give the check of blobs to the team. It is one job, so it should begin early."""
+        if len(self._team):
+            self._rest = self._team.begin(CheckRest())
 
     async def begin(self) -> None:
         """Give ranges of the log to the team. `run` returns the result."""
-        if not len(self._team):
-            return
-        ranges = await log_scan.ranges(self._dialect, self._session, self._until, _RANGES * len(self._team))
-        self._rest = self._team.begin(CheckRest())
-        self._ranges = [self._team.begin(Walk(part=part)) for part in ranges]
+        if len(self._team):
+            ranges = await log_scan.ranges(self._dialect, self._session, self._until, _RANGES * len(self._team))
+            self._ranges = [(part, self._team.begin(Walk(part=part))) for part in ranges]
 
     async def run(self) -> log_scan.Walked:
-        """Return the result of the check. If the team finds a difference, this process checks the whole log again."""
+        """Return the result of the check. If there is a difference, this process checks the whole log again."""
         self._on_progress(OperationProgress("checking the log"))
         return await self._elsewhere() or await log_scan.walk(
             self._dialect, self._session, self._until, self._on_progress
         )
 
     async def _elsewhere(self) -> log_scan.Walked | None:
-        """Return the result of the team; None if there is no team, or if there is a difference."""
-        if self._rest is None:
+        """Return the result of the team; None if there is no team, or if there is a difference.
+
+        If a process failed, this process does its part.
+        """
+        if self._rest is None or not self._ranges:
             return None
         total = await log_scan.event_count(self._dialect, self._session)
         found: list[log_scan.SoundRange] = []
         events = 0
-        for task in self._ranges:
-            sound = await task
+        for part, task in self._ranges:
+            sound = await task or await log_scan.walk_range(self._dialect, self._session, part)
             if sound is None:
                 return None
             found.append(sound)
@@ -188,7 +194,9 @@ class LogWalk:
             self._on_progress(OperationProgress("checking the log", min(events, total), total))
         differences, bodies = Differences(), sum(each.bodies for each in found)
         await log_scan.check_unclaimed(self._dialect, self._session, bodies, differences, self._until)
-        if differences.count or await self._rest is None:
+        if await self._rest is None:
+            await log_scan.check_beside_commits(self._dialect, self._session, differences)
+        if differences.count:
             return None
         return log_scan.Walked(
             commits=sum(each.commits for each in found),
@@ -281,9 +289,10 @@ async def _verify(
 ) -> VerifyReport:
     await check_store(dialect, session, store_id, differences)
     bounds = await log_scan.bounds(dialect, session)
-    proof = Proof(dialect, session, team, calls, on_progress)
-    await proof.begin()
     log_walk = LogWalk(dialect, session, team, bounds, on_progress)
+    proof = Proof(dialect, session, team, calls, on_progress)
+    log_walk.begin_rest()
+    await proof.begin()
     await log_walk.begin()
     of_tables = await differences_in(dialect, session, proof.run())
     walked = await log_walk.run()

@@ -50,7 +50,7 @@ class Filled:
 
 
 async def assert_ranges_find_the_same(store: SQLStore) -> None:
-    """Check that the log has a difference if and only if one of the ranges of the log has, which processes check."""
+    """Check that the ranges of the log have a difference if and only if the whole log has one."""
     dialect = store.core.dialect
 
     async def compare(session: ReadSession) -> None:

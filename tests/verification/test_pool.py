@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from store.verification import pool
 from store.verification.compare import STRETCHES
 from store.verification.log_scan import Bounds
 from store.verification.pool import CheckRest, Compare, ProofJob, Walk
-from tests.journal.given import run_sql, tamper
+from tests.journal.given import blob, run_sql, tamper
 from tests.verification.filled import Filled
 
 
@@ -56,6 +57,26 @@ async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, mon
     rebuilt = await filled.store.log.rebuild()
     assert rebuilt.written == {"rollouts": 5, "spans": 4, "workers": 1, "queue": 3}
     assert rebuilt.state_hash == before.state_hash
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["body", "blob"])
+async def test_what_belongs_to_no_event_is_found_beside_other_processes(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    value = blob(b"{}", filled.url)
+    statements = {
+        "body": f"INSERT INTO bodies VALUES (1000000, 0, 2, {value})",
+        "blob": f"INSERT INTO blobs VALUES ('{hashlib.sha256(b'{}').hexdigest()}', 0, 2, {value})",
+    }
+    await tamper(filled.url, statements[damage])
+    here = await filled.report()
+    assert here.difference_count == 1
+    done = _elsewhere(monkeypatch)
+    there = await filled.report()
+    assert there.model_copy(update={"seconds": here.seconds}) == here
+    assert all(done[Walk])
+    assert done[CheckRest] == [damage != "blob"]
 
 
 @pytest.mark.slow
