@@ -91,8 +91,10 @@ class Compression:
         self._dialect, self._session = dialect, session
         self.counts = CompressionCounts()
         self._pace = pace or Pace()
-        self._checked: tuple[int, frozenset[int]] | None = None
-        """The version of the stream of the store at the last check of the dictionaries, and the usable dictionaries."""
+        self._version = -1
+        """The version of the stream of the store at the last check of dictionaries."""
+        self._intact: dict[int, bool] = {}
+        """Whether each dictionary that was checked at this version has its content and all its samples."""
 
     async def compress(self, on_progress: OnProgress = ignore) -> None:
         """Compress the bodies of each type of event that has enough of them.
@@ -213,7 +215,6 @@ class Compression:
             digest = hashlib.sha256(content).digest()
             row: Row = (codec, type_, digest, tail.now, queries.encode_positions(samples), content)
             await self._session.write(Changes({core_tables.dictionaries: [row]}, {}, {}))
-        self._checked = None
         self.counts.dictionaries += 1
         return codec
 
@@ -226,7 +227,7 @@ class Compression:
                     used.append(each)
                 else:
                     await self._session.write(Changes({}, {}, {}, {_CONTENT: [(each.codec, b"", b"")]}))
-                    self._checked = None
+                    self._intact.pop(each.codec, None)
         return used
 
     # -- bodies --------------------------------------------------------------------------------------------------------
@@ -276,28 +277,32 @@ class Compression:
         async with self._transaction():
             # Another process may have removed a body, stored it in another form, or emptied a dictionary meanwhile.
             codecs = await queries.codecs_at(self._dialect, self._session, [row[0] for row in rows])
-            usable = {PLAIN, ZLIB, *await self._usable()}
+            usable = {PLAIN, ZLIB, *await self._usable({row[1] for row in rows} - {PLAIN, ZLIB})}
             rows = [row for row in rows if codecs.get(row[0]) == seen[row[0]] != row[1] and row[1] in usable]
             if rows:
                 await self._session.write(Changes({}, {}, {}, {_FORM: rows}))
         self.counts.bodies += len(rows)
 
-    async def _usable(self) -> frozenset[int]:
-        """Return the dictionaries that have their content and all their samples. The write lock must be held.
+    async def _usable(self, codecs: Collection[int]) -> list[int]:
+        """Return those of the dictionaries that have their content and all their samples.
+
+        The caller must hold the write lock.
 
         The search for the samples takes longer than the rest of a transaction. Every removal of a body appends an event
         to the stream of the store, and a dictionary is emptied only after a removal. So the last result is valid until
         this stream has a new event.
         """
         version = await last_version(self._dialect, self._session, STORE_STREAM)
-        if self._checked is None or self._checked[0] != version:
-            found = [
-                each.codec
-                for each in await queries.with_content(self._dialect, self._session)
-                if not await queries.lacks_samples(self._dialect, self._session, each)
-            ]
-            self._checked = version, frozenset(found)
-        return self._checked[1]
+        if version != self._version:
+            self._version, self._intact = version, {}
+        if unknown := [codec for codec in codecs if codec not in self._intact]:
+            known = {each.codec: each for each in await queries.with_content(self._dialect, self._session)}
+            for codec in unknown:
+                each = known.get(codec)
+                self._intact[codec] = each is not None and not await queries.lacks_samples(
+                    self._dialect, self._session, each
+                )
+        return [codec for codec in codecs if self._intact[codec]]
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncGenerator[Tail]:
