@@ -17,7 +17,7 @@ FINISHED: tuple[FinishedStatus, ...] = ("succeeded", "failed", "cancelled")
 
 def _without_null(text: str) -> str:
     if "\0" in text:
-        raise ValueError("contains U+0000, which no name contains; remove it")
+        raise ValueError("contains the null character (U+0000), which is not allowed in names; remove it")
     return text
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from store.errors import Unavailable
+from store.errors import Conflict
 from store.models.enums import Frozen
 from store.operations.choices import Redaction, Search
 from store.operations.policy import RetentionPolicy
@@ -63,7 +63,7 @@ async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) 
         actor: who requested it; the log records it.
 
     Raises:
-        StoreError: as the operation. Also `Unavailable`, if the payload was removed but files may still contain it.
+        StoreError: as the operation. Also `Conflict`, if the payload was removed but files may still contain it.
     """
     # Each operation is imported where it runs, because a server imports this module to check requests.
     match removal:
@@ -79,7 +79,9 @@ async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) 
             if not moved.is_applied:
                 return f"no payload to move ({moved.policy})"
             left = (
-                f"; {_rollouts(moved.rollouts_left)} selected now, but not in the file" if moved.rollouts_left else ""
+                f"; the policy now also selects {_rollouts(moved.rollouts_left)} that the file does not contain"
+                if moved.rollouts_left
+                else ""
             )
             return (
                 f"payload of {_rollouts(moved.rollouts)}, {_bytes(moved)}, moved to {removal.file.name}{left}"
@@ -91,7 +93,7 @@ async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) 
             redacted = await redact(url, removal.rollout_id, removal.redaction, rewrite=removal.rewrite, actor=actor)
             _check_clean(is_clean=redacted.is_clean)
             kept = (
-                f"; long texts that other events have too stay: {redacted.kept_blobs:,}" if redacted.kept_blobs else ""
+                f"; long texts that other events also use stay: {redacted.kept_blobs:,}" if redacted.kept_blobs else ""
             )
             return (
                 f"payload of {_events(len(redacted.events))} of {removal.rollout_id}{kept} ({removal.redaction.reason})"
@@ -106,9 +108,9 @@ async def run_requested(url: str, removal: RequestedRemoval, actor: str | None) 
 
 def _check_clean(*, is_clean: bool) -> None:
     if not is_clean:
-        raise Unavailable(
-            "the payload was removed, but a transaction still reads an old state, so files may contain it; "
-            "request the same removal again to clean the files"
+        raise Conflict(
+            "the payload was removed, but a transaction still reads an old state, so files may contain it",
+            "request the same removal again later to clean the database",
         )
 
 

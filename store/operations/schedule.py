@@ -83,7 +83,7 @@ class Schedule:
             last: its last run; None if it was never run.
             started_at: the start of the server, in µs since the epoch.
             created_at: the creation of the store, in µs since the epoch. The first daily verification is due at the
-                first `verify_at` after it. A server that starts later makes up for it.
+                first `verify_at` after it. A server that starts after this time runs it soon after its start.
         """
         seconds = self.interval(operation)
         if seconds is None:

@@ -122,7 +122,7 @@ class PartitionQuota:
 
         Args:
             wait: the seconds until the next call is possible.
-            own_status: whether the answer has the status of the error's class, 429, and not 503.
+            own_status: whether the response has status 429, as the error's class; otherwise it has 503.
         """
         self.refused["calls"] += 1
         self.refused_unavailable += not own_status

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 from functools import partial
@@ -19,7 +20,7 @@ from store.db.dialect import dialect_for
 from store.db.queries import operation_runs
 from store.db.queries.operation_runs import OPERATIONS, Operation, OperationRun
 from store.db.url import parse, with_partition
-from store.errors import Conflict, StoreError
+from store.errors import Conflict, StoreError, Unavailable
 from store.operations.requested import RequestedRemoval
 from store.operations.run import LEASE_SECONDS, RunOrder, RunOutcome, runner_name
 from store.operations.schedule import START_SECONDS, UNCONFIGURED, Schedule, ScheduledOperation
@@ -33,7 +34,10 @@ _LOOK_SECONDS: Final = 30.0
 """The maximum time until a new partition is noticed, and until an unavailable database is tried again."""
 _LEAST_SECONDS: Final = 0.05
 _CLAIM_SECONDS: Final = 0.1
-"""The interval at which a server looks whether the process of a requested run has claimed its operation."""
+"""The interval between two checks whether the process of a requested run has claimed its operation."""
+_MOST_CLAIM_SECONDS: Final = 5.0
+_RECORD_SECONDS: Final = 2.0
+"""The maximum time for which a server that stops waits for the write lock to store that a removal was stopped."""
 
 
 class Scheduler:
@@ -119,8 +123,9 @@ class Scheduler:
             Conflict: a removal of this kind is running, here or in another server.
             StoreError: the database does not answer.
         """
-        task = await self._start(store, partition, removal.operation, removal, actor)
-        await asyncio.wait({task}, timeout=wait_seconds)
+        deadline = time.monotonic() + wait_seconds
+        task = await self._start(store, partition, removal.operation, removal, actor, wait_seconds=wait_seconds)
+        await asyncio.wait({task}, timeout=max(deadline - time.monotonic(), 0))
         return task.result() if task.done() else None
 
     async def _start(
@@ -130,8 +135,14 @@ class Scheduler:
         operation: Operation,
         removal: RequestedRemoval | None = None,
         actor: str | None = None,
+        *,
+        wait_seconds: float = _MOST_CLAIM_SECONDS,
     ) -> asyncio.Task[RunOutcome | None]:
-        """Start a process, wait until it has claimed the operation, and return the task that waits for its end."""
+        """Start a process, wait until it has claimed the operation, and return the task that waits for its end.
+
+        The wait takes at most `wait_seconds`. The process waits longer if another one holds the write lock.
+        """
+        deadline = time.monotonic() + wait_seconds
         last = (await store.core.look(operation_runs.all_runs)).get(operation)
         is_running = last is not None and last.state(system_clock()) == "running"
         if is_running or (partition, operation) in self._requested:
@@ -140,10 +151,11 @@ class Scheduler:
         task = asyncio.create_task(self._execute(partition, operation, last, removal, actor))
         self._requested[partition, operation] = task
         task.add_done_callback(partial(self._end_requested, partition, operation))
-        while (await store.core.look(operation_runs.all_runs)).get(operation) == last:
-            done, _ = await asyncio.wait({task}, timeout=_CLAIM_SECONDS)
-            if done:
-                break
+        while time.monotonic() < deadline and not task.done():
+            await asyncio.wait({task}, timeout=_CLAIM_SECONDS)
+            with suppress(Unavailable):
+                if (await store.core.look(operation_runs.all_runs)).get(operation) != last:
+                    break
         return task
 
     def _end_requested(self, partition: str, operation: Operation, task: asyncio.Task[RunOutcome | None]) -> None:
@@ -232,7 +244,7 @@ class Scheduler:
                     process, order, f"its process ended with exit code {process.returncode}"
                 )
             elif outcome is None and removal is not None:
-                # No server repeats a removal, so it must not look as if it were running until its lease ends.
+                # No server repeats a removal. Without this record, it would be shown as running until its lease ends.
                 outcome = await self._record_end(process, order, "the server was stopped; request the removal again")
         finally:
             _kill(process)
@@ -250,7 +262,14 @@ class Scheduler:
             dialect = dialect_for(parsed)(parsed, None)
             await dialect.open(create=False)
             try:
-                await operation_runs.fail(dialect, order.operation, error, runner=runner_name(process.pid))
+                runner = runner_name(process.pid)
+                async with dialect.read() as session:
+                    last = (await operation_runs.all_runs(dialect, session)).get(order.operation)
+                if last is not None and last.runner == runner:
+                    async with asyncio.timeout(_RECORD_SECONDS):
+                        await operation_runs.fail(dialect, order.operation, error, runner=runner)
+            except TimeoutError:
+                logger.warning("the end of the operation %s was not stored: the database is busy", order.operation)
             finally:
                 await dialect.close()
 
@@ -289,6 +308,6 @@ def _log(name: str, operation: Operation, outcome: RunOutcome) -> None:
             *(operation, name, outcome.differences),
         )
     elif outcome.state == "skipped":
-        logger.info("the operation %s of the partition %s was skipped: another process has run it", operation, name)
+        logger.info("the operation %s of the partition %s was skipped: another process runs or ran it", operation, name)
     elif outcome.state == "done":
         logger.info("the operation %s of the partition %s is done: %s", operation, name, outcome.detail)

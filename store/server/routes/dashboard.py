@@ -165,7 +165,7 @@ class DashboardLayer:
 
     async def _view(self, call: Call, route: Route, path: str, *, as_json: bool) -> _Answer:
         params = await _form(call) if route.method == "POST" else _params(call.scope["query_string"])
-        request = self._page_request(call, path, params, is_form=route.method == "POST", is_twin=as_json)
+        request = self._page_request(call, path, params, is_twin=as_json)
         if route.method == "POST" and self._is_read_only:
             raise Unsupported("actions", "this dashboard is read-only; use the dashboard of `rollbook serve`")
         # The position is read first, so that the page also receives updates of events that are appended during this
@@ -197,7 +197,7 @@ class DashboardLayer:
         return _Answer(page.status, body, headers=forget)
 
     def _page_request(
-        self, call: Call, path: str, params: Mapping[str, list[str]], *, is_form: bool = False, is_twin: bool = False
+        self, call: Call, path: str, params: Mapping[str, list[str]], *, is_twin: bool = False
     ) -> PageRequest:
         scope = call.scope
         store = scope["rollbook.store"]
@@ -222,7 +222,6 @@ class DashboardLayer:
             is_read_only=self._is_read_only,
             partitions=partitions,
             theme=theme if theme in _THEMES else "auto",
-            is_form=is_form,
             is_twin=is_twin,
             extra={
                 "keys_url": None if self._ring is None else self._ring.url,
