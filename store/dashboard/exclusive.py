@@ -1,4 +1,4 @@
-"""Work of which each process of a server does one at a time per store, because it reads a large part of it."""
+"""Limit on expensive reads: a process of a server runs each kind only once at a time on a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Exclusive:
 
     @contextmanager
     def on(self, store: SQLStore) -> Generator[None]:
-        """Reserve the work on a store until the block ends.
+        """Mark the work as running on a store until the `with` block ends.
 
         Raises:
             Conflict: the work is already running.

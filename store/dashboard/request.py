@@ -54,8 +54,6 @@ class PageRequest:
     partitions: Sequence[str] = ()
     """The open partitions that this visitor may read."""
     theme: str = "auto"
-    is_form: bool = False
-    """Whether `params` are the fields of a form. Links do not contain them, because addresses are logged."""
     is_twin: bool = False
     """Whether the JSON twin is requested. It contains all data, also data that the HTML page loads later."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -126,17 +124,15 @@ class PageRequest:
 
     def here(self, **changed: Any) -> str:
         """Return the path of this page with some parameters changed. Parameters that are None or empty are removed."""
-        return f"{self._address}{_query(self._linked | changed)}"
+        params: dict[str, Any] = {name: list(values) for name, values in self.params.items()}
+        return f"{self._address}{_query(params | changed)}"
 
     @property
     def twin(self) -> str:
         """The path of the JSON twin of this page."""
-        path, query = self._address, _query(self._linked)
-        return f"{path}overview.json{query}" if path.endswith("/ui/") else f"{path}.json{query}"
-
-    @property
-    def _linked(self) -> dict[str, Any]:
-        return {} if self.is_form else {name: list(values) for name, values in self.params.items()}
+        params = {name: list(values) for name, values in self.params.items()}
+        path = self._address
+        return f"{path}overview.json{_query(params)}" if path.endswith("/ui/") else f"{path}.json{_query(params)}"
 
     @property
     def _address(self) -> str:

@@ -9,7 +9,7 @@ _WORDS = ["".join(random.Random(seed).choices(string.ascii_lowercase, k=3 + seed
 
 
 def words(dice: random.Random, size: int) -> str:
-    """Return words with at least `size` bytes. They have about the entropy of English, so they compress like a text."""
+    """Return words with at least `size` bytes. They compress about as well as an English text."""
     chosen: list[str] = []
     length = 0
     while length < size:

@@ -186,7 +186,7 @@ async def run_operation(request: PageRequest) -> Done:
         raise Invalid("operation", f"must be one of {', '.join(_STARTABLE)}")
     scheduler = scheduler_of(request)
     if scheduler is None:
-        reason = "this server runs no operations, because it is read-only or its store is in memory"
+        reason = "this server runs no operations; this needs `rollbook serve` with a database, without --read-only"
         raise Conflict(reason, "run `rollbook verify` or `rollbook backup` instead")
     await scheduler.start(request.store, request.partition, operation)
     logger.info("%s started the operation %s of %s", request.visitor.actor, operation, request.partition)

@@ -31,8 +31,8 @@ pages = Pages()
 
 SEARCHED_AT_MOST: Final = 200_000
 """The maximum number of events in a log that a page searches. A larger log is searched with the command line."""
-SEARCHED_BYTES_AT_MOST: Final = 500_000_000
-"""The maximum size of the payload that a page searches, before compression."""
+SEARCHED_BYTES_AT_MOST: Final = 1_000_000_000
+"""The maximum size of a database that a page searches."""
 COUNTED_AT_MOST: Final = 2_000_000
 """The maximum number of events in a log for which a page counts the payload that a policy selects."""
 
@@ -75,7 +75,7 @@ async def payload(request: PageRequest) -> PageContent:
         Conflict: the log is too large for a page, or a count is already running.
     """
     given = {name: request.one(name) for name in _CONDITIONS if name not in {"status", "mode"}}
-    given |= {"status": _lines(request, "status"), "mode": _lines(request, "mode")}
+    given |= {"status": _split(request, "status"), "mode": _split(request, "mode")}
     policy, report, refused = None, None, None
     scheduler = scheduler_of(request)
     if any(given.values()):
@@ -96,7 +96,7 @@ async def payload(request: PageRequest) -> PageContent:
     values = {"policy": None if policy is None else str(policy), "report": report, "refused": refused}
     hidden = {
         "given": given,
-        "fields": {name: "\n".join(_lines(request, name)) for name in _CONDITIONS if _lines(request, name)},
+        "fields": {name: "\n".join(_split(request, name)) for name in _CONDITIONS if _split(request, name)},
         "statuses": FINISHED,
         "modes": _MODES,
         "is_able": _is_able(request),
@@ -143,6 +143,8 @@ async def archive(request: PageRequest) -> Done:
 
 def _policy(request: PageRequest) -> RetentionPolicy:
     days = _number(request, "older_than_days", _MOST_DAYS)
+    if days == 0:
+        raise Invalid("older_than_days", "must be more than 0")
     megabytes = _number(request, "max_mb", _MOST_MB)
     return RetentionPolicy.of(
         older_than=None if days is None else days * _DAY_SECONDS,
@@ -162,10 +164,14 @@ def _lines(request: PageRequest, name: str) -> tuple[str, ...]:
     Raises:
         Invalid: there are too many values.
     """
-    found = tuple(line.strip() for given in request.several(name) for line in given.splitlines() if line.strip())
+    found = _split(request, name)
     if len(found) > _VALUES:
         raise Invalid(name, f"give at most {_VALUES} values")
     return found
+
+
+def _split(request: PageRequest, name: str) -> tuple[str, ...]:
+    return tuple(line.strip() for given in request.several(name) for line in given.splitlines() if line.strip())
 
 
 def _number(request: PageRequest, name: str, most: int) -> float | None:
@@ -204,8 +210,8 @@ async def search(request: PageRequest) -> PageContent:
     if whole.events > SEARCHED_AT_MOST:
         reason = f"the log has {whole.events:,} events, and a page searches at most {SEARCHED_AT_MOST:,}"
         raise Conflict(reason, _FORGET)
-    if whole.body_bytes > SEARCHED_BYTES_AT_MOST:
-        reason = f"the payload has {whole.body_bytes:,} bytes, and a page searches at most {SEARCHED_BYTES_AT_MOST:,}"
+    if whole.size_bytes > SEARCHED_BYTES_AT_MOST:
+        reason = f"the database has {whole.size_bytes:,} bytes, and a page searches at most {SEARCHED_BYTES_AT_MOST:,}"
         raise Conflict(reason, _FORGET)
     with _searching.on(request.store):
         report = await forget(_url(request), sought)
@@ -268,16 +274,19 @@ async def remove_events(request: PageRequest) -> Done:
     """
     rollout = await found_rollout(request, request.ids["rollout_id"])
     choice = request.among("choice", tuple(_CHOICES), "")
-    span, event = request.one("span").strip() or None, request.maybe_whole("event", least=1)
-    if choice in {"span", "event"} and (span if choice == "span" else event) is None:
-        raise Invalid(choice, "give the id of the span" if choice == "span" else "give the number of the event")
+    span = (request.one("span").strip() or None) if choice == "span" else None
+    event = request.maybe_whole("event", least=1) if choice == "event" else None
+    if choice == "span" and span is None:
+        raise Invalid(choice, "give the id of the span")
+    if choice == "event" and event is None:
+        raise Invalid(choice, "give the number of the event")
     redaction = Redaction.of(
         reason=_reason(request),
         everything=choice == "everything",
         input=choice == "input",
         metadata=choice == "metadata",
-        span_id=span if choice == "span" else None,
-        event=event if choice == "event" else None,
+        span_id=span,
+        event=event,
     )
     removal = RemoveEvents(rollout_id=rollout.rollout_id, redaction=redaction, rewrite=bool(request.one("rewrite")))
     return await _remove(request, removal, request.url("rollouts", rollout.rollout_id))
@@ -287,11 +296,11 @@ async def remove_events(request: PageRequest) -> Done:
 
 
 async def _remove(request: PageRequest, removal: RequestedRemoval, page: str | None = None) -> Done:
-    """Run a removal. If it has ended, redirect to `page`; otherwise to the admin page."""
+    """Start a removal. Redirect to `page` if it ends within `_WAIT_SECONDS`, otherwise to the admin page."""
     scheduler = scheduler_of(request)
     if scheduler is None:
         raise Conflict(
-            "this server removes no payload: it is read-only, its store is in memory, or it is not `rollbook serve`",
+            "this server cannot remove payload; this needs `rollbook serve` with a database, without --read-only",
             "use `rollbook retention`, `archive`, `redact` or `forget`",
         )
     title, actor = OPERATION_TITLES[removal.operation], request.visitor.actor
@@ -300,10 +309,10 @@ async def _remove(request: PageRequest, removal: RequestedRemoval, page: str | N
     if outcome is None:
         return Done(request.url("admin"), f"{title}: started. The result appears below.")
     if outcome.state == "failed":
-        raise Conflict(f"{title}: {outcome.detail}", "correct the cause, and request the removal again")
+        raise Conflict(f"{title}: {outcome.detail}", "the removal can be requested again")
     if outcome.state == "skipped":
-        raise Conflict(f"{title}: another removal of this kind has just run", "request the removal again")
-    # The message is a cookie, so it does not contain the policy.
+        raise Conflict(f"{title}: another process runs such a removal or has just run one", "request it again later")
+    # The message is sent in a cookie, so it must not contain names from the policy.
     return Done(page or request.url("admin"), f"{title}: done. The page Admin shows the result.")
 
 
@@ -328,5 +337,5 @@ def _is_able(request: PageRequest) -> bool:
 
 
 def _archive_name(partition: str) -> str:
-    """Return a name that no other archive has."""
+    """Return the suggested name of an archive: the partition and the time."""
     return f"{partition}-{datetime.fromtimestamp(system_clock() / MICROSECONDS, UTC):%Y%m%dT%H%M%SZ}.archive"
