@@ -54,7 +54,9 @@ async def _serving(store: Store, url: str, archives: Path | None = None, **setti
 
 
 @pytest.fixture
-async def api(store: Store, store_url: str, tmp_path: Path) -> AsyncGenerator[Api]:
+async def api(store: Store, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Api]:
+    # On a loaded machine, a removal takes longer than a page waits.
+    monkeypatch.setattr("store.dashboard.pages.payload._WAIT_SECONDS", 60)
     async with _serving(store, store_url, tmp_path) as api:
         yield api
 

@@ -51,6 +51,7 @@ async def test_payload_is_removed_with_the_forms(browser: Browser, tmp_path: Pat
             selected = page.get_by_role("region", name="Selected payload")
             await expect(selected).to_contain_text("mode val")
             await expect(page.get_by_label("val")).to_be_checked()
+            await expect(page.locator("#live-state")).to_have_text("live")
             await selected.get_by_role("button", name="Remove…").click()
             await page.get_by_role("button", name="Remove it").click()
             await expect(page.locator("#operation-remove")).to_contain_text("payload of 1 rollout,")
@@ -68,6 +69,7 @@ async def test_payload_is_removed_with_the_forms(browser: Browser, tmp_path: Pat
             found = await store.query_rollouts()
             assert [each.input for each in found] == [None] * 3
 
+            await expect(page.locator("#live-state")).to_have_text("live")
             sample = page.locator("#operation-verify_sample")
             await sample.get_by_role("button", name="Run now…").click()
             await page.locator("dialog[open]").get_by_role("button", name="Run now").click()

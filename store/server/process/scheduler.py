@@ -63,6 +63,8 @@ class Scheduler:
         self._processes: set[Process] = set()
         self._requested: dict[tuple[str, Operation], asyncio.Task[RunOutcome | None]] = {}
         """The runs that visitors of the admin page started, by partition and operation."""
+        self._seen: dict[tuple[str, Operation], OperationRun | None] = {}
+        """The run before each of these runs."""
         self._is_closed = False
 
     async def run(self) -> None:
@@ -145,11 +147,15 @@ class Scheduler:
         deadline = time.monotonic() + wait_seconds
         last = (await store.core.look(operation_runs.all_runs)).get(operation)
         is_running = last is not None and last.state(system_clock()) == "running"
-        if is_running or (partition, operation) in self._requested:
+        key = partition, operation
+        if not is_running and key in self._requested and self._seen[key] != last:
+            # The last run has stored its result, and its process is about to end.
+            await asyncio.wait({self._requested[key]})
+        if is_running or key in self._requested:
             where = f", in {last.runner}" if is_running and last is not None else ""
             raise Conflict(f"the operation {operation} is running already{where}", "wait until it has ended")
         task = asyncio.create_task(self._execute(partition, operation, last, removal, actor))
-        self._requested[partition, operation] = task
+        self._requested[key], self._seen[key] = task, last
         task.add_done_callback(partial(self._end_requested, partition, operation))
         while time.monotonic() < deadline and not task.done():
             await asyncio.wait({task}, timeout=_CLAIM_SECONDS)
@@ -159,7 +165,7 @@ class Scheduler:
         return task
 
     def _end_requested(self, partition: str, operation: Operation, task: asyncio.Task[RunOutcome | None]) -> None:
-        del self._requested[partition, operation]
+        del self._requested[partition, operation], self._seen[partition, operation]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the operation %s of the partition %s failed", operation, partition, exc_info=error)
 
