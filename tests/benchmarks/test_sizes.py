@@ -91,20 +91,25 @@ async def _measure_words(url: str) -> dict[str, str]:
         assert isinstance(store, SQLStore)
         await _complete(store)
     await compact(url, rewrite=True)
+    empty = await _closed_size(url)
     async with await open_store(url) as store:
         assert isinstance(store, SQLStore)
-        empty = await store.core.size_bytes()
         await _add_spans(store, partial(words, size=TEXT_BYTES))
-        before = await store.core.size_bytes()
+    before = await _closed_size(url)
     await compact(url, rewrite=True)
-    async with await open_store(url, read_only=True) as store:
-        assert isinstance(store, SQLStore)
-        after = await store.core.size_bytes()
+    after = await _closed_size(url)
     spans = ROLLOUTS * SPANS_PER_ROLLOUT
     return {
         "text": f"{(before - empty) / spans / 1e3:.2f} KB",
         "compacted": f"{(after - empty) / spans / 1e3:.2f} KB",
     }
+
+
+async def _closed_size(url: str) -> int:
+    """Return the size of a store that no process writes to, so that SQLite's write-ahead log is empty."""
+    async with await open_store(url, read_only=True) as store:
+        assert isinstance(store, SQLStore)
+        return await store.core.size_bytes()
 
 
 async def _complete(store: SQLStore) -> float:
