@@ -103,7 +103,7 @@ class Scheduler:
         ]
 
     async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:
-        """Start an operation now, and return when it is running, without waiting for its end.
+        """Start an operation now. Return when its process has claimed it, after five seconds at most.
 
         Raises:
             Conflict: the operation is running, here or in another server, or needs a setting that this server lacks.
