@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
-from sqlalchemy import Table, bindparam, select, union_all
+from sqlalchemy import BigInteger, Table, bindparam, select, union_all
 from sqlalchemy.types import Text
 
 from store.db.dialect import Changes, Dialect, Row, Tail, WriteSession
@@ -58,8 +58,13 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5
 
 _EVENTS = TOTALS.index("events")
 
+# Finds out whether a COMMIT succeeded whose reply was lost. The keys of commits have no index, so the statement looks
+# only at the commit with the id that the batch would have.
 _COMMIT_OF_KEY = union_all(
-    select(core_tables.commits.c.batch_key).where(core_tables.commits.c.batch_key == bindparam("key", type_=Text)),
+    select(core_tables.commits.c.batch_key).where(
+        core_tables.commits.c.commit_id == bindparam("commit", type_=BigInteger),
+        core_tables.commits.c.batch_key == bindparam("key", type_=Text),
+    ),
     select(core_tables.batches.c.batch_key).where(core_tables.batches.c.batch_key == bindparam("key", type_=Text)),
 )
 
@@ -420,7 +425,7 @@ class Writer:
                 if session is None:
                     session = self._session = await self._dialect.writer()
                 tail = await session.begin()
-                if in_doubt is not None and await session.fetch(self._dialect.prepared(_COMMIT_OF_KEY), {"key": key}):
+                if in_doubt is not None and await self._is_committed(session, in_doubt, key):
                     await self._roll_back()
                     return in_doubt
                 in_doubt = None
@@ -456,6 +461,11 @@ class Writer:
                 self.statistics.commits += 1
                 self.statistics.events += len(decided.working_set.events)
                 return decided
+
+    async def _is_committed(self, session: WriteSession, decided: _Decided, key: str) -> bool:
+        """Return whether the database has the batch. A batch without events has no commit, only a key in `batches`."""
+        commit_id = 0 if decided.committed is None else decided.committed.commit_id
+        return bool(await session.fetch(self._dialect.prepared(_COMMIT_OF_KEY), {"commit": commit_id, "key": key}))
 
     def _raise_if_final(self, error: Unavailable, *, is_in_doubt: bool, is_late: bool) -> None:
         """Raise the error of a batch if the batch is not tried again."""

@@ -107,7 +107,6 @@ async def test_a_delete_without_where_takes_no_short_cut_past_the_triggers(sqlit
     "values",
     [
         pytest.param(f"commits ({COMMIT}) SELECT {COMMIT} FROM commits", id="commit"),
-        pytest.param(f"commits ({COMMIT}) SELECT commit_id + 1{COMMIT[9:]} FROM commits", id="batch key"),
         pytest.param(f"events ({EVENT}) SELECT {EVENT} FROM events", id="position"),
         pytest.param(f"events ({EVENT}) SELECT position + 9{EVENT[8:]} FROM events", id="version"),
         pytest.param(f"events ({EVENT}) SELECT position - 9, 'new'{EVENT[16:]} FROM events", id="past position"),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from store import open_store
 from store.db.dialect import Changes
 from store.db.tables import core as core_tables
 from store.domain.commands import Command, LoadRequest
@@ -22,7 +23,7 @@ from store.journal import writer
 from store.sql.store import SQLStore
 from store.sql.waiters import WaitingCalls
 from tests import databases
-from tests.faults.sessions import Trouble, taken, troubled_store, waiting
+from tests.faults.sessions import Trouble, taken, troubled_store, until, waiting
 
 T = TypeVar("T")
 
@@ -80,6 +81,25 @@ async def test_a_commit_that_did_not_happen_is_done_again_under_the_same_key(
     await troubled.enqueue_rollout("once")
     assert await inputs_of(troubled) == ["once"]
     await assert_sound(troubled)
+
+
+async def test_another_commit_with_the_same_id_is_not_the_lost_one(durable_url: str, trouble: Trouble) -> None:
+    def fail_and_hold() -> None:
+        trouble.before_commit = lambda: None
+        trouble.holds = True
+        raise Unavailable("the connection broke")
+
+    troubled = await troubled_store(durable_url, trouble)
+    trouble.before_commit = fail_and_hold
+    call = asyncio.create_task(troubled.enqueue_rollout("mine"))
+    await until(lambda: trouble.is_holding)
+    async with await open_store(durable_url) as another:
+        await another.enqueue_rollout("theirs")
+    trouble.holds = False
+    await call
+    assert await inputs_of(troubled) == ["theirs", "mine"]
+    await assert_sound(troubled)
+    await troubled.close()
 
 
 async def test_the_answers_of_a_found_batch_are_those_of_its_own_calls(troubled: SQLStore, trouble: Trouble) -> None:

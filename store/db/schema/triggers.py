@@ -42,10 +42,7 @@ _BLOBS_ORDERED = "(SELECT type FROM events ORDER BY position DESC LIMIT 1) IS 's
 # trigger for DELETE, so a trigger for INSERT must refuse the new row. `max(position)` takes one step to the end of the
 # table.
 _TAKEN = {
-    "commits": (
-        "NEW.commit_id <= (SELECT max(commit_id) FROM commits)"
-        " OR EXISTS (SELECT 1 FROM commits WHERE batch_key = NEW.batch_key)"
-    ),
+    "commits": "NEW.commit_id <= (SELECT max(commit_id) FROM commits)",
     "events": (
         "NEW.position <= (SELECT max(position) FROM events)"
         " OR EXISTS (SELECT 1 FROM events WHERE stream = NEW.stream AND version = NEW.version)"
