@@ -21,6 +21,7 @@ from store.db.dialect import Changes, Dialect, ReadSession, Row, Tail, Wakeups, 
 from store.db.queries import log as log_queries
 from store.db.queries import removal as removal_queries
 from store.db.queries.removal import Payload
+from store.db.queries.seals import refuse_sealed
 from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.domain.events import StoreBlobsDropped, StoreBodiesDropped, StoreEvent
@@ -28,7 +29,6 @@ from store.domain.working_set import WorkingSet
 from store.errors import Invalid
 from store.journal.log_rows import STORE_STREAM, PositionsHash, log_rows
 from store.operations.pace import Pace
-from store.operations.sealed_files import refuse_sealed
 from store.runtime.clock import Clock
 from store.verification.log_scan import REFERRING, names_of_blobs
 

@@ -1,24 +1,19 @@
-"""The table `backup_seal`, which backups and archives have and other stores do not have."""
+"""The seals in the table `backup_seal` of backups and archives."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from store.db.dialect import Dialect, ReadSession, Sql, WriteSession
+from store.db.dialect import ReadSession, Sql, WriteSession
+from store.db.queries.seals import has_seal_table
 from store.errors import Corrupt, Incompatible
 from store.operations.reports import BackupSeal
 
-_HAS_TABLE: Final = Sql("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'", (), {})
 _READ: Final = Sql("SELECT seal FROM backup_seal", (), {})
 _MAKE: Final = Sql("CREATE TABLE IF NOT EXISTS backup_seal (seal TEXT NOT NULL)", (), {})
 _CLEAR: Final = Sql("DELETE FROM backup_seal", (), {})
 _WRITE: Final = Sql("INSERT INTO backup_seal (seal) VALUES (?)", ("seal",), {})
-
-
-async def has_seal_table(session: ReadSession) -> bool:
-    """Return whether a SQLite file has the table. In an unfinished file, the table may be empty."""
-    return bool((await session.fetch(_HAS_TABLE, {}))[0][0])
 
 
 async def has_seal(session: ReadSession) -> bool:
@@ -60,19 +55,3 @@ async def store_seal(writer: WriteSession, seal: BackupSeal) -> None:
     for statement in (_CLEAR, _WRITE):
         await writer.fetch(statement, {"seal": seal.model_dump_json()})
     await writer.commit()
-
-
-async def refuse_sealed(dialect: Dialect) -> None:
-    """Raise an error if the database is a backup or an archive. It could not be restored after a change of its log.
-
-    Raises:
-        Incompatible: the open database is a backup or an archive.
-    """
-    if dialect.url.path is None:
-        return
-    async with dialect.read() as session:
-        if await has_seal_table(session):
-            raise Incompatible(
-                f"{dialect.url.shown} is a backup or an archive, which could not be restored after a change of its log",
-                "restore it, change the new store, and back up the new store; or give the URL of the store itself",
-            )

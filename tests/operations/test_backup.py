@@ -12,11 +12,13 @@ from pathlib import Path
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 from store import open_store
+from store.cli.app import app
 from store.db.schema.partitions import files
 from store.db.url import parse
-from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound
+from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, ReadOnly
 from store.models import Seal
 from store.operations import CopyReport, RetentionPolicy, backup_store, remove_payload, restore_store
 from tests.journal.given import ask, run_sql, tamper
@@ -75,8 +77,8 @@ async def test_a_backup_is_one_file_that_can_be_read(backup: Path, report: CopyR
 
 async def test_a_backup_that_was_verified_by_the_command_can_be_restored(backup: Path, make_url: MakeURL) -> None:
     # Storing the result of a verification changes the file.
-    async with await open_store(f"sqlite:///{backup}") as store:
-        assert (await store.log.verify()).ok
+    verified = await asyncio.to_thread(CliRunner().invoke, app, ["verify", "--db", f"sqlite:///{backup}"])
+    assert verified.exit_code == 0
     target = make_url("sqlite")
     await restore_store(backup, target)
     await assert_equal(f"sqlite:///{backup}", target)
@@ -93,7 +95,9 @@ async def test_a_backup_may_not_have_the_name_of_a_partition(full: str, tmp_path
 
 async def test_no_payload_is_removed_from_a_backup(backup: Path) -> None:
     before = backup.read_bytes()
-    with pytest.raises(Incompatible, match=r"is a backup or an archive, which could not be restored .*; restore it"):
+    with pytest.raises(
+        Incompatible, match=r"is a backup or an archive, .*; open it with read_only=True .* or restore it"
+    ):
         await remove_payload(f"sqlite:///{backup}", RetentionPolicy.of(keep_last=1), apply=True)
     assert backup.read_bytes() == before
 
@@ -139,9 +143,37 @@ async def test_a_changed_backup_is_refused(change: str, backup: Path, make_url: 
     _assert_nothing_left(target)
 
 
-async def test_a_backup_that_was_used_as_a_store_is_refused(backup: Path, make_url: MakeURL) -> None:
+async def test_a_backup_is_opened_only_for_reading(backup: Path) -> None:
+    before = backup.read_bytes()
+    with pytest.raises(Incompatible, match=r"is a backup or an archive, .*; open it with read_only=True"):
+        await open_store(f"sqlite:///{backup}")
+    assert backup.read_bytes() == before
+    async with await open_store(f"sqlite:///{backup}", read_only=True) as store:
+        assert (await store.query_rollouts()).total
+        with pytest.raises(ReadOnly):
+            await store.enqueue_rollout("changed")
+
+
+@pytest.mark.parametrize("command", [["enqueue", "1"], ["serve", "--port", "0"], ["cancel", "ro-1"], ["rebuild"]])
+def test_no_command_writes_to_a_backup(backup: Path, command: list[str]) -> None:
+    before = backup.read_bytes()
+    refused = CliRunner().invoke(app, [*command, "--db", f"sqlite:///{backup}"])
+    assert refused.exit_code != 0
+    assert "is a backup or an archive" in refused.output
+    assert backup.read_bytes() == before
+
+
+async def test_a_backup_with_more_commits_than_its_seal_is_refused(backup: Path, make_url: MakeURL) -> None:
+    seal = await ask(f"sqlite:///{backup}", "SELECT seal FROM backup_seal")
+    await run_sql(f"sqlite:///{backup}", "DROP TABLE backup_seal")
     async with await open_store(f"sqlite:///{backup}") as store:
         await store.enqueue_rollout("changed")
+    text = seal[0][0].replace("'", "''")
+    await run_sql(
+        f"sqlite:///{backup}",
+        "CREATE TABLE backup_seal (seal TEXT NOT NULL)",
+        f"INSERT INTO backup_seal VALUES ('{text}')",
+    )
     with pytest.raises(Corrupt, match=r"commit_id of the backup .*: found \d+, expected \d+ as in its seal"):
         await restore_store(backup, make_url("sqlite"))
 
