@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import postgres, wheel_environment
 
@@ -50,6 +51,10 @@ def _has_enough_memory() -> bool:
 if "TMPDIR" not in os.environ and _has_enough_memory():
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None
+
+# On a loaded machine, one example may take any time.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,7 +17,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 
-_SECONDS = 10.0
+from tests.postgres import free_port
+
+_SECONDS = 60.0
 
 
 class PgBouncer:
@@ -28,9 +31,7 @@ class PgBouncer:
 
     def __init__(self, program: str, directory: Path, url: str) -> None:
         target = urlsplit(url)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port: int = free.getsockname()[1]
+        self._port = free_port()
         self._configuration = directory / "pgbouncer.ini"
         self._configuration.write_text(
             f"[databases]\n* = host={target.hostname} port={target.port} user={target.username}\n[pgbouncer]\n"
@@ -67,7 +68,8 @@ class PgBouncer:
     def stop(self) -> None:
         """Stop the program at once, which breaks all connections."""
         if self._process is not None:
-            self._process.terminate()
+            # From version 1.23 on, SIGTERM waits for the clients to leave.
+            self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
 
 

@@ -90,7 +90,7 @@ class PostgresServer:
             lines = [f"{name} = '{value}'" for name, value in {**_SETTINGS, **settings}.items()]
             with (directory / "data" / "postgresql.conf").open("a") as configuration:
                 configuration.write("\n".join(["", *lines, ""]))
-            server = cls(directory, _free_port())
+            server = cls(directory, free_port())
             server.restart()
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -113,7 +113,7 @@ class PostgresServer:
                 ),
                 *("--wal-method=stream", "--no-sync", "--dbname", self.url),
             )
-            standby = PostgresServer(directory, _free_port())
+            standby = PostgresServer(directory, free_port())
             standby.restart()
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
@@ -170,8 +170,12 @@ class PostgresServer:
 
     def freeze(self) -> None:
         """Stop the server's processes with SIGSTOP: connections stay open and nothing answers, as in a partition."""
-        for pid in self.pids():
-            os.kill(pid, signal.SIGSTOP)
+        postmaster, *_ = self.pids()
+        os.kill(postmaster, signal.SIGSTOP)
+        # Only now, when the main process starts no others.
+        for pid in self.pids()[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen server go on."""
@@ -356,7 +360,8 @@ def _run(
         raise RuntimeError(message)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port on which no program of this machine listens."""
     # Below the range that systems give to outgoing connections: a client that keeps knocking on the port of a stopped
     # server in that range ends up connected to itself, and the server cannot start again.
     for port in random.sample(range(15_000, 32_000), 100):

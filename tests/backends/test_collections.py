@@ -56,7 +56,7 @@ class SlowCommits(InMemoryLightningCollections):
     async def execute(self, callback: Callable[[Self], Awaitable[R]], **how: Any) -> R:
         result = await super().execute(callback, **how)
         self.has_committed.set()
-        await asyncio.to_thread(self.may_answer.wait, 10)
+        await asyncio.to_thread(self.may_answer.wait, 60)
         return result
 
 
@@ -104,7 +104,7 @@ async def test_a_claim_whose_caller_leaves_before_a_slow_backend_answers_is_rele
         collections.may_answer.clear()
         collections.has_committed.clear()
         claiming = asyncio.ensure_future(store.dequeue_many_rollouts(2, "w1"))
-        assert await asyncio.to_thread(collections.has_committed.wait, 10)
+        assert await asyncio.to_thread(collections.has_committed.wait, 60)
         claiming.cancel()
         with pytest.raises(asyncio.CancelledError):
             await claiming
@@ -145,7 +145,7 @@ async def test_a_second_store_goes_on_where_the_first_was_closed() -> None:
 async def test_a_waiting_claim_sees_what_another_process_enqueued(
     plain: CollectionBasedLightningStore[InMemoryLightningCollections],
 ) -> None:
-    claiming = asyncio.ensure_future(plain.dequeue_rollout(wait_seconds=10))
+    claiming = asyncio.ensure_future(plain.dequeue_rollout(wait_seconds=60))
     await asyncio.sleep(0.1)
     foreign = Rollout(rollout_id="ro-elsewhere", input=1, start_time=1.0)
 

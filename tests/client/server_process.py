@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from multiprocessing.connection import Connection
 
 from store import open_store
 from store.server import StoreServer
 from tests.faults import processes
+from tests.postgres import free_port
 
 
 class ServerProcess:
@@ -18,8 +18,7 @@ class ServerProcess:
     """
 
     def __init__(self, store_url: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port: int = free.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._store_url = store_url
         self._process: processes.Killable | None = None

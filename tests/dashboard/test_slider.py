@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-import pytest
 from playwright.async_api import Page, Route, expect
 
 from store.models import RolloutConfig, Span
@@ -49,7 +48,6 @@ async def _shows(page: Page, site: Site, rollout_id: str, number: int) -> None:
     assert page.url.endswith(f"at={number}")
 
 
-@pytest.mark.timeout(120)
 async def test_wherever_the_slider_is_put_the_page_shows_that_event(page: Page, site: Site) -> None:
     rollout_id = await _story(site)
     last = len(await site.store.log.history(rollout_id))
@@ -64,7 +62,6 @@ async def test_wherever_the_slider_is_put_the_page_shows_that_event(page: Page, 
         await expect(slider).to_have_value(str(number))
 
 
-@pytest.mark.timeout(120)
 async def test_keys_and_buttons_step_through_the_events_and_back_to_now(page: Page, site: Site) -> None:
     rollout_id = await _story(site)
     last = len(await site.store.log.history(rollout_id))
@@ -88,7 +85,6 @@ async def test_keys_and_buttons_step_through_the_events_and_back_to_now(page: Pa
     assert "at=" not in page.url
 
 
-@pytest.mark.timeout(120)
 async def test_a_rollout_that_goes_on_is_followed_but_not_in_the_past(page: Page, site: Site) -> None:
     rollout = await site.store.enqueue_rollout(1)
     await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))
@@ -114,7 +110,6 @@ _NEXT_REFRESH = """() => {
 }"""
 
 
-@pytest.mark.timeout(120)
 async def test_what_was_asked_for_before_one_went_back_in_time_is_not_drawn_there(page: Page, site: Site) -> None:
     rollout = await site.store.start_rollout("task")
     # At the event before this one the tab shows the same.

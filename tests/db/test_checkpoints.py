@@ -150,13 +150,15 @@ def test_the_log_restarts_a_moment_after_the_reader_that_delayed_it_has_left(
     assert size(log_of(path)) > 1.5 * LIMIT
     rest(checkpointer, path)
     reader.close()
-    left_at = time.monotonic()
-    while size(log_of(path)) > LIMIT:
-        assert time.monotonic() - left_at < 0.8
-        # Slowly, so that the log does not become long enough for a COMMIT to copy it.
+    # So few commits that the log does not become long enough for a COMMIT to copy it.
+    for _ in range(30):
+        if size(log_of(path)) <= LIMIT:
+            break
         time.sleep(0.05)
         write(writer, 1)
         rest(checkpointer, path)
+    else:
+        pytest.fail("the log did not restart")
     checkpointer.close()
 
 
@@ -191,8 +193,9 @@ async def test_the_log_of_a_store_stays_short_while_others_read(path: Path, monk
         is_over.set()
         assert all([await reader > 10 for reader in readers]), "the readers were kept out"
         assert size(path) > 5 * limit, "nothing was copied"
-        # On a loaded machine, a reader can hold an old state for longer, so that more commits are appended.
-        assert longest <= 3 * limit
+        # On a loaded machine, a reader can hold an old state for longer, so that more commits are appended. Without
+        # restarts, the log would become more than 30 times as long as the limit.
+        assert longest <= 10 * limit
         assert (await store.log.verify()).ok
     assert size(log_of(path)) == 0
     checked = sqlite3.connect(path)

@@ -310,7 +310,7 @@ def test_eight_processes_that_open_a_new_file_at_once_find_one_store(tmp_path: P
         for questions, answers in pipes:
             questions.close()
             answers.close()
-        assert [opener.wait(10) for opener in openers] == [0] * 8
+        assert [opener.wait(60) for opener in openers] == [0] * 8
 
 
 DIES_HALF_WAY = """

@@ -16,7 +16,7 @@ from store.models import EnqueueRolloutRequest
 from store.testing.samples import make_span
 from tests import pgbouncer
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.postgres]
 
 
 @pytest.fixture(scope="module")

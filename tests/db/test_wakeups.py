@@ -10,7 +10,7 @@ from store.sql.store import SQLStore
 
 # What is only waited for if it fails to come.
 _LONG = 60.0
-_SHORT = 0.2
+_SHORT = 0.5
 
 
 class Party:

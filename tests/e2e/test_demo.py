@@ -29,7 +29,7 @@ from store.models import AttemptedRollout, EnqueueRolloutRequest
 from store.training import Runner, Trainer
 from tests.conftest import IS_TORTURE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("doc-search")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("doc-search")]
 
 SMALL = Job(rounds=2, training_queries=100, queries_per_round=8, held_out_queries=15)
 SMALL_JOB = f"""

@@ -21,7 +21,7 @@ from store.models import PromptTemplate
 from store.training.continuous import ENDED
 from tests.conftest import IS_TORTURE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 COMMAND = [sys.executable, "-P", "-c", "from store.cli import main; main()", "demo", "--continuous", "--db"]
 

@@ -20,7 +20,7 @@ from store.models import LoggedEvent, ProxyLLM, Rollout, RolloutConfig
 from store.training import Plan, Runner, TracerTraceToTriplet, find_final_reward
 from tests.examples.guessing import GAME, MODEL, KillableProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 TASKS = Course(game=GAME).tasks
 REPLICAS = 5

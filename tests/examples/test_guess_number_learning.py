@@ -198,7 +198,6 @@ def test_a_policy_learns_from_random_by_playing_through_the_store(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_that_are_kept(
     durable_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -244,7 +243,6 @@ def test_what_was_not_learned_is_said_and_is_a_failure(capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rollbook.db'}"
     command = [*COMMAND, "guess-number", "--quick", "--db", url]
@@ -271,7 +269,6 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
     durable_url: str, capsys: pytest.CaptureFixture[str]

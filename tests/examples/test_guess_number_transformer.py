@@ -145,7 +145,6 @@ def test_without_transformers_the_error_names_the_extra(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 def test_killed_it_goes_on_and_its_rows_are_those_of_the_weights_that_are_kept(
     durable_url: str, capsys: pytest.CaptureFixture[str], models: TransformerModels

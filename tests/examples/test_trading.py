@@ -154,7 +154,6 @@ async def test_killed_anywhere_it_goes_on_and_decides_what_it_would_have(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_the_command_that_died_at_a_node_goes_on_when_it_is_given_again(durable_url: str) -> None:
     command = [*COMMAND, "trading"]
     env = environment(durable_url)

@@ -128,7 +128,7 @@ async def troubled_store(url: str, trouble: Trouble) -> SQLStore:
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Return once something is so, which no event tells."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline, "it did not come to that"
         await asyncio.sleep(0.001)

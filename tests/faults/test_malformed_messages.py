@@ -20,7 +20,6 @@ from store.errors import Unavailable
 
 pytestmark = [
     pytest.mark.postgres,
-    pytest.mark.timeout(60),
     # asyncpg leaves the socket open if it fails while it constructs a connection.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

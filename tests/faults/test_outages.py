@@ -21,7 +21,7 @@ from store.interface.store import Store
 from store.journal import writer
 from tests.postgres import PostgresServer, with_partition
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 CALLERS = 16
 

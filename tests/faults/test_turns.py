@@ -46,7 +46,6 @@ async def open_and_write(url: str, ready: Path, number: int) -> None:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 async def test_processes_that_open_a_new_file_at_once_make_one_store(
     rounds: Callable[[int], int], tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from store.server.auth.keyring import KeyRing
 from store.sql.api_keys import Keys
 from store.sql.store import SQLStore
 from store.testing import ManualClock
+from store.wire import probe
 from tests import databases, postgres
 from tests.client.served import Served
 from tests.journal.given import run_sql
@@ -402,7 +403,7 @@ async def test_a_partition_or_a_server_that_is_not_there() -> None:
 # -- the machine -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_program_that_holds_the_port_is_named(full: str) -> None:
+async def test_the_program_that_holds_the_port_is_named(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -413,6 +414,7 @@ async def test_the_program_that_holds_the_port_is_named(full: str) -> None:
         assert f"a program that does not speak HTTP listens on port {number}" in found.found
         assert f"process {os.getpid()}" in found.found
         assert str(found.remedy).endswith(f"rollbook serve --port {number + 1}")
+    monkeypatch.setattr(probe, "_PROBE_SECONDS", 60.0)
     with Served() as served:
         number = int(served.url.rpartition(":")[2])
         assert (await checked(full, "port", port=number)).outcome == "ok"

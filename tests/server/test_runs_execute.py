@@ -142,7 +142,6 @@ def answered(run: Any) -> list[tuple[str, str]]:
     return [(event["identifier"], event["node_id"]) for event in run["events"] if event["type"] == "result"]
 
 
-@pytest.mark.timeout(180)
 async def test_no_run_stays_running_after_a_kill_of_runner_and_server(
     place: Path, durable_url: str, tmp_path: Path
 ) -> None:
@@ -198,7 +197,6 @@ async def test_no_run_stays_running_after_a_kill_of_runner_and_server(
             }
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 async def test_a_server_with_a_pipeline_executes_runs_and_resumes_them_after_a_kill(
     place: Path, durable_url: str, tmp_path: Path

@@ -30,7 +30,7 @@ def own_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("postgres_database")()
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow]
 
 
 async def until_unknown(store: Store, worker_id: str) -> None:

@@ -45,7 +45,7 @@ class ClosingContract:
             return_exceptions=True,
         )
         await asyncio.sleep(0.05)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await store.close()
             assert [type(one) for one in await waiting] == [Closed, Closed]
 

@@ -171,7 +171,7 @@ class ConcurrencyContract:
         rollout = await started(store)
 
         async def wait() -> list[Rollout]:
-            return list(await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=10))
+            return list(await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=60))
 
         waiting = asyncio.ensure_future(asyncio.to_thread(lambda: asyncio.run(wait())))
         await asyncio.sleep(0.05)

@@ -30,7 +30,7 @@ PARKED = 0.05
 PROMPT = 0.25
 """The maximum time in seconds after which a waiting call must return, on a machine that is not busy."""
 
-HUNG = 10.0
+HUNG = 60.0
 """Seconds after which a call that has not returned is assumed to hang."""
 
 

@@ -16,7 +16,7 @@ from store import open_store
 from store.interface.store import Store
 from tests.training.given import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 ROOT = Path(__file__).parents[3]
 
