@@ -52,11 +52,14 @@ if "TMPDIR" not in os.environ and _has_enough_memory():
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None
 
-# On a loaded machine, one example may take any time.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("suite")
-
 IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
+
+# On a loaded machine, one example may take any time. The examples are the same in each run, so that a failure can be
+# reproduced; the torture tests look for new ones.
+settings.register_profile(
+    "suite", deadline=None, derandomize=not IS_TORTURE, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 SQLITE = pytest.param("sqlite", id="sqlite")
 POSTGRES = pytest.param("postgres", id="postgres", marks=pytest.mark.postgres)

@@ -28,7 +28,7 @@ import psutil
 EXTERNAL_URL = os.environ.get("ROLLBOOK_TEST_POSTGRES_URL", "")
 """Where the suite's shared server is; empty means: start one."""
 
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 _SUPERUSER = "postgres"
 # "The database system is starting up" is what clients that knock too early are told.
 _REFUSES_TO_START = re.compile(r"FATAL:  (?!the database system is)")

@@ -167,7 +167,7 @@ def test_the_demo_runs_on_the_database_and_with_the_runners_named(
             assert time.monotonic() < deadline
             time.sleep(0.1)
         os.killpg(demo.pid, signal.SIGINT)
-        _, said = demo.communicate(timeout=30)
+        _, said = demo.communicate(timeout=90)
         assert demo.returncode == 130
         assert "Traceback" not in said
         assert rollbook("verify").code == 0

@@ -214,7 +214,7 @@ def test_a_reader_that_leaves_is_no_error_message(filled_file: Filled, arguments
     env = environment(filled_file.url)
     process = subprocess.Popen([*COMMAND, *arguments], env=env, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=90)
     assert said == b""
     assert process.returncode == 141
 
@@ -258,5 +258,5 @@ def _on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
         # Linux reports the end of a pseudo-terminal as an error.
         pass
     os.close(parent)
-    assert process.wait(30) == 0
+    assert process.wait(90) == 0
     return shown.getvalue().decode()

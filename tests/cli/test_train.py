@@ -25,6 +25,7 @@ from store import open_store
 from store.models import PromptTemplate
 from store.testing import ManualClock
 from tests.cli.conftest import COMMAND, environment
+from tests.postgres import free_port
 from tests.server.keyed import keyed_server
 from tests.server.test_metrics import families, table
 from tests.server.test_monitoring import promtool
@@ -156,12 +157,10 @@ def _scraped(port: int) -> Counter[str]:
 def metrics_port() -> int:
     """A port that is free, as the next one is."""
     while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
+        port = free_port()
+        with socket.socket() as second, contextlib.suppress(OSError):
+            second.bind(("127.0.0.1", port + 1))
+            return port
 
 
 @pytest.fixture

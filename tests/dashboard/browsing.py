@@ -19,7 +19,7 @@ BROWSER: Final = [pytest.mark.xdist_group("browser"), pytest.mark.asyncio(loop_s
 """`pytestmark` of a module whose tests use `page`: one process runs them all, with one browser, in one event loop."""
 
 # Five seconds, the default, are too few while other programs hold the machine.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=90_000)
 
 _FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -44,7 +44,7 @@ async def running() -> AsyncGenerator[Browser]:
             pytest.fail(told)
         pytest.skip(told)
     async with async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=found, args=list(_FLAGS))
+        browser = await driver.chromium.launch(executable_path=found, args=list(_FLAGS), timeout=120_000)
         try:
             yield browser
         finally:
@@ -88,7 +88,7 @@ async def watched(browser: Browser, **settings: Any) -> AsyncGenerator[tuple[Pag
     chosen: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, **settings}
     context = await browser.new_context(**chosen)
     # A page that hangs fails its test long before the whole run does.
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     watch = Watch()
     await _attach(context, watch)
     try:

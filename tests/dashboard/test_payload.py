@@ -22,6 +22,7 @@ from store.operations.policy import RetentionPolicy
 from store.operations.requested import RemoveByPolicy
 from store.operations.schedule import Schedule
 from store.server.partitions import Partitions
+from store.server.process import scheduler as scheduling
 from store.server.process.scheduler import Scheduler
 from store.sql.store import SQLStore
 from store.testing import ManualClock
@@ -337,7 +338,10 @@ async def test_of_two_removals_of_one_kind_at_once_one_is_refused(api: Api, stor
     assert (await _ended(store, "remove")).runs == 1
 
 
-async def test_a_removal_that_was_stopped_with_its_server_can_be_repeated(store: Store, store_url: str) -> None:
+async def test_a_removal_that_was_stopped_with_its_server_can_be_repeated(
+    store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "_RECORD_SECONDS", 60.0)
     rollout = await succeeded(store)
     removal = RemoveByPolicy(policy=RetentionPolicy.of(statuses=("succeeded",)))
     partitions = Partitions(store, store_url)

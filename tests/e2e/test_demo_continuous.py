@@ -92,7 +92,7 @@ async def test_ctrl_c_ends_both_sides_and_the_last_line_says_what_was_done(
         process = start(url, request)
         await until_version(store, 2, process)
         process.send_signal(signal.SIGINT)
-        said, complaints = await asyncio.to_thread(process.communicate, timeout=30)
+        said, complaints = await asyncio.to_thread(process.communicate, timeout=90)
         assert process.returncode == 130, complaints
         assert "Traceback" not in complaints
         done = await version(store)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ from store.examples.guess_number.policy import Sampled
 from store.examples.guess_number.server import PolicyServer
 from store.training import Backend, LLMProxy
 from tests.faults import processes
+from tests.postgres import free_port
 
 GAME = SMALL
 MODEL = "halving"
@@ -44,8 +44,7 @@ class KillableProcess:
     """
 
     def __init__(self, kind: str, *arguments: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._arguments = (kind, self.port, *arguments)
         self._process: processes.Killable | None = None

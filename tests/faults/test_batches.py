@@ -122,7 +122,7 @@ async def test_when_the_database_stays_away_the_caller_is_told_that_it_does_not_
     def away(_: Changes) -> None:
         raise Unavailable("Postgres cannot answer")
 
-    monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.3)
+    monkeypatch.setattr(writer, "_RETRY_SECONDS", 2.0)
     trouble.before_write = away
     with pytest.raises(Unavailable, match="Postgres cannot answer; try again in 1 s"):
         await troubled.enqueue_rollout("never written")

@@ -178,7 +178,8 @@ async def test_an_open_store_survives_messages_that_cannot_be_read(postgres_url:
         assert claim is not None
         waiting = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=30))
         ended = asyncio.create_task(store.wait_for_rollouts([claim.rollout_id], timeout=30))
-        await asyncio.sleep(0.3)
+        # Both calls first read the database, through new connections. Then they wait.
+        await asyncio.sleep(3)
         way.garble(garbage)
         # The connections of the writer and of the listener, then one of those for reads.
         await store.add_resources({})
@@ -202,7 +203,8 @@ async def test_waiting_calls_survive_a_listener_whose_messages_cannot_be_read(po
         # asyncpg answers this message with an `InternalClientError`.
         way.welcome = message(b"R", b"")
         waiting = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=30))
-        await asyncio.sleep(0.3)
+        while not way.times:  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.01)
         async with await open_store(postgres_url) as other:
             await other.enqueue_rollout("elsewhere")
         claim = await waiting

@@ -81,8 +81,8 @@ async def test_whoever_waits_through_a_restart_hears_of_what_comes_after(private
         rollout = await store.start_rollout("task")
         ended = asyncio.create_task(store.wait_for_rollouts([rollout.rollout_id], timeout=40))
         claimed = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=40))
-        # Both calls first read the database; only after that do they wait. Two busy cores need their time for it.
-        await asyncio.sleep(1.5)
+        # Both calls first read the database. Then they wait.
+        await asyncio.sleep(3)
         await asyncio.to_thread(private_postgres.stop, "immediate")
         await asyncio.to_thread(private_postgres.restart)
         await elsewhere.update_rollout(rollout.rollout_id, status="succeeded")
@@ -220,9 +220,11 @@ async def test_a_postgres_that_stopped_answering_does_not_hold_its_callers_for_e
             assert time.monotonic() - begun < 60
         finally:
             private_postgres.thaw()
+        monkeypatch.undo()
         await store.enqueue_rollout("after")
         assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["before", "after"]
         await assert_sound(store)
+        monkeypatch.setattr(driver, "_CLOSE_SECONDS", 0.5)
         # A server that does not answer cannot make the end of the store fail either.
         private_postgres.freeze()
         try:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import psutil
 
-HANG = 120
+HANG = 200
 SCRIPT = "from store.cli import main; main()"
 
 
@@ -33,8 +33,13 @@ class Fleet:
 
     def workers(self) -> list[psutil.Process]:
         """The processes that serve, by their age."""
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "--multiprocessing-fork" in child.cmdline()]
+        found: list[psutil.Process] = []
+        for child in psutil.Process(self.process.pid).children():
+            # A worker may have ended meanwhile.
+            with suppress(psutil.NoSuchProcess):
+                if "--multiprocessing-fork" in child.cmdline():
+                    found.append(child)
+        return found
 
     async def measured(self, session: aiohttp.ClientSession) -> dict[str, float]:
         """What the metrics say, by name and labels."""

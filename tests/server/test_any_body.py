@@ -55,7 +55,7 @@ def store_url() -> str:
     return "memory://"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.slow
 async def test_any_json_posted_anywhere_is_taken_or_refused(api: Api, data: st.DataObject) -> None:
@@ -64,7 +64,7 @@ async def test_any_json_posted_anywhere_is_taken_or_refused(api: Api, data: st.D
     await _asked(api, "POST", path, body)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.slow
 async def test_any_query_asked_anywhere_is_answered_or_refused(api: Api, data: st.DataObject) -> None:

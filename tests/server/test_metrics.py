@@ -156,6 +156,7 @@ async def test_before_the_first_verification_there_is_no_age_of_it(api: Api) -> 
     assert not [name for name in await measured(api) if "last_verify" in name]
 
 
+@pytest.mark.own_database
 async def test_partitions_that_nobody_opened_are_measured_too(store: Store, durable_url: str) -> None:
     name = unused_partition()
     async with await open_store(with_partition(durable_url, name)) as other:

@@ -169,6 +169,7 @@ async def test_a_request_that_never_comes_to_its_end_is_let_go(
         slow.socket.sendall(sent)
         assert await asyncio.to_thread(slow.socket.recv, 1) == b""
         slow.leave()
+        monkeypatch.undo()
         assert len(await api.enqueue()) == 1
 
 

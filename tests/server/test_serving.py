@@ -23,8 +23,6 @@ from store import open_store
 
 HANG = 120
 _ONE = {"rollouts": [{"input": 1}]}
-# What a client sees of a server that no longer listens, or that closes an idle connection.
-_BROKEN = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectorError, ConnectionResetError)
 SCRIPT = "from store.cli import main; main()"
 
 
@@ -115,7 +113,8 @@ async def test_under_load_everything_that_was_answered_is_there_after_the_end(du
             ends = await asyncio.gather(*callers, return_exceptions=True)
         code, _ = await asyncio.to_thread(finish, process)
     assert code == 0
-    assert {type(end) for end in ends} <= {type(None), *_BROKEN}
+    # A server that no longer listens, or that closes an idle connection, is an error of the client.
+    assert all(end is None or isinstance(end, (aiohttp.ClientError, ConnectionError)) for end in ends), ends
     async with await open_store(durable_url) as store:
         there = {each.rollout_id for each in await store.query_rollouts()}
     assert there >= set(answered)

@@ -6,13 +6,13 @@ import asyncio
 import os
 import random
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.client.load import Load
+from tests.postgres import free_port
 from tests.server.fleet import HANG, Fleet, fleet, until
 
 CLIENTS = 4
@@ -27,8 +27,7 @@ BETWEEN_KILLS = 15
 async def test_clients_outlive_workers_and_their_parents_and_lose_and_double_nothing(
     postgres_url: str, rounds: Callable[[int], int]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     chance = random.Random(20)
     async with AsyncExitStack() as running:
         server = await running.enter_async_context(fleet(postgres_url, port=port))

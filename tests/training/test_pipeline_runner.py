@@ -100,7 +100,7 @@ async def posted(store: Store) -> Rollout:
 
 
 async def until(store: Store, run: Rollout, is_there: Callable[[AttemptedRollout], bool]) -> AttemptedRollout:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while True:
             found = await store.get_rollout_by_id(run.rollout_id)
             if isinstance(found, AttemptedRollout) and is_there(found):
@@ -113,7 +113,7 @@ async def ended(store: Store, run: Rollout, attempt: int, status: str = "succeed
 
 
 async def until_closed(store: Store, run: Rollout) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while True:
             if await rerun_requests.open_request(store, run.rollout_id) is None:
                 return

@@ -39,7 +39,7 @@ async def test_a_quiet_agent_stays_alive_while_its_worker_is(live: Store, mode: 
     gate = Gate()
     settings: dict[str, Any] = {"heartbeat_interval": 0.1, "interval_jitter": 0.0, "heartbeat_launch_mode": mode}
     async with running(live, gate.agent(), worker_id=5, **settings):
-        rollout = await live.enqueue_rollout(1, config=RolloutConfig(unresponsive_seconds=2.0))
+        rollout = await live.enqueue_rollout(1, config=RolloutConfig(unresponsive_seconds=4.0))
         await gate.holds(1)
         began = time.monotonic()
 
@@ -47,7 +47,7 @@ async def test_a_quiet_agent_stays_alive_while_its_worker_is(live: Store, mode: 
             attempt = await live.get_latest_attempt(rollout.rollout_id)
             assert attempt is not None
             assert attempt.status == "preparing"
-            return time.monotonic() - began > 3.0
+            return time.monotonic() - began > 5.0
 
         await until(beaten)
         gate.open.set()
@@ -62,11 +62,11 @@ async def test_a_quiet_agent_stays_alive_while_its_worker_is(live: Store, mode: 
 @pytest.mark.slow
 async def test_an_agent_that_blocks_the_event_loop_stays_alive_all_the_same(memory: Store) -> None:
     async def agent(*_: Any) -> float:
-        time.sleep(3.0)  # noqa: ASYNC251 - as careless agents do
+        time.sleep(5.0)  # noqa: ASYNC251 - as careless agents do
         return 1.0
 
     async with running(memory, Doing(agent), heartbeat_interval=0.1, interval_jitter=0.0):
-        rollout = await memory.enqueue_rollout(1, config=RolloutConfig(unresponsive_seconds=2.0))
+        rollout = await memory.enqueue_rollout(1, config=RolloutConfig(unresponsive_seconds=4.0))
         (found,) = await ended(memory, rollout)
     assert (found.status, found.attempt.last_heartbeat_time is not None) == ("succeeded", True)
 

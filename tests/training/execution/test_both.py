@@ -66,7 +66,7 @@ def reasons(store: InMemoryLightningStore) -> list[Any]:
 
 def test_when_the_algorithm_ends_the_runners_do(store: InMemoryLightningStore, kind: str) -> None:
     children = psutil.Process().children()
-    report = strategy(kind, 2).execute(Train(list(range(20))), Serve(), store)
+    report = strategy(kind, 2, grace=60, terminate=60).execute(Train(list(range(20))), Serve(), store)
     assert statuses(store) == 20 * ["succeeded"]
     assert (report.crashed, report.killed, report.closed, report.replaced) == ([], [], [], 0)
     assert not [child for child in psutil.Process().children() if child not in children and _works(child)]
@@ -140,7 +140,7 @@ def test_attempts_at_work_in_the_end_are_finished(store: InMemoryLightningStore,
 
 
 def test_attempts_that_go_on_beyond_the_grace_are_interrupted(store: InMemoryLightningStore, kind: str) -> None:
-    report = strategy(kind, grace=0.2).execute(Train(["for ever"], leaves_open=1), Serve(), store)
+    report = strategy(kind, grace=0.2, terminate=60).execute(Train(["for ever"], leaves_open=1), Serve(), store)
     assert reasons(store) == ["interrupted"]
     assert report.killed == []
 

@@ -53,7 +53,7 @@ async def test_ctrl_c_and_sigterm_end_both_sides_and_leave_nothing_at_work(
             children = process.children(recursive=True)
             process.send_signal(signal.Signals[told])
             assert process.wait(60) == code
-            _, left = psutil.wait_procs(children, 10)
+            _, left = psutil.wait_procs(children, 90)
             assert left == []
         attempts = [(await store.query_attempts(each.rollout_id))[0] for each in await store.query_rollouts()]
         assert [(each.status, (each.metadata or {}).get("reason")) for each in attempts] == 2 * [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import subprocess
 import sys
@@ -122,7 +123,9 @@ async def test_a_training_is_resumed_after_all_of_it_was_killed(
             with training(durable_url, log) as process:
                 await has_done(store, (number + 0.5) / (kills + 1))
                 for each in [process, *process.children(recursive=True)]:
-                    each.kill()
+                    # A child leaves when its parent has died.
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
         with training(durable_url, log) as process:
             assert await asyncio.to_thread(process.wait, PATIENCE_SECONDS) == 0, log.read_text()
         await check(store)
