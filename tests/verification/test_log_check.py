@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from store.db.dialect import ReadSession
+from store.db.tables.core import metadata
 from store.domain.events import BodyDropped
+from store.sql.store import SQLStore
+from store.verification import log_scan
 from tests.journal.given import ask, blob, run_sql, tamper
 from tests.verification.filled import Filled, database_of, number_of, record
 
@@ -170,6 +174,39 @@ async def test_wrong_running_totals_are_found(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE commits SET spans = spans + 1 WHERE commit_id = 4")
     found = await filled.differences()
     assert ("totals", "commit 4", "spans") in {(each.check, each.key, each.field) for each in found}
+
+
+async def test_damage_beside_the_border_of_two_ranges_is_found(filled: Filled) -> None:
+    assert isinstance(filled.store, SQLStore)
+    dialect = filled.store.core.dialect
+
+    async def first_end(session: ReadSession) -> int:
+        until = await log_scan.bounds(dialect, session)
+        first, _ = await log_scan.ranges(dialect, session, until, 2)
+        return first.until.commit_id
+
+    end = await filled.store.core.read(first_end, snapshot=True)
+    zeros = blob(bytes(32), filled.url)
+    for commit_id in (end, end + 1):
+        changes = [
+            ("commits", "chain_hash", zeros, f"commit_id = {commit_id}"),
+            ("commits", "events", "events + 1", f"commit_id = {commit_id}"),
+            ("commits", "last_position", "last_position + 1", f"commit_id = {commit_id}"),
+            ("events", "cause", "17", f"commit_id = {commit_id}"),
+        ]
+        for table, column, value, where in changes:
+            key = next(iter(metadata.tables[table].primary_key.columns)).name
+            await tamper(filled.url, f"CREATE TABLE kept AS SELECT {key} AS number, {column} AS value FROM {table}")
+            await tamper(filled.url, f"UPDATE {table} SET {column} = {value} WHERE {where}")
+            # The report also compares the ranges with the whole log.
+            found = {each.check for each in await filled.differences()}
+            assert found & {"chain", "totals"}, (commit_id, column)
+            await tamper(
+                filled.url,
+                f"UPDATE {table} SET {column} = (SELECT value FROM kept WHERE number = {key}) WHERE {where}",
+                "DROP TABLE kept",
+            )
+    assert (await filled.report()).ok
 
 
 async def test_an_event_that_cannot_be_decoded_is_a_difference_and_no_crash(filled: Filled) -> None:
