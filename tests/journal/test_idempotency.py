@@ -1,5 +1,8 @@
 """A call that comes again under its key is answered again, never done again."""
 
+# A test of a part may look inside that part.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -14,11 +17,13 @@ from store import open_store
 from store.domain.commands import Idempotency
 from store.errors import Conflict, NotFound
 from store.interface.store import Store
+from store.journal import writer
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.projections.rollouts import KEY_MICROS
 from store.runtime import context
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_sdk_span, make_span
+from tests.journal.given import ask, blob, run_sql
 
 Call = Callable[[Store, AttemptedRollout], Awaitable[Any]]
 
@@ -151,3 +156,36 @@ async def test_keys_are_forgotten_after_a_day(durable_url: str, clock: ManualClo
         await store.enqueue_rollout("the watch over old keys goes by commits")
         with under("k"):
             assert await store.enqueue_rollout("a") != first
+
+
+async def test_expired_keys_are_deleted_in_small_steps_until_none_is_left(durable_url: str, clock: ManualClock) -> None:
+    count = 2 * writer._PRUNED_AT_ONCE + 1
+    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
+        with under("k"):
+            first = await store.enqueue_rollout("a")
+        old = blob(bytes(32), durable_url)
+        rows = ", ".join(f"('old {number}', 'somebody', {old}, 1, '{{}}', 1)" for number in range(count))
+        keys = ", ".join(f"('batch {number}', 1)" for number in range(count))
+        await run_sql(durable_url, f"INSERT INTO idempotency VALUES {rows}", f"INSERT INTO batches VALUES {keys}")
+        clock.advance(61)
+        left: list[tuple[str, ...]] = []
+        for _ in range(4):
+            await store.enqueue_rollout("more")
+            counts = await ask(
+                durable_url,
+                "SELECT (SELECT count(*) FROM idempotency WHERE expires_at = 1),"
+                " (SELECT count(*) FROM batches WHERE at = 1)",
+            )
+            left.append(tuple(counts[0]))
+            clock.advance(0.2)
+        assert left == [(str(n), str(n)) for n in (writer._PRUNED_AT_ONCE + 1, 1, 0, 0)]
+        # The next search comes after a minute.
+        await run_sql(durable_url, f"INSERT INTO idempotency VALUES ('old', 'somebody', {old}, 1, '{{}}', 1)")
+        await store.enqueue_rollout("more")
+        assert await ask(durable_url, "SELECT count(*) FROM idempotency WHERE expires_at = 1") == [["1"]]
+        clock.advance(61)
+        await store.enqueue_rollout("more")
+        assert await ask(durable_url, "SELECT count(*) FROM idempotency WHERE expires_at = 1") == [["0"]]
+        # A key that has not expired stays.
+        with under("k"):
+            assert await store.enqueue_rollout("a") == first
