@@ -49,8 +49,8 @@ async def open_store(
     Raises:
         Invalid: the URL is invalid, a clock was given for a server, or a key for a database.
         NotFound: the store does not exist, and `create` is False.
-        Incompatible: the schema of the database has another version, the database is not a store, or it is a backup or
-            an archive and `read_only` is false.
+        Incompatible: the schema of the database has another version; the database is not a store; or it is a backup or
+            an archive, and `read_only` is False.
         ReadOnly: the file or its directory cannot be written.
         Unavailable: the database, or the server, does not answer.
         Unauthorized: the server requires a valid key.

@@ -23,6 +23,7 @@ from store import open_store
 from store.cli.import_string import pipeline_named
 from store.cli.server_settings import ServeSettings
 from store.cli.store_context import check_server
+from store.db.schema.sealed import is_sealed
 from store.db.url import parse
 from store.interface.liveness import close_orphans, live_runners
 from store.interface.store import Store
@@ -78,7 +79,8 @@ async def _serve(
 
     async def open_partition(url: str, *, create: bool = False) -> Store:
         beside = root if isinstance(root, SQLStore) else None
-        is_fixed = settings.read_only
+        # A backup or an archive among the partitions is only read.
+        is_fixed = settings.read_only or await is_sealed(parse(url))
         return await SQLStore.open(
             url, scan_debounce_seconds=debounce, create=create and not is_fixed, read_only=is_fixed, beside=beside
         )
@@ -113,7 +115,8 @@ async def _serve(
     try:
         if not is_private:
             # With `always`, requests need a key even after the last key was revoked.
-            ring = await KeyRing.open(settings.db, always=not (is_local or settings.insecure))
+            always = not (is_local or settings.insecure)
+            ring = await KeyRing.open(settings.db, always=always, read_only=settings.read_only)
         app = build_app(
             partitions,
             cors_origins=settings.cors_origins,

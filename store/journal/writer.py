@@ -51,25 +51,33 @@ _RETRY_SECONDS = 20.0
 _CALLERS_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 60_000_000
-# If more rows have expired than a transaction deletes, the next transaction after this time deletes more. Together this
-# is 5,000 rows per second, which is more than calls can add.
-_PRUNE_AGAIN_MICROS = 100_000
-_PRUNED_AT_ONCE = 500
-"""The maximum number of expired rows of a table that a transaction deletes. Callers wait for it a few milliseconds."""
+_PRUNED_PER_CALL = 2
+"""While expired rows are left, each batch deletes so many of them for each of its calls. A call adds at most one."""
+_PRUNED_AT_LEAST = 100
+"""The least number of expired rows that such a batch deletes. The number is small, because the callers wait."""
 # The upper bounds of the histograms that are published as metrics.
 _CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
 _EVENTS = TOTALS.index("events")
 
-# Finds out whether a COMMIT succeeded whose reply was lost. The keys of commits have no index, so the statement looks
-# only at the commit with the id that the batch would have.
+# Finds the key of a batch after the reply to its COMMIT was lost. `commits.batch_key` has no index, so the statement
+# reads only the commit with the id that the batch used.
 _COMMIT_OF_KEY = union_all(
     select(core_tables.commits.c.batch_key).where(
         core_tables.commits.c.commit_id == bindparam("commit", type_=BigInteger),
         core_tables.commits.c.batch_key == bindparam("key", type_=Text),
     ),
     select(core_tables.batches.c.batch_key).where(core_tables.batches.c.batch_key == bindparam("key", type_=Text)),
+)
+
+
+_BEFORE, _AT_MOST = (bindparam(name, type_=BigInteger) for name in ("before", "at_most"))
+_OLD_BATCHES = select(core_tables.batches.c.batch_key).where(core_tables.batches.c.at < _BEFORE).limit(_AT_MOST)
+_EXPIRED_KEYS = (
+    select(core_tables.idempotency.c.key, core_tables.idempotency.c.scope)
+    .where(core_tables.idempotency.c.expires_at < _BEFORE)
+    .limit(_AT_MOST)
 )
 
 
@@ -468,7 +476,7 @@ class Writer:
                 return decided
 
     async def _is_committed(self, session: WriteSession, decided: _Decided, key: str) -> bool:
-        """Return whether the database has the batch. A batch without events has no commit, only a key in `batches`."""
+        """Return whether a batch was committed. A batch without events has no commit. Its key is in `batches`."""
         commit_id = 0 if decided.committed is None else decided.committed.commit_id
         return bool(await session.fetch(self._dialect.prepared(_COMMIT_OF_KEY), {"commit": commit_id, "key": key}))
 
@@ -540,24 +548,26 @@ class Writer:
             if not self._prunes_at:
                 self._prunes_at = tail.now + _PRUNE_MICROS
             elif tail.now >= self._prunes_at:
-                has_more = await self._prune(session, tail.now)
-                self._prunes_at = tail.now + (_PRUNE_AGAIN_MICROS if has_more else _PRUNE_MICROS)
+                limit = max(_PRUNED_AT_LEAST, _PRUNED_PER_CALL * len(decided.calls))
+                if not await self._prune(session, tail.now, limit):
+                    self._prunes_at = tail.now + _PRUNE_MICROS
 
-    async def _prune(self, session: WriteSession, now: int) -> bool:
-        """Delete old keys of batches, which no writer looks up any more, and expired idempotency keys of calls.
+    async def _prune(self, session: WriteSession, now: int, limit: int) -> bool:
+        """Delete expired idempotency keys of calls, and keys of batches that are too old to be looked up.
 
-        Return whether there may be more of them.
+        Return whether more such rows may exist. At most `limit` rows of each table are deleted.
         """
-        batches, keys = core_tables.batches, core_tables.idempotency
-        old = select(batches.c.batch_key).where(batches.c.at < now - _BATCH_KEY_MICROS).limit(_PRUNED_AT_ONCE)
-        over = select(keys.c.key, keys.c.scope).where(keys.c.expires_at < now).limit(_PRUNED_AT_ONCE)
         gone: dict[Table, list[Row]] = {}
-        for table, expired in ((batches, old), (keys, over)):
-            if rows := await session.fetch(self._dialect.sql(expired), {}):
-                gone[table] = [tuple(row) for row in rows]
+        for table, expired, before in (
+            (core_tables.batches, _OLD_BATCHES, now - _BATCH_KEY_MICROS),
+            (core_tables.idempotency, _EXPIRED_KEYS, now),
+        ):
+            found = await session.fetch(self._dialect.prepared(expired), {"before": before, "at_most": limit})
+            if found:
+                gone[table] = [tuple(row) for row in found]
         if gone:
             await session.write(Changes({}, {}, gone))
-        return any(len(rows) == _PRUNED_AT_ONCE for rows in gone.values())
+        return any(len(rows) == limit for rows in gone.values())
 
     async def _roll_back(self) -> None:
         self._loader.forget()

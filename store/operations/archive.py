@@ -17,8 +17,8 @@ from pathlib import Path
 
 from store.db.dialect import Dialect, Unfinished, WriteSession
 from store.db.queries.removal import payload_between
-from store.db.queries.seals import has_seal_table, refuse_sealed
 from store.db.schema import sqlite as schema
+from store.db.schema.sealed import refuse_sealed
 from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, NotFound, Unavailable
 from store.operations.backup import checked_seal, damage_reported, database_in, new_file, write_seal
 from store.operations.compression import Compression
@@ -29,7 +29,7 @@ from store.operations.policy import RetentionPolicy
 from store.operations.removal import Remover, blobs_without_event, database, remover
 from store.operations.reports import ArchiveContents, BackupSeal
 from store.operations.retention import KEPT, RetentionReport, remove_payload, report_of, selected_payload
-from store.operations.sealed_files import has_seal, make_seal_table, read_seal
+from store.operations.sealed_files import has_seal, has_seal_table, make_seal_table, read_seal
 from store.runtime.clock import Clock
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.verification.verify import verify
@@ -161,7 +161,7 @@ async def _check_writable(source: Dialect) -> str:
     """Check that the store can be changed, before an archive is written, and return its id."""
     store_id = await source.open(create=False)
     try:
-        await refuse_sealed(source)
+        await refuse_sealed(source.url)
         writer = await source.writer()
         try:
             await writer.begin()

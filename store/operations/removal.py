@@ -21,7 +21,7 @@ from store.db.dialect import Changes, Dialect, ReadSession, Row, Tail, Wakeups, 
 from store.db.queries import log as log_queries
 from store.db.queries import removal as removal_queries
 from store.db.queries.removal import Payload
-from store.db.queries.seals import refuse_sealed
+from store.db.schema.sealed import refuse_sealed
 from store.db.tables import core as core_tables
 from store.db.url import parse
 from store.domain.events import StoreBlobsDropped, StoreBodiesDropped, StoreEvent
@@ -252,7 +252,7 @@ async def remover(
     Raises:
         Incompatible: the database is a backup or an archive.
     """
-    await refuse_sealed(dialect)
+    await refuse_sealed(dialect.url)
     session = await dialect.writer()
     wakeups = dialect.wakeups()
     try:

@@ -1,4 +1,4 @@
-"""The seals in the table `backup_seal` of backups and archives."""
+"""Functions that read and write the seal of a backup or an archive, which is in its table `backup_seal`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Final
 
 from store.db.dialect import ReadSession, Sql, WriteSession
-from store.db.queries.seals import has_seal_table
 from store.errors import Corrupt, Incompatible
 from store.operations.reports import BackupSeal
 
+_HAS_TABLE: Final = Sql("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'", (), {})
 _READ: Final = Sql("SELECT seal FROM backup_seal", (), {})
 _MAKE: Final = Sql("CREATE TABLE IF NOT EXISTS backup_seal (seal TEXT NOT NULL)", (), {})
 _CLEAR: Final = Sql("DELETE FROM backup_seal", (), {})
 _WRITE: Final = Sql("INSERT INTO backup_seal (seal) VALUES (?)", ("seal",), {})
+
+
+async def has_seal_table(session: ReadSession) -> bool:
+    """Return whether a SQLite file has the table. In an unfinished file, the table may be empty."""
+    return bool((await session.fetch(_HAS_TABLE, {}))[0][0])
 
 
 async def has_seal(session: ReadSession) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, get_args
 from sqlalchemy import select
 
 from store.db.dialect import Changes, Dialect, TablePart, WriteSession, dialect_for
+from store.db.schema.sealed import refuse_sealed
 from store.db.tables.core import key_policy, keys
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
@@ -106,12 +107,13 @@ class Keys:
         self._dialect = dialect
 
     @classmethod
-    async def open(cls, url: str, *, create: bool) -> Self:
+    async def open(cls, url: str, *, create: bool, read_only: bool = False) -> Self:
         """Return the keys of a database.
 
         Args:
             url: the URL of any partition of the database.
             create: whether to create the default partition if it is missing.
+            read_only: whether the database is only read. Methods that write must not be called then.
 
         Raises:
             Invalid: the URL is not the URL of a database that other processes can open.
@@ -127,7 +129,9 @@ class Keys:
         main = parse(with_partition(url, DEFAULT_PARTITION))
         if create:
             await (await SQLStore.open(main.text)).close()
-        dialect = dialect_for(main)(main, None)
+        if not read_only:
+            await refuse_sealed(main)
+        dialect = dialect_for(main)(main, None, read_only=read_only)
         await dialect.open(create=False)
         return cls(dialect)
 

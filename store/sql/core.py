@@ -17,7 +17,7 @@ from store.db.dialect import Dialect, ReadSession
 from store.db.queries import counts as counting
 from store.db.queries import log as log_queries
 from store.db.queries import pages, scan
-from store.db.queries.seals import refuse_sealed
+from store.db.schema.sealed import refuse_sealed
 from store.domain.commands import Command, NumberSpans, RecordSpans
 from store.domain.idempotency import is_keyed
 from store.domain.log_time import LogTime
@@ -93,15 +93,12 @@ class SQLCore:
         """Open the database. This must run in the store's event loop.
 
         Raises:
-            Incompatible: the database is a backup or an archive, and `read_only` is false.
+            Incompatible: the database is a backup or an archive, and `read_only` is False.
         """
-        self.store_id = await self.dialect.open(create=create and not self.read_only)
         if not self.read_only:
-            try:
-                await refuse_sealed(self.dialect)
-            except BaseException:
-                await self.dialect.close()
-                raise
+            # Before the opening, which may upgrade the file.
+            await refuse_sealed(self.dialect.url)
+        self.store_id = await self.dialect.open(create=create and not self.read_only)
         self._waiting = waiting = WaitingCalls(
             self.dialect.wakeups(),
             depth=self.queue_depth,

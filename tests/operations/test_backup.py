@@ -20,13 +20,16 @@ from store.db.schema.partitions import files
 from store.db.url import parse
 from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, ReadOnly
 from store.models import Seal
-from store.operations import CopyReport, RetentionPolicy, backup_store, remove_payload, restore_store
+from store.operations import CopyReport, RetentionPolicy, backup_store, copy_store, remove_payload, restore_store
 from tests.journal.given import ask, run_sql, tamper
+from tests.migrations.test_alembic_commands import run as run_alembic
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal, content, verified
 from tests.operations.test_copy import is_there
 
 pytestmark = pytest.mark.slow
+
+INI = str(Path(__file__).parents[2] / "alembic.ini")
 
 
 @pytest.fixture(scope="session")
@@ -95,9 +98,7 @@ async def test_a_backup_may_not_have_the_name_of_a_partition(full: str, tmp_path
 
 async def test_no_payload_is_removed_from_a_backup(backup: Path) -> None:
     before = backup.read_bytes()
-    with pytest.raises(
-        Incompatible, match=r"is a backup or an archive, .*; open it with read_only=True .* or restore it"
-    ):
+    with pytest.raises(Incompatible, match=r"is a backup or an archive, .* make a new store with `rollbook restore`"):
         await remove_payload(f"sqlite:///{backup}", RetentionPolicy.of(keep_last=1), apply=True)
     assert backup.read_bytes() == before
 
@@ -145,7 +146,7 @@ async def test_a_changed_backup_is_refused(change: str, backup: Path, make_url: 
 
 async def test_a_backup_is_opened_only_for_reading(backup: Path) -> None:
     before = backup.read_bytes()
-    with pytest.raises(Incompatible, match=r"is a backup or an archive, .*; open it with read_only=True"):
+    with pytest.raises(Incompatible, match=r"is a backup or an archive, .*; to read it, use read_only=True"):
         await open_store(f"sqlite:///{backup}")
     assert backup.read_bytes() == before
     async with await open_store(f"sqlite:///{backup}", read_only=True) as store:
@@ -154,13 +155,42 @@ async def test_a_backup_is_opened_only_for_reading(backup: Path) -> None:
             await store.enqueue_rollout("changed")
 
 
-@pytest.mark.parametrize("command", [["enqueue", "1"], ["serve", "--port", "0"], ["cancel", "ro-1"], ["rebuild"]])
-def test_no_command_writes_to_a_backup(backup: Path, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["enqueue", "1"],
+        ["serve", "--port", "0"],
+        ["cancel", "ro-1"],
+        ["rebuild"],
+        ["keys", "create", "--role", "reader"],
+        ["keys", "revoke", "rbk"],
+        ["keys", "enforce"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_change_the_log_or_keys_refuse_a_backup(backup: Path, command: list[str]) -> None:
     before = backup.read_bytes()
     refused = CliRunner().invoke(app, [*command, "--db", f"sqlite:///{backup}"])
     assert refused.exit_code != 0
     assert "is a backup or an archive" in refused.output
     assert backup.read_bytes() == before
+
+
+async def test_an_older_backup_is_not_upgraded_before_it_is_refused(backup: Path) -> None:
+    assert "FAILED" not in await asyncio.to_thread(run_alembic, INI, f"sqlite:///{backup}", "downgrade", "-1")
+    before = backup.read_bytes()
+    with pytest.raises(Incompatible, match=r"is a backup or an archive"):
+        await open_store(f"sqlite:///{backup}")
+    assert backup.read_bytes() == before
+    assert [path.name for path in backup.parent.glob("store.backup*")] == [backup.name]
+
+
+async def test_a_backup_that_was_used_as_a_store_can_be_copied(backup: Path, make_url: MakeURL) -> None:
+    target = make_url("sqlite")
+    await copy_store(f"sqlite:///{backup}", target)
+    async with await open_store(target) as store:
+        await store.enqueue_rollout("changed")
+    await verified(target)
 
 
 async def test_a_backup_with_more_commits_than_its_seal_is_refused(backup: Path, make_url: MakeURL) -> None:

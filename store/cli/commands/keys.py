@@ -172,7 +172,7 @@ def keys_list(
     from store.sql.api_keys import Keys
 
     try:
-        found = _run(db, Keys.all if every else _unrevoked, create=False)
+        found = _run(db, Keys.all if every else _unrevoked, create=False, read_only=True)
     except NotFound:
         # Keys are stored in the default partition. If only that partition is missing, there are no keys yet.
         if parse(db).partition == DEFAULT_PARTITION:
@@ -226,14 +226,14 @@ def _only(keys: list[Key], given: str) -> str:
     return found[0]
 
 
-def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool) -> T:
+def _run(db: str, work: Callable[[Keys], Awaitable[T]], *, create: bool, read_only: bool = False) -> T:
     from store.sql.api_keys import Keys
 
     async def run() -> T:
         if create:
             # Keys are stored in the default partition, so the partition in the URL is created separately.
             await _make_store(db)
-        keys = await Keys.open(db, create=create)
+        keys = await Keys.open(db, create=create, read_only=read_only)
         try:
             return await work(keys)
         finally:

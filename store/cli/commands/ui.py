@@ -62,7 +62,7 @@ async def _serve(db: str, listener: socket.socket, text: str) -> None:
     ring: KeyRing | None = None
     try:
         # Other users of this machine can reach the port, so the server requires a key if the database has keys.
-        ring = await KeyRing.open(db)
+        ring = await KeyRing.open(db, read_only=True)
         app = build_app(partitions, ring=ring, is_local=True, is_read_only=True)
         await Server(app, lambda: announce(text), takes_signals=True).serve([listener])
     finally:

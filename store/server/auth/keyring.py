@@ -36,6 +36,7 @@ class KeyRing:
     Args:
         url: the URL of any partition of the database.
         always: whether to require a key regardless of the rules in the database.
+        read_only: whether the database is only read, so that the time of the last use of a key is not recorded.
         clock: the clock by which keys expire, in microseconds since the epoch.
         monotonic: the clock that measures the age of the copy, in seconds.
     """
@@ -45,11 +46,13 @@ class KeyRing:
         url: str,
         *,
         always: bool = False,
+        read_only: bool = False,
         clock: Clock = system_clock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
         self._always = always
+        self._read_only = read_only
         self._clock = clock
         self._monotonic = monotonic
         self._source: Keys | None = None
@@ -61,13 +64,13 @@ class KeyRing:
         self._noted_at = monotonic()
 
     @classmethod
-    async def open(cls, url: str, *, always: bool = False) -> Self:
+    async def open(cls, url: str, *, always: bool = False, read_only: bool = False) -> Self:
         """Return the keys of a database, read once.
 
         Raises:
             StoreError: the keys cannot be read. A database that does not exist yet has no keys, which is not an error.
         """
-        ring = cls(url, always=always)
+        ring = cls(url, always=always, read_only=read_only)
         try:
             await ring._read()
         except BaseException:
@@ -199,7 +202,7 @@ class KeyRing:
         began = self._monotonic()
         if self._source is None:
             try:
-                self._source = await Keys.open(self._url, create=False)
+                self._source = await Keys.open(self._url, create=False, read_only=self._read_only)
             except NotFound:
                 self._rules, self._read_at = _NO_RULES, began
                 return
@@ -215,6 +218,8 @@ class KeyRing:
         await self._note(self._source)
 
     async def _note(self, source: Keys) -> None:
+        if self._read_only:
+            return
         used, self._used = self._used, {}
         news = {key_id: at - at % _MINUTE for key_id, at in used.items() if self._is_news(key_id, at)}
         if not news:

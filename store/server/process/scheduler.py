@@ -182,7 +182,8 @@ class Scheduler:
         self._due[name, operation] = system_clock() + round(_LOOK_SECONDS * MICROSECONDS)
         try:
             async with self._partitions.use(name) as store:
-                if not isinstance(store, SQLStore):
+                # A backup or an archive among the partitions is only read.
+                if not isinstance(store, SQLStore) or store.core.read_only:
                     return
                 last = (await store.core.look(operation_runs.all_runs)).get(operation)
                 due = await self._next_at(store, operation, last)

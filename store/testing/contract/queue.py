@@ -180,7 +180,7 @@ class QueueContract:
         left = await store.dequeue_many_rollouts(limit=2000, worker_id="w1")
         assert [one.input for one in left] == list(range(2000))
         assert [one.rollout_id for one in left] == [one.rollout_id for one in entered]
-        # Ids of attempts are unique in their rollout only: two of 2,000 rollouts may well have the same one.
+        # An attempt id is unique only within its rollout. Two of the 2,000 attempts may have the same id.
         for one in left[::100]:
             assert await store.get_latest_attempt(one.rollout_id) == one.attempt
 
