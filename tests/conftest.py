@@ -54,8 +54,8 @@ if "TMPDIR" not in os.environ and _has_enough_memory():
 
 IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
 
-# On a loaded machine, one example may take any time. The examples are the same in each run, so that a failure can be
-# reproduced; the torture tests look for new ones.
+# The duration of an example has no limit, because the machine may be loaded. Each run uses the same examples, so a
+# failure can be reproduced. The torture tests use new examples.
 settings.register_profile(
     "suite", deadline=None, derandomize=not IS_TORTURE, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -68,8 +67,8 @@ class PgBouncer:
     def stop(self) -> None:
         """Stop the program at once, which breaks all connections."""
         if self._process is not None:
-            # From version 1.23 on, SIGTERM waits for the clients to leave.
-            self._process.send_signal(signal.SIGQUIT)
+            # Since version 1.23, pgbouncer waits for its clients after SIGTERM.
+            self._process.kill()
             self._process.wait()
 
 

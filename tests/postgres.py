@@ -172,7 +172,7 @@ class PostgresServer:
         """Stop the server's processes with SIGSTOP: connections stay open and nothing answers, as in a partition."""
         postmaster, *_ = self.pids()
         os.kill(postmaster, signal.SIGSTOP)
-        # Only now, when the main process starts no others.
+        # The main process is stopped first, so that it cannot start new processes meanwhile.
         for pid in self.pids()[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)

@@ -1,8 +1,8 @@
-"""Remove the index of the keys of batches from the table of commits.
+"""Remove the unique index on `commits.batch_key`.
 
-A batch is a group of calls that are written in one transaction. Its key is random, so each commit changed one more
-page, at a random place of an index that grows for years. A writer looks up its key only after a COMMIT whose reply was
-lost, and then it knows the id of the commit.
+A batch is a group of calls that are written in one transaction. The index cost each commit one more page. Only a writer
+that lost the reply to a COMMIT looks for the key of a batch. This writer knows the id of the commit, so it needs no
+index.
 """
 
 import sqlalchemy as sa
@@ -36,9 +36,10 @@ def downgrade() -> None:
 
 
 def _rebuild(*, is_unique: bool) -> None:
-    """Copy the rows into a new table. SQLite cannot add or remove a unique key of a table."""
+    """Copy the rows into a new table. SQLite cannot add a unique constraint to a table, or remove one."""
     bind = op.get_bind()
-    # A new table counts from its greatest id. The old table may have counted further.
+    # The sequence of a new table continues after its greatest id. The sequence of the old table may be further ahead,
+    # and must not go back.
     last = bind.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'commits'")).scalar()
     op.create_table(
         "new_commits",
@@ -62,8 +63,12 @@ def _rebuild(*, is_unique: bool) -> None:
     )
     op.execute("INSERT INTO new_commits SELECT * FROM commits ORDER BY commit_id")
     op.drop_table("commits")
+    # Otherwise the renaming fails if a user has added a view, or a trigger of another table, that reads `commits`.
+    op.execute("PRAGMA legacy_alter_table = ON")
     op.rename_table("new_commits", "commits")
-    if last is not None:
+    op.execute("PRAGMA legacy_alter_table = OFF")
+    found = bind.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'commits'")).scalar()
+    if last is not None and (found is None or last > found):
         bind.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = 'commits'"))
         bind.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES ('commits', :last)"), {"last": last})
     taken = _OVER_A_ROW + _KNOWN_KEY if is_unique else _OVER_A_ROW

@@ -93,7 +93,7 @@ def test_progress_is_printed_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([0.0, 4.5, 5.0, 6.0, 10.0, 10.5])
-    # Other threads use the module `time` too.
+    # Only the name `time` in this module is replaced, because other threads also call `time.monotonic`.
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=times.__next__))
     with progress.progress_shown(is_quiet=False) as show:
         for done in (0, 1000, 2000, 2500):

@@ -100,7 +100,7 @@ def test_interrupting_a_wait_cancels_the_call(thread: LoopThread) -> None:
     caller = threading.get_ident()
 
     async def wait() -> None:
-        await asyncio.sleep(0.5)  # the caller waits by then
+        await asyncio.sleep(0.5)  # the caller is blocked in `wait` after this time
         signal.pthread_kill(caller, signal.SIGINT)
         try:
             await asyncio.Event().wait()

@@ -150,7 +150,7 @@ def test_the_log_restarts_a_moment_after_the_reader_that_delayed_it_has_left(
     assert size(log_of(path)) > 1.5 * LIMIT
     rest(checkpointer, path)
     reader.close()
-    # So few commits that the log does not become long enough for a COMMIT to copy it.
+    # The number of commits is small, so the log stays too short for a COMMIT to copy it.
     for _ in range(30):
         if size(log_of(path)) <= LIMIT:
             break

@@ -47,6 +47,9 @@ class PoisonedError(Exception):
 class Turbulent(Wrapped):
     """A session that is slow to commit, rolls back, and loses answers, all at random."""
 
+    longest_pause = 0.004
+    """The maximum time before a COMMIT, in seconds."""
+
     async def write(self, changes: Changes) -> None:
         await super().write(changes)
         if (luck := random.random()) < 0.1:
@@ -55,7 +58,7 @@ class Turbulent(Wrapped):
             raise PoisonedError
 
     async def commit(self) -> None:
-        await asyncio.sleep(random.uniform(0, 0.004))
+        await asyncio.sleep(random.uniform(0, self.longest_pause))
         await super().commit()
         if random.random() < 0.05:
             raise Unavailable("the answer to COMMIT was lost")
@@ -85,11 +88,17 @@ class Unlocked(PostgresWriter):
         assert positions <= _POSITIONS_AHEAD
 
 
+class Overlapping(Turbulent):
+    """A session whose transactions are long, so that without the lock they overlap also on a loaded machine."""
+
+    longest_pause = 0.03
+
+
 class UnlockedPostgres(Postgres):
     """Postgres without the lock."""
 
     async def writer(self) -> WriteSession:
-        return Turbulent(Unlocked(self))
+        return Overlapping(Unlocked(self))
 
 
 async def write(url: str, ledger_path: Path, name: str, locked: bool) -> None:

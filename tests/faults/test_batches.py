@@ -83,7 +83,7 @@ async def test_a_commit_that_did_not_happen_is_done_again_under_the_same_key(
     await assert_sound(troubled)
 
 
-async def test_another_commit_with_the_same_id_is_not_the_lost_one(durable_url: str, trouble: Trouble) -> None:
+async def test_a_commit_of_another_process_is_not_the_lost_one(durable_url: str, trouble: Trouble) -> None:
     def fail_and_hold() -> None:
         trouble.before_commit = lambda: None
         trouble.holds = True

@@ -10,7 +10,7 @@ import pytest
 from store import open_store
 from tests.faults.gap_hammer import hammer
 
-_ATTEMPTS = 10
+_ATTEMPTS = 20
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -31,12 +31,14 @@ async def test_readers_miss_nothing_beside_writers_that_roll_back_and_die(
 
 @pytest.mark.postgres
 async def test_without_the_lock_the_same_readers_miss_events(postgres_url: str, tmp_path: Path) -> None:
-    # Two transactions must overlap for a reader to miss events. On a busy machine, that may take more than one attempt.
+    # A reader misses events only if transactions overlap. On a busy machine, that may take more than one attempt.
+    missing = set[str]()
     for number in range(_ATTEMPTS):
         directory = tmp_path / str(number)
         directory.mkdir()
         result = await hammer(postgres_url, directory, seconds=3, locked=False)
         print(f"\nwithout the lock: {result}")
-        if all(reading.missed for reading in result.readings):
+        missing |= {reading.reader for reading in result.readings if reading.missed}
+        if len(missing) == len(result.readings):
             return
-    pytest.fail(f"in none of {_ATTEMPTS} attempts did both readers miss an event")
+    pytest.fail(f"in {_ATTEMPTS} attempts, only these readers missed events: {missing}")

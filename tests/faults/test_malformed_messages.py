@@ -203,7 +203,7 @@ async def test_waiting_calls_survive_a_listener_whose_messages_cannot_be_read(po
         # asyncpg answers this message with an `InternalClientError`.
         way.welcome = message(b"R", b"")
         waiting = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=30))
-        while not way.times:  # noqa: ASYNC110 (no event tells of it)
+        while not way.times:  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.01)
         async with await open_store(postgres_url) as other:
             await other.enqueue_rollout("elsewhere")

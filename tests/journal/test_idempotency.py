@@ -1,6 +1,6 @@
 """A call that comes again under its key is answered again, never done again."""
 
-# A test of a part may look inside that part.
+# These tests use private names of the module that they test.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ async def test_keys_are_forgotten_after_a_day(durable_url: str, clock: ManualClo
             assert await store.enqueue_rollout("a") != first
 
 
-async def test_expired_keys_are_deleted_in_small_steps_until_none_is_left(durable_url: str, clock: ManualClock) -> None:
-    count = 2 * writer._PRUNED_AT_ONCE + 1
+async def test_each_batch_deletes_some_expired_keys_until_none_is_left(durable_url: str, clock: ManualClock) -> None:
+    count = 2 * writer._PRUNED_AT_LEAST + 1
     async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
         with under("k"):
             first = await store.enqueue_rollout("a")
@@ -177,15 +177,33 @@ async def test_expired_keys_are_deleted_in_small_steps_until_none_is_left(durabl
                 " (SELECT count(*) FROM batches WHERE at = 1)",
             )
             left.append(tuple(counts[0]))
-            clock.advance(0.2)
-        assert left == [(str(n), str(n)) for n in (writer._PRUNED_AT_ONCE + 1, 1, 0, 0)]
-        # The next search comes after a minute.
+        assert left == [(str(n), str(n)) for n in (writer._PRUNED_AT_LEAST + 1, 1, 0, 0)]
+        # The next search runs one minute later.
         await run_sql(durable_url, f"INSERT INTO idempotency VALUES ('old', 'somebody', {old}, 1, '{{}}', 1)")
         await store.enqueue_rollout("more")
         assert await ask(durable_url, "SELECT count(*) FROM idempotency WHERE expires_at = 1") == [["1"]]
         clock.advance(61)
         await store.enqueue_rollout("more")
         assert await ask(durable_url, "SELECT count(*) FROM idempotency WHERE expires_at = 1") == [["0"]]
-        # A key that has not expired stays.
+        # A key that has not expired is kept.
         with under("k"):
             assert await store.enqueue_rollout("a") == first
+
+
+async def test_a_large_batch_deletes_more_expired_keys_than_its_calls_add(durable_url: str, clock: ManualClock) -> None:
+    count, calls = 1000, 200
+    async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
+        await store.enqueue_rollout("a")
+        old = blob(bytes(32), durable_url)
+        rows = ", ".join(f"('old {number}', 'somebody', {old}, 1, '{{}}', 1)" for number in range(count))
+        await run_sql(durable_url, f"INSERT INTO idempotency VALUES {rows}")
+        clock.advance(61)
+
+        async def enqueue(number: int) -> None:
+            with under(f"new {number}"):
+                await store.enqueue_rollout(number)
+
+        for first in range(0, 3 * calls, calls):
+            await asyncio.gather(*(enqueue(first + number) for number in range(calls)))
+        assert await ask(durable_url, "SELECT count(*) FROM idempotency WHERE expires_at > 1") == [[str(3 * calls)]]
+        assert await ask(durable_url, "SELECT count(*) FROM idempotency WHERE expires_at = 1") == [["0"]]

@@ -1,4 +1,4 @@
-"""A commit on SQLite changes few pages. All changed pages are written into the write-ahead log."""
+"""Tests of the number of pages that one commit writes to the write-ahead log of SQLite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILE_HEADER, _FRAME_HEADER = 32, 24
 
 
 def pages_written(path: Path) -> int:
-    """Return the number of pages in the write-ahead log since it was last restarted."""
+    """Return the number of pages that were written to the write-ahead log since its last restart."""
     content = path.with_name(path.name + "-wal").read_bytes()
     salts = content[16:24]
     count = 0
@@ -29,7 +29,8 @@ def pages_written(path: Path) -> int:
 @pytest.mark.parametrize(
     "is_drawn,most",
     [
-        # rollouts, attempts, spans, bodies, events with its unique key, commits, sqlite_sequence and span_counters
+        # Two pages of `events` (the table and its unique index), and one page each of `rollouts`, `attempts`, `spans`,
+        # `bodies`, `commits`, `sqlite_sequence` and `span_counters`.
         pytest.param(False, 9, id="the caller numbers the span"),
         # The counter is written when the number is drawn.
         pytest.param(True, 8, id="the store numbers the span"),
@@ -49,5 +50,5 @@ async def test_a_commit_with_one_span_writes_few_pages(tmp_path: Path, is_drawn:
             before = pages_written(path)
             await store.add_span(make_span(each.attempt, number))
             written.append(pages_written(path) - before)
-    # Now and then a page is full, and the commit adds pages.
+    # Sometimes a page is full and the commit adds pages, so the median is compared.
     assert statistics.median(written) <= most, written

@@ -1,4 +1,4 @@
-"""Revision 0014 removes the unique key of the keys of batches, and changes no commit."""
+"""Tests of revision 0014, which removes the unique index on `commits.batch_key` and changes no row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def enqueue(url: str) -> None:
 
 
 async def assert_continues(url: str, before: list[tuple[Any, ...]]) -> None:
-    """Assert that the next commit has the next id, and that the log is whole."""
+    """Assert that the next commit has the next id, and that the log is intact."""
     async with await open_store(url) as store:
         await store.enqueue_rollout("next")
         report = await store.log.verify()
@@ -50,7 +50,7 @@ def test_a_downgrade_and_an_upgrade_keep_every_commit(durable_url: str) -> None:
     asyncio.run(assert_continues(durable_url, before))
 
 
-def test_an_upgrade_of_sqlite_never_counts_ids_of_commits_again(tmp_path: Path) -> None:
+def test_an_upgrade_on_sqlite_keeps_the_sequence_of_commit_ids(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'run.db'}"
     asyncio.run(enqueue(url))
     run(INI, url, "downgrade", "0013")
@@ -60,6 +60,15 @@ def test_an_upgrade_of_sqlite_never_counts_ids_of_commits_again(tmp_path: Path) 
         ("commits", 40),
         ("events", 3),
     ]
+
+
+def test_an_upgrade_of_sqlite_keeps_views_of_users(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'run.db'}"
+    asyncio.run(enqueue(url))
+    run(INI, url, "downgrade", "0013")
+    asyncio.run(execute(url, "CREATE VIEW counts AS SELECT count(*) AS commits FROM commits"))
+    assert "FAILED" not in run(INI, url, "upgrade", "head")
+    assert asyncio.run(rows(url, "SELECT * FROM counts")) == [(3,)]
 
 
 async def execute(url: str, statement: str) -> None:

@@ -127,7 +127,7 @@ def _try(running: Running, method: str, path: str, mode: GenerationMode) -> None
     declared, short = (schema[path][method] for schema in (running.declared, running.short))
     # With the schema of short lists, a list that is only longer would be a request that does not fit.
     generating = short if mode is FITTING else declared
-    # These requests may be answered with 501, and if the database is slow, with 503.
+    # An unsupported OTLP path is answered with 501. A health check is answered with 503 if the database is slow.
     may_fail = path in {*UNSUPPORTED_OTLP_PATHS, HEALTH, "/readyz"}
     checks = [each for each in CHECKS if not (may_fail and each is CHECKS[0])]
 

@@ -422,7 +422,7 @@ async def test_a_reader_that_takes_nothing_is_sent_away_and_can_go_on(store: Sto
             reader.close()
         assert (farewell["kind"], farewell["error_type"], farewell["retryable"]) == ("error", "Unavailable", True)
         assert farewell["seq"] == frames[-1]["seq"] < last
-    # This server waits longer for its readers.
+    # This server has the default time limit for slow readers.
     async with serving(store) as client, follow(client, run, way, ("after", str(farewell["seq"]))) as stream:
         rest: list[Json] = []
         while not rest or rest[-1]["seq"] < last:

@@ -113,7 +113,7 @@ async def test_under_load_everything_that_was_answered_is_there_after_the_end(du
             ends = await asyncio.gather(*callers, return_exceptions=True)
         code, _ = await asyncio.to_thread(finish, process)
     assert code == 0
-    # A server that no longer listens, or that closes an idle connection, is an error of the client.
+    # If the server no longer listens or closes an idle connection, the client raises one of these errors.
     assert all(end is None or isinstance(end, (aiohttp.ClientError, ConnectionError)) for end in ends), ends
     async with await open_store(durable_url) as store:
         there = {each.rollout_id for each in await store.query_rollouts()}

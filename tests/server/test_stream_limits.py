@@ -177,6 +177,6 @@ async def test_a_stream_that_ends_within_an_event_sends_no_other_frame(store: St
         # The event before is complete. The large one is not, and nothing follows its beginning.
         assert b'"small"' in rest
         assert b'"kind":"error"' not in rest
-    # This server waits longer for its readers.
+    # This server has the default time limit for slow readers.
     async with serving(store) as client, client.follow(way, events[0].cursor) as stream:
         assert as_events(await stream.events(1)) == [events[1]]

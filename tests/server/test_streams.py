@@ -443,7 +443,7 @@ async def test_a_reader_that_takes_nothing_is_sent_away_with_its_cursor_and_can_
         assert 0 < len(seen) < 300
         assert (last["kind"], last["error_type"], last["retryable"]) == ("error", "Unavailable", True)
         assert (last["cursor"], last["position"]) == (seen[-1]["cursor"], seen[-1]["position"])
-    # This server waits longer for its readers.
+    # This server has the default time limit for slow readers.
     async with serving(store) as client, client.follow(way, last["cursor"]) as stream:
         rest = await stream.events(300 - len(seen))
     assert as_events([*seen, *rest]) == everything

@@ -98,7 +98,7 @@ async def test_a_worker_that_dies_is_replaced_and_the_others_go_on(postgres_url:
                 measured = await server.measured(session)
                 if all(measured[f'rollbook_worker_up{{worker="{number}"}}'] for number in (0, 1)):
                     break
-                # The worker that starts needs the processor.
+                # The pause leaves processor time for the worker that starts.
                 await asyncio.sleep(0.2)
         server.process.terminate()
         code, logged = await server.ended()
@@ -115,7 +115,7 @@ async def test_a_signal_ends_all_of_it_in_peace(postgres_url: str, whom: str, ho
             waiting = asyncio.ensure_future(
                 session.post(f"{server.url}/v1/agl/queues/rollouts/dequeue", json={"wait_seconds": 100_000})
             )
-            while not any(  # noqa: ASYNC110 (no event tells of it)
+            while not any(  # noqa: ASYNC110 (there is no event to wait for)
                 "parked_calls" in name and value for name, value in (await server.measured(session)).items()
             ):
                 await asyncio.sleep(0.05)

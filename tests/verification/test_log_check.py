@@ -176,7 +176,7 @@ async def test_wrong_running_totals_are_found(filled: Filled) -> None:
     assert ("totals", "commit 4", "spans") in {(each.check, each.key, each.field) for each in found}
 
 
-async def test_damage_beside_the_border_of_two_ranges_is_found(filled: Filled) -> None:
+async def test_damage_at_the_boundary_of_two_ranges_is_found(filled: Filled) -> None:
     assert isinstance(filled.store, SQLStore)
     dialect = filled.store.core.dialect
 
@@ -198,7 +198,7 @@ async def test_damage_beside_the_border_of_two_ranges_is_found(filled: Filled) -
             key = next(iter(metadata.tables[table].primary_key.columns)).name
             await tamper(filled.url, f"CREATE TABLE kept AS SELECT {key} AS number, {column} AS value FROM {table}")
             await tamper(filled.url, f"UPDATE {table} SET {column} = {value} WHERE {where}")
-            # The report also compares the ranges with the whole log.
+            # `differences` also asserts that the check by ranges finds the same as the check of the whole log.
             found = {each.check for each in await filled.differences()}
             assert found & {"chain", "totals"}, (commit_id, column)
             await tamper(

@@ -123,7 +123,7 @@ async def test_a_training_is_resumed_after_all_of_it_was_killed(
             with training(durable_url, log) as process:
                 await has_done(store, (number + 0.5) / (kills + 1))
                 for each in [process, *process.children(recursive=True)]:
-                    # A child leaves when its parent has died.
+                    # A child process may end as soon as its parent is killed.
                     with contextlib.suppress(psutil.NoSuchProcess):
                         each.kill()
         with training(durable_url, log) as process:
