@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from store import open_store
+from store.models import RolloutConfig
 from store.operations import backup_store, restore_store
 from store.sql.api_keys import Keys
 from tests.server.test_serving import finish, serving
@@ -22,7 +23,7 @@ async def url(tmp_path: Path) -> str:
     """The URL of a store with a rollout that has a time limit."""
     url = f"sqlite:///{tmp_path / 'run.db'}"
     async with await open_store(url) as store:
-        await store.start_rollout("task", config={"timeout_seconds": 0.1})
+        await store.start_rollout("task", config=RolloutConfig(timeout_seconds=0.1))
     return url
 
 
@@ -49,7 +50,7 @@ async def test_the_use_of_a_key_does_not_change_a_backup(url: str, tmp_path: Pat
 async def test_a_backup_among_the_partitions_is_only_read(url: str, tmp_path: Path) -> None:
     file = tmp_path / "monday.backup"
     await backup_store(url, file)
-    partition = shutil.copy(file, tmp_path / "run.monday.db")
+    partition = Path(shutil.copy(file, tmp_path / "run.monday.db"))
     before = partition.read_bytes()
     with serving("serve", "--db", url, "--port", "0") as (process, server):
         async with aiohttp.ClientSession() as session:
