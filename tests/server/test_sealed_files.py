@@ -1,5 +1,7 @@
 """A server and the dashboard only read backups and archives, which could otherwise not be restored."""
 
+# ruff: noqa: ASYNC240 (the files are small, and nothing else runs in the loop)
+
 from __future__ import annotations
 
 import shutil
