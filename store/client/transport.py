@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final, TypeVar
-from uuid import uuid4
 
 import aiohttp
 import orjson
@@ -24,6 +23,7 @@ from store.client.retrying import RETRIED_STATUSES, Attempts, Retries, Retryable
 from store.client.sse import EVENT_STREAM, SILENCE_SECONDS, EventStream
 from store.db.server_url import Address
 from store.errors import Closed, Incompatible, Invalid, RateLimited
+from store.runtime import ids
 from store.wire.errors import error_of
 from store.wire.paths import IDEMPOTENCY_KEY
 
@@ -66,7 +66,7 @@ def reading(operation: str, path: str, **details: Any) -> StoreCall:
 
 def changing(operation: str, path: str, body: bytes | None = None, **details: Any) -> StoreCall:
     """Return a write with a new idempotency key."""
-    return StoreCall(operation, "POST", path, body, uuid4().hex, **details)
+    return StoreCall(operation, "POST", path, body, ids.call_key(), **details)
 
 
 class Transport:

@@ -16,6 +16,7 @@ __all__ = [
     "Rising",
     "artifact_id",
     "attempt_id",
+    "call_key",
     "checkpoint_id",
     "resources_id",
     "rising",
@@ -50,6 +51,7 @@ class Rising:
 
 
 rising = Rising()
+_rising_keys = Rising()
 
 
 def rollout_id() -> str:
@@ -75,6 +77,14 @@ def checkpoint_id() -> str:
 def artifact_id() -> str:
     """Return `ar-` and 12 hex digits. Two rollouts may have artifacts with the same id."""
     return "ar-" + os.urandom(6).hex()
+
+
+def call_key() -> str:
+    """Return an idempotency key: 12 hex digits that increase with time, and 20 random ones.
+
+    The keys of calls at about the same time are adjacent in their table, so that a batch of calls changes few pages.
+    """
+    return f"{_rising_keys.draw():012x}{os.urandom(10).hex()}"
 
 
 def trace_id() -> str:

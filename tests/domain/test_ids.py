@@ -93,3 +93,10 @@ def test_the_system_clock_counts_microseconds_since_the_epoch() -> None:
 @given(st.integers(min_value=0, max_value=2**32 * 1_000_000))
 def test_a_stamp_comes_back_from_float_seconds_as_it_went_until_2106(stamp: int) -> None:
     assert to_micros(to_seconds(stamp)) == stamp
+
+
+def test_keys_of_calls_rise_and_are_long_enough_to_be_unique() -> None:
+    drawn = [ids.call_key() for _ in range(1000)]
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in drawn)
+    assert drawn == sorted(drawn)
+    assert len({each[12:] for each in drawn}) == len(drawn)
