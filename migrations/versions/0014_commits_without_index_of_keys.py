@@ -1,8 +1,8 @@
 """Remove the unique index on `commits.batch_key`.
 
-A batch is a group of calls that are written in one transaction. The index cost each commit one more page. Only a writer
-that lost the reply to a COMMIT looks for the key of a batch. This writer knows the id of the commit, so it needs no
-index.
+A batch is a group of calls that are written in one transaction. The index cost each commit one more page. A writer
+looks for the key of a batch only after it lost the reply to a COMMIT. It then knows the id of the commit, so it needs
+no index.
 """
 
 import sqlalchemy as sa
@@ -63,7 +63,7 @@ def _rebuild(*, is_unique: bool) -> None:
     )
     op.execute("INSERT INTO new_commits SELECT * FROM commits ORDER BY commit_id")
     op.drop_table("commits")
-    # Otherwise the renaming fails if a user has added a view, or a trigger of another table, that reads `commits`.
+    # Without this pragma, the renaming fails if a view, or a trigger on another table, reads `commits`.
     op.execute("PRAGMA legacy_alter_table = ON")
     op.rename_table("new_commits", "commits")
     op.execute("PRAGMA legacy_alter_table = OFF")

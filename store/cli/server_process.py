@@ -79,7 +79,7 @@ async def _serve(
 
     async def open_partition(url: str, *, create: bool = False) -> Store:
         beside = root if isinstance(root, SQLStore) else None
-        # A backup or an archive among the partitions is only read.
+        # A partition that is a backup or an archive is opened read-only.
         is_fixed = settings.read_only or await is_sealed(parse(url))
         return await SQLStore.open(
             url, scan_debounce_seconds=debounce, create=create and not is_fixed, read_only=is_fixed, beside=beside

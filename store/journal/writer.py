@@ -51,10 +51,10 @@ _RETRY_SECONDS = 20.0
 _CALLERS_SECONDS = 0.0002
 _BATCH_KEY_MICROS = 3_600_000_000
 _PRUNE_MICROS = 60_000_000
-_PRUNED_PER_CALL = 2
-"""While expired rows are left, each batch deletes so many of them for each of its calls. A call adds at most one."""
+_PRUNED_PER_CALL = 8
+"""The number of expired rows that a batch may delete from a table for each of its calls. A call adds one at most."""
 _PRUNED_AT_LEAST = 100
-"""The least number of expired rows that such a batch deletes. The number is small, because the callers wait."""
+"""The smallest limit on the expired rows that a batch deletes from a table. It is small, because the callers wait."""
 # The upper bounds of the histograms that are published as metrics.
 _CALLS = (1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_BATCH_CALLS)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
@@ -73,10 +73,17 @@ _COMMIT_OF_KEY = union_all(
 
 
 _BEFORE, _AT_MOST = (bindparam(name, type_=BigInteger) for name in ("before", "at_most"))
-_OLD_BATCHES = select(core_tables.batches.c.batch_key).where(core_tables.batches.c.at < _BEFORE).limit(_AT_MOST)
+# Without the order, Postgres could read the whole table, in which the deleted rows come first.
+_OLD_BATCHES = (
+    select(core_tables.batches.c.batch_key)
+    .where(core_tables.batches.c.at < _BEFORE)
+    .order_by(core_tables.batches.c.at)
+    .limit(_AT_MOST)
+)
 _EXPIRED_KEYS = (
     select(core_tables.idempotency.c.key, core_tables.idempotency.c.scope)
     .where(core_tables.idempotency.c.expires_at < _BEFORE)
+    .order_by(core_tables.idempotency.c.expires_at)
     .limit(_AT_MOST)
 )
 
@@ -476,7 +483,7 @@ class Writer:
                 return decided
 
     async def _is_committed(self, session: WriteSession, decided: _Decided, key: str) -> bool:
-        """Return whether a batch was committed. A batch without events has no commit. Its key is in `batches`."""
+        """Return whether a batch was committed. A batch with events has a row in `commits`, another in `batches`."""
         commit_id = 0 if decided.committed is None else decided.committed.commit_id
         return bool(await session.fetch(self._dialect.prepared(_COMMIT_OF_KEY), {"commit": commit_id, "key": key}))
 
@@ -545,7 +552,8 @@ class Writer:
         if changes.inserts:
             await session.write(changes)
             # The first commit does not prune, because the process may be short and make only a few commits.
-            if not self._prunes_at:
+            # If the clock was set back, the time would be far away.
+            if not self._prunes_at or self._prunes_at > tail.now + _PRUNE_MICROS:
                 self._prunes_at = tail.now + _PRUNE_MICROS
             elif tail.now >= self._prunes_at:
                 limit = max(_PRUNED_AT_LEAST, _PRUNED_PER_CALL * len(decided.calls))

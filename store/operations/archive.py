@@ -159,9 +159,10 @@ async def _locked(path: Path) -> AsyncGenerator[None]:
 
 async def _check_writable(source: Dialect) -> str:
     """Check that the store can be changed, before an archive is written, and return its id."""
+    # This check comes before `open`, because `open` may upgrade the file.
+    await refuse_sealed(source.url)
     store_id = await source.open(create=False)
     try:
-        await refuse_sealed(source.url)
         writer = await source.writer()
         try:
             await writer.begin()

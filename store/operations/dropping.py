@@ -3,6 +3,7 @@
 import asyncio
 
 from store.db.schema import postgres, sqlite
+from store.db.schema.sealed import refuse_sealed
 from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
 from store.errors import Invalid
 from store.models.enums import Frozen
@@ -63,8 +64,10 @@ async def drop_partition(url: str, name: str, *, confirm: str) -> DropReport:
     if target.dsn is not None:
         revoked = await postgres.drop(target.options.get("direct", target.dsn), postgres.PREFIX + name)
         return DropReport(partition=name, url=target.shown, size_bytes=None, revoked_keys=revoked)
-    main = parse(with_partition(url, DEFAULT_PARTITION)).path
+    main = parse(with_partition(url, DEFAULT_PARTITION))
     assert target.path is not None  # the URL is that of a file
-    assert main is not None
-    size, revoked = await asyncio.to_thread(sqlite.drop, target.path.absolute(), main.absolute(), name)
+    assert main.path is not None
+    # Keys are revoked in the default partition.
+    await refuse_sealed(main)
+    size, revoked = await asyncio.to_thread(sqlite.drop, target.path.absolute(), main.path.absolute(), name)
     return DropReport(partition=name, url=target.shown, size_bytes=size, revoked_keys=revoked)

@@ -15,6 +15,7 @@ from store.db.queries import runs as run_queries
 from store.db.queries import scan
 from store.db.queries.bodies import payload
 from store.db.queries.removal import Payload
+from store.db.schema.sealed import refuse_sealed
 from store.errors import Corrupt, Invalid, NotFound
 from store.models.enums import Frozen
 from store.operations.choices import Redaction
@@ -104,6 +105,8 @@ async def redact(
 async def _run(
     dialect: Dialect, rollout_id: str, redaction: Redaction, *, rewrite: bool, actor: str | None
 ) -> RedactionReport:
+    # This check comes before `open`, because `open` may upgrade the file.
+    await refuse_sealed(dialect.url)
     await dialect.open(create=False)
     try:
         async with dialect.read(snapshot=True) as session:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from store.db.dialect import Dialect
 from store.db.queries import removal as removal_queries
 from store.db.queries.removal import Payload
+from store.db.schema.sealed import refuse_sealed
 from store.domain.events import RolloutAnnotated
 from store.models.enums import Frozen
 from store.operations.policy import RetentionPolicy
@@ -104,6 +105,9 @@ async def _run(
     actor: str | None,
     on_progress: OnProgress,
 ) -> RetentionReport:
+    if apply:
+        # This check comes before `open`, because `open` may upgrade the file.
+        await refuse_sealed(dialect.url)
     await dialect.open(create=False)
     try:
         size_before = await dialect.size_bytes()

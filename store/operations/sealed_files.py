@@ -1,4 +1,4 @@
-"""Functions that read and write the seal of a backup or an archive, which is in its table `backup_seal`."""
+"""Functions that read and write the table `backup_seal`, which contains the seal of a backup or an archive."""
 
 from __future__ import annotations
 

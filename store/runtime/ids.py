@@ -49,9 +49,17 @@ class Rising:
             self._last = max(self._last + 1 + (lot >> _LOT_BITS), by_clock)
             return self._last & ((1 << _BITS) - 1)
 
+    def renew_lock(self) -> None:
+        """Replace the lock in a forked child. Another thread of the parent may have held it during the fork."""
+        self._lock = Lock()
+
 
 rising = Rising()
 _rising_keys = Rising()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=rising.renew_lock)
+    os.register_at_fork(after_in_child=_rising_keys.renew_lock)
 
 
 def rollout_id() -> str:
@@ -82,7 +90,8 @@ def artifact_id() -> str:
 def call_key() -> str:
     """Return an idempotency key: 12 hex digits that increase with time, and 20 random ones.
 
-    The keys of calls at about the same time are adjacent in their table, so that a batch of calls changes few pages.
+    Keys drawn at about the same time are adjacent in the table `idempotency`, so a batch of calls changes few of its
+    pages. With 80 random bits, no check for an existing key is needed.
     """
     return f"{_rising_keys.draw():012x}{os.urandom(10).hex()}"
 

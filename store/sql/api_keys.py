@@ -113,7 +113,7 @@ class Keys:
         Args:
             url: the URL of any partition of the database.
             create: whether to create the default partition if it is missing.
-            read_only: whether the database is only read. Methods that write must not be called then.
+            read_only: whether to open the database for reading. Methods that write must then not be called.
 
         Raises:
             Invalid: the URL is not the URL of a database that other processes can open.

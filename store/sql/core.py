@@ -96,9 +96,11 @@ class SQLCore:
             Incompatible: the database is a backup or an archive, and `read_only` is False.
         """
         if not self.read_only:
-            # Before the opening, which may upgrade the file.
+            # This check comes before `open`, because `open` may upgrade the file.
             await refuse_sealed(self.dialect.url)
         self.store_id = await self.dialect.open(create=create and not self.read_only)
+        if not self.read_only:
+            await self._refuse_sealed()
         self._waiting = waiting = WaitingCalls(
             self.dialect.wakeups(),
             depth=self.queue_depth,
@@ -111,6 +113,14 @@ class SQLCore:
             await self._observe_log()
             await self.writer.start(waiting.committed)
             self._advancing = asyncio.create_task(self._advance())
+
+    async def _refuse_sealed(self) -> None:
+        # A file whose writer was killed may be readable only now.
+        try:
+            await refuse_sealed(self.dialect.url)
+        except BaseException:
+            await self.dialect.close()
+            raise
 
     async def _observe_log(self) -> None:
         """Record the state of the log, before this process receives signs of life."""

@@ -89,7 +89,7 @@ class Unlocked(PostgresWriter):
 
 
 class Overlapping(Turbulent):
-    """A session whose transactions are long, so that without the lock they overlap also on a loaded machine."""
+    """A session with long transactions. Without the lock, they overlap even on a loaded machine."""
 
     longest_pause = 0.03
 

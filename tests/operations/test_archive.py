@@ -288,7 +288,7 @@ async def test_an_archive_is_not_archived_again(file_place: Place, archive: Path
     await archived(file_place, archive)
     before = archive.read_bytes()
     for target in (archive, archive.with_name("new.archive")):
-        with pytest.raises(Incompatible, match="is a backup or an archive, and must not be changed"):
+        with pytest.raises(Incompatible, match="is a backup or an archive, which cannot be restored after a change"):
             await archived(replace(file_place, url=f"sqlite:///{archive}"), target)
     assert archive.read_bytes() == before
     with pytest.raises(Invalid, match="would be the partition"):

@@ -13,7 +13,7 @@ import pytest
 from store import Conflict, Incompatible, Invalid, NotFound, open_store
 from store.db.schema.partitions import names
 from store.db.url import parse, with_partition
-from store.operations import drop_partition
+from store.operations import backup_store, drop_partition
 from store.sql.api_keys import Keys
 from tests import databases, postgres
 from tests.conftest import POSTGRES, SQLITE
@@ -188,3 +188,18 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next(url: str) -> None:
         assert await names(url) == ["default", "second"]
         assert [each for each in files(url) if "first" in each and not each.endswith(".lock")] == []
         await made(url, "first")
+
+
+async def test_keys_in_a_backup_are_not_revoked(tmp_path: Path) -> None:
+    source, url = f"sqlite:///{tmp_path / 'source.db'}", f"sqlite:///{tmp_path / 'run.db'}"
+    await made(source, "default")
+    keys = await Keys.open(source, create=False)
+    await keys.create("runner", partition="first")
+    await keys.close()
+    await backup_store(source, tmp_path / "run.db")
+    await made(url, "first")
+    before = (tmp_path / "run.db").read_bytes()
+    with pytest.raises(Incompatible, match="is a backup or an archive"):
+        await drop_partition(url, "first", confirm="first")
+    assert (tmp_path / "run.db").read_bytes() == before
+    assert (tmp_path / "run.first.db").exists()

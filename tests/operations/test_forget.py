@@ -204,7 +204,7 @@ async def test_a_removal_killed_at_any_instant_is_completed_by_the_same_call(
     with processes.running(forget_secret, (durable_url,)) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for number in range(rounds(50)):
+    for number in range(rounds(100)):
         async with await open_store(durable_url) as store:
             await store.enqueue_rollout({"text": SECRET})
             spans = [make_span(attempt, 100 * number + each, attributes={"text": SECRET}) for each in range(1, 100)]

@@ -1,9 +1,13 @@
-"""A server and the dashboard only read backups and archives, which could otherwise not be restored."""
+"""Tests that a server and `rollbook ui` do not change backups and archives. A changed file cannot be restored."""
 
 # ruff: noqa: ASYNC240 (the files are small, and nothing else runs in the loop)
 
+# These tests use private names of the modules that they test.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 from pathlib import Path
@@ -12,12 +16,25 @@ import aiohttp
 import pytest
 
 from store import open_store
+from store.cli.commands import serve
+from store.db.queries import operation_runs
+from store.db.url import with_partition
+from store.errors import Conflict
+from store.interface.store import Store
 from store.models import RolloutConfig
 from store.operations import backup_store, restore_store
+from store.operations.schedule import Schedule
+from store.server.auth.keyring import KeyRing
+from store.server.partitions import Partitions
+from store.server.process.scheduler import Scheduler
 from store.sql.api_keys import Keys
+from store.sql.store import SQLStore
+from tests.migrations.test_alembic_commands import run as run_alembic
 from tests.server.test_serving import finish, serving
 
 pytestmark = pytest.mark.slow
+
+INI = str(Path(__file__).parents[2] / "alembic.ini")
 
 
 @pytest.fixture
@@ -32,7 +49,7 @@ async def url(tmp_path: Path) -> str:
 @pytest.mark.parametrize("command", [["serve", "--read-only"], ["ui"]], ids=" ".join)
 async def test_the_use_of_a_key_does_not_change_a_backup(url: str, tmp_path: Path, command: list[str]) -> None:
     keys = await Keys.open(url, create=True)
-    _, key = await keys.create("reader")
+    _, key = await keys.create("admin")
     await keys.close()
     file = tmp_path / "monday.backup"
     await backup_store(url, file)
@@ -43,6 +60,8 @@ async def test_the_use_of_a_key_does_not_change_a_backup(url: str, tmp_path: Pat
         async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{root}/v1/agl/rollouts") as answer:
             assert answer.status == 200
             assert len((await answer.json())["items"]) == 1
+            async with session.get(f"{root}/ui/admin") as page:
+                assert page.status == 200, await page.text()
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert file.read_bytes() == before
@@ -65,6 +84,14 @@ async def test_a_backup_among_the_partitions_is_only_read(url: str, tmp_path: Pa
             async with session.post(f"{place}/queues/rollouts/enqueue", json={"rollouts": [{"input": 1}]}) as answer:
                 assert answer.status == 400
                 assert (await answer.json())["error_type"] == "ReadOnly"
+            for path, status in (("", 200), ("/admin", 200), ("/rollouts", 200)):
+                async with session.get(f"{server}/p/monday/ui{path}") as answer:
+                    assert answer.status == status, await answer.text()
+            async with session.post(
+                f"{server}/p/monday/ui/admin/operations/verify/run", headers={"Origin": server}
+            ) as answer:
+                assert answer.status == 501
+                assert "this partition is a backup or an archive, which is only read" in await answer.text()
             async with session.get(f"{server}/metrics") as answer:
                 assert 'rollbook_partition_up{partition="monday"} 1' in await answer.text()
         process.send_signal(signal.SIGTERM)
@@ -72,3 +99,55 @@ async def test_a_backup_among_the_partitions_is_only_read(url: str, tmp_path: Pa
     assert code == 0
     assert not [each for each in logged if each["level"] in {"warning", "error"}]
     assert partition.read_bytes() == before
+
+
+async def test_no_attempt_of_a_backup_is_watched_and_no_operation_runs_on_it(url: str, tmp_path: Path) -> None:
+    await backup_store(url, tmp_path / "run.monday.backup")
+    partition = Path(shutil.copy(tmp_path / "run.monday.backup", tmp_path / "run.monday.db"))
+    before = partition.read_bytes()
+    async with await SQLStore.open(url) as root, await SQLStore.open(with_partition(url, "second")) as second:
+        await second.start_rollout("task", config=RolloutConfig(timeout_seconds=60))
+        assert sorted(await root.core.dialect.watched_partitions()) == ["default", "second"]
+
+        async def open_partition(name: str) -> Store:
+            return await SQLStore.open(name, create=False, read_only="monday" in name)
+
+        partitions = Partitions(root, url, open_partition)
+        scheduler = Scheduler(partitions, url, Schedule(sample_seconds=0.2, verify_at=None))
+        running = asyncio.create_task(scheduler.run())
+        async with asyncio.timeout(200):
+            while (await second.core.look(operation_runs.all_runs)).get("verify_sample") is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        async with partitions.use("monday") as monday:
+            assert isinstance(monday, SQLStore)
+            assert "verify_sample" not in await monday.core.look(operation_runs.all_runs)
+            with pytest.raises(Conflict, match="the partition monday is only read"):
+                await scheduler.start(monday, "monday", "verify")
+        running.cancel()
+        await asyncio.wait([running])
+        await scheduler.close()
+        await partitions.close()
+    assert partition.read_bytes() == before
+
+
+async def test_keys_of_an_older_file_are_read_before_it_is_upgraded(url: str) -> None:
+    keys = await Keys.open(url, create=True)
+    await keys.create("reader")
+    await keys.close()
+    assert "FAILED" not in await asyncio.to_thread(run_alembic, INI, url, "downgrade", "-1")
+    assert await serve._has_keys(url)
+
+
+async def test_a_server_of_a_partition_beside_a_backup_uses_its_keys(url: str, tmp_path: Path) -> None:
+    keys = await Keys.open(url, create=True)
+    _, key = await keys.create("reader")
+    await keys.close()
+    file = tmp_path / "monday.db"
+    await backup_store(url, file)
+    before = file.read_bytes()
+    partition = with_partition(f"sqlite:///{file}", "second")
+    async with await SQLStore.open(partition):
+        ring = await KeyRing.open(partition)
+        assert ring.find(key).role == "reader"
+        await ring.close()
+    assert file.read_bytes() == before

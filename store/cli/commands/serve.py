@@ -309,7 +309,7 @@ async def _has_keys(db: str) -> bool:
         return False
     from store.server.auth.keyring import KeyRing
 
-    ring = await KeyRing.open(db, read_only=True)
+    ring = await KeyRing.open(db)
     await ring.close()
     return len(ring) > 0
 

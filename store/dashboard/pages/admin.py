@@ -201,7 +201,7 @@ async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
     if not request.extra.get("keys_url"):
         return None
     try:
-        found = await _with_keys(request, Keys.all)
+        found = await _with_keys(request, Keys.all, read_only=True)
     except NotFound:
         # Keys are stored in the default partition, which does not exist yet.
         found = []
@@ -212,12 +212,14 @@ async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
 async def _enforced_at(request: PageRequest) -> int | None:
     """Return the time in microseconds from which keys are required; None if they are not."""
     try:
-        return (await _with_keys(request, Keys.rules)).enforced_at
+        return (await _with_keys(request, Keys.rules, read_only=True)).enforced_at
     except NotFound:
         return None
 
 
-async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]], *, create: bool = False) -> T:
+async def _with_keys(
+    request: PageRequest, work: Callable[[Keys], Awaitable[T]], *, create: bool = False, read_only: bool = False
+) -> T:
     """Open the keys of the server's database, call `work` with them, and return the result.
 
     Raises:
@@ -228,7 +230,7 @@ async def _with_keys(request: PageRequest, work: Callable[[Keys], Awaitable[T]],
         raise Invalid("keys", "this server uses no keys: its store is in memory, or it was started without keys")
 
     async def run() -> T:
-        keys = await Keys.open(url, create=create)
+        keys = await Keys.open(url, create=create, read_only=read_only)
         try:
             return await work(keys)
         finally:

@@ -1,4 +1,4 @@
-"""Backups and archives: files of SQLite that stores may only read.
+"""Check whether a SQLite file is a backup or an archive. A store opens such a file only for reading.
 
 Such a file has the table `backup_seal`, which other stores do not have.
 """
@@ -28,8 +28,8 @@ async def refuse_sealed(url: StoreURL) -> None:
     """
     if await is_sealed(url):
         raise Incompatible(
-            f"{url.shown} is a backup or an archive, and must not be changed",
-            "to read it, use read_only=True (`rollbook serve --read-only`); to change its data, make a new store with"
+            f"{url.shown} is a backup or an archive, which cannot be restored after a change",
+            "to read it, use read_only=True (`rollbook serve --read-only`); to use its data, make a new store with"
             " `rollbook restore` or `rollbook copy`",
         )
 
@@ -39,6 +39,6 @@ def _has_table(path: Path) -> bool:
         with closing(sqlite3.connect(read_only_uri(path), uri=True)) as connection:
             found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'backup_seal'").fetchone()
     except sqlite3.Error:
-        # The opening of the store reports the error.
+        # For example, a writer was killed. A store checks the file again after it has opened it.
         return False
     return bool(found[0])

@@ -122,7 +122,7 @@ queue_epoch = Table(
 commits = _log_table(
     "commits",
     Column("commit_id", BigId, _sequence("commit_seq"), primary_key=True, autoincrement=True),
-    # The key of the batch. The column has no index, because an index would cost each commit one more page.
+    # The key of the batch. The column has no index. With an index, each commit would write one more page.
     Column("batch_key", Str, nullable=False),
     Column("first_position", BigInteger, nullable=False),
     Column("last_position", BigInteger, nullable=False),

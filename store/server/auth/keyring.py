@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
+from store.db.schema.sealed import is_sealed
+from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unauthorized, Unavailable
 from store.runtime.clock import MICROSECONDS, Clock, system_clock
 from store.sql.api_keys import Key, KeyRules, Keys, digest, key_id_in
@@ -36,7 +38,7 @@ class KeyRing:
     Args:
         url: the URL of any partition of the database.
         always: whether to require a key regardless of the rules in the database.
-        read_only: whether the database is only read, so that the time of the last use of a key is not recorded.
+        read_only: whether to write nothing to the database. The last use of a key is then not recorded.
         clock: the clock by which keys expire, in microseconds since the epoch.
         monotonic: the clock that measures the age of the copy, in seconds.
     """
@@ -88,7 +90,7 @@ class KeyRing:
         return self._url
 
     async def close(self) -> None:
-        """Record when keys were last used, and close the connection to the database."""
+        """Record when keys were last used, unless the database is only read, and close the connection to it."""
         if self._reading is not None:
             await asyncio.wait((self._reading,))
         source, self._source = self._source, None
@@ -201,6 +203,8 @@ class KeyRing:
         # Commits during the read may be missed, so the age of the copy counts from the beginning of the read.
         began = self._monotonic()
         if self._source is None:
+            # Keys are in the default partition, which may be a backup or an archive.
+            self._read_only |= await is_sealed(parse(with_partition(self._url, DEFAULT_PARTITION)))
             try:
                 self._source = await Keys.open(self._url, create=False, read_only=self._read_only)
             except NotFound:

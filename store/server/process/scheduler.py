@@ -37,6 +37,8 @@ _CLAIM_SECONDS: Final = 0.1
 """The interval between two checks whether the process of a requested run has claimed its operation."""
 _MOST_CLAIM_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 2.0
+_SKIPPED_SECONDS: Final = 3600.0
+"""The time until a partition without scheduled operations is looked at again."""
 """The maximum time for which a server that stops waits for the write lock to store that a removal was stopped."""
 
 
@@ -144,6 +146,11 @@ class Scheduler:
 
         The wait takes at most `wait_seconds`. The process waits longer if another one holds the write lock.
         """
+        if store.core.read_only:
+            raise Conflict(
+                f"the partition {partition} is only read, and an operation would store its result in it",
+                "restore the backup or the archive, and use the new store",
+            )
         deadline = time.monotonic() + wait_seconds
         last = (await store.core.look(operation_runs.all_runs)).get(operation)
         is_running = last is not None and last.state(system_clock()) == "running"
@@ -182,8 +189,10 @@ class Scheduler:
         self._due[name, operation] = system_clock() + round(_LOOK_SECONDS * MICROSECONDS)
         try:
             async with self._partitions.use(name) as store:
-                # A backup or an archive among the partitions is only read.
+                # An operation would store its result in the file. So backups and archives, which are opened read-only,
+                # are skipped.
                 if not isinstance(store, SQLStore) or store.core.read_only:
+                    self._due[name, operation] = system_clock() + round(_SKIPPED_SECONDS * MICROSECONDS)
                     return
                 last = (await store.core.look(operation_runs.all_runs)).get(operation)
                 due = await self._next_at(store, operation, last)

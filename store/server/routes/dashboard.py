@@ -168,6 +168,8 @@ class DashboardLayer:
         request = self._page_request(call, path, params, is_twin=as_json)
         if route.method == "POST" and self._is_read_only:
             raise Unsupported("actions", "this dashboard is read-only; use the dashboard of `rollbook serve`")
+        if route.method == "POST" and request.is_read_only:
+            raise Unsupported("actions", "this partition is a backup or an archive, which is only read")
         # The position is read first, so that the page also receives updates of events that are appended during this
         # request.
         position = await request.store.core.position()
@@ -219,7 +221,7 @@ class DashboardLayer:
             call.ids,
             params,
             visitor,
-            is_read_only=self._is_read_only,
+            is_read_only=self._is_read_only or store.core.read_only,
             partitions=partitions,
             theme=theme if theme in _THEMES else "auto",
             is_twin=is_twin,

@@ -231,7 +231,7 @@ def _watched(url: StoreURL) -> list[str]:
     found: list[str] = []
     for name, path in partitions.files(url).items():
         with suppress(sqlite3.Error), closing(sqlite3.connect(read_only_uri(path), uri=True, timeout=1)) as connection:
-            # In a backup or an archive, no attempt ends.
+            # A backup or an archive is not changed, so none of its attempts is ended.
             if connection.execute(
                 "SELECT EXISTS (SELECT 1 FROM watch)"
                 " AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'backup_seal')"
