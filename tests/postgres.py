@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import pwd
 import random
@@ -18,6 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -360,13 +362,30 @@ def _run(
         raise RuntimeError(message)
 
 
-def free_port() -> int:
-    """Return a port on which no program of this machine listens."""
+def _ports_of_this_process() -> Iterator[int]:
+    """Yield the ports of this process of pytest, again and again."""
     # Below the range that systems give to outgoing connections: a client that keeps knocking on the port of a stopped
     # server in that range ends up connected to itself, and the server cannot start again.
-    for port in random.sample(range(15_000, 32_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+    # Each process of pytest has its own ports. A program that a test starts needs seconds until it listens, and until
+    # then, another process would find its port free.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw-1")
+    first = 15_000 + 2_000 * ((int(worker.removeprefix("gw")) + 1) % 8)
+    ports = range(first, first + 2_000, 2)
+    yield from itertools.cycle(random.sample(ports, len(ports)))
+
+
+_ports = _ports_of_this_process()
+
+
+def free_port() -> int:
+    """Return a port on which no program of this machine listens.
+
+    No other call of this process or of another process of pytest returns this port or the next one soon.
+    """
+    for port in itertools.islice(_ports, 100):
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for each in (port, port + 1):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
             return port
-    message = "no free port between 15000 and 32000 in 100 tries"
+    message = "no free port between 15000 and 31000 in 100 tries"
     raise RuntimeError(message)
