@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Select, Table, func
 from sqlalchemy.engine import Dialect as Compiler
 from sqlalchemy.sql import ClauseElement
 
-from store.db.dictionaries import BodyPlaces, Dictionaries, body_places
+from store.db.stored_forms import Places, StoredForms, places_in
 from store.db.url import StoreURL
 from store.errors import Invalid, Unsupported
 from store.runtime.clock import Clock, elapsed_of
@@ -38,8 +38,8 @@ class Sql:
     names: tuple[str, ...]
     fixed: Mapping[str, Any]
     """Values of parameters that are fixed by the statement, by parameter name."""
-    bodies: BodyPlaces = ()
-    """The places of codecs and of bodies in the columns of the result. See `store.db.dictionaries`."""
+    places: Places | None = None
+    """The columns whose values may be stored in another form, so that a session converts them."""
 
     def args(self, params: Params) -> tuple[Any, ...]:
         """Return the values of the statement's parameters in order. A value in `params` replaces a fixed value."""
@@ -159,7 +159,7 @@ class ReadSession(Protocol):
     """A connection for reading."""
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        """Return all rows of a statement. Bodies that are compressed with a dictionary are decompressed."""
+        """Return all rows of a statement. Values that are stored in another form are converted."""
         ...
 
     async def fetch_then(
@@ -255,7 +255,7 @@ class Dialect(ABC):
         self.elapsed = elapsed_of(clock)
         """Function that returns the elapsed time in nanoseconds, normally that of the monotonic clock."""
         self.read_only = read_only
-        self.dictionaries = Dictionaries(self.sql)
+        self.stored_forms = StoredForms(self)
 
     def sql(self, statement: ClauseElement) -> Sql:
         """Compile a statement without caching the result."""
@@ -267,7 +267,7 @@ class Dialect(ABC):
             compiled = statement.compile(dialect=self.compiler)
         fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
         names = tuple(getattr(compiled, "positiontup", None) or ())
-        return Sql(str(compiled), names, fixed, body_places(statement))
+        return Sql(str(compiled), names, fixed, places_in(statement))
 
     def prepared(self, statement: ClauseElement) -> Sql:
         """Compile a statement and cache the result. Only a statement that is built once may be passed.
@@ -297,7 +297,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        """Return the condition that a text column has one of the values in the list parameter `name`."""
+        """Return the condition that a text or an integer has one of the values in the list parameter `name`."""
 
     @abstractmethod
     def any_key(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:

@@ -25,6 +25,7 @@ else:
     from backports import zstd
 
 Row: TypeAlias = Sequence[Any]
+Rows: TypeAlias = Sequence[Row]
 
 _LEVEL: Final = 3
 # With 112 KiB, which is the default of the zstd command, bodies are a few percent smaller, and reads take longer.
@@ -53,19 +54,16 @@ def body_places(statement: ClauseElement) -> BodyPlaces:
     return tuple(places)
 
 
-class _Statement(Protocol):
+class Statement(Protocol):
     """A compiled statement. See `Sql` in `store.db.dialect`, which imports this module."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    @property
-    def bodies(self) -> BodyPlaces: ...
 
-
-class _Session(Protocol):
+class Session(Protocol):
     """A session that reads. See `ReadSession` in `store.db.dialect`, which imports this module."""
 
-    async def fetch(self, sql: Any, params: Any) -> Sequence[Row]: ...
+    async def fetch(self, sql: Any, params: Any) -> Rows: ...
 
 
 class Dictionaries:
@@ -80,8 +78,15 @@ class Dictionaries:
         self._known: dict[int, zstd.ZstdDict] = {}
 
     async def decompressed(
-        self, session: _Session, sql: _Statement, params: Any, rows: Sequence[Row], *, can_repeat: bool = False
-    ) -> Sequence[Row]:
+        self,
+        session: Session,
+        sql: Statement,
+        places: BodyPlaces,
+        params: Any,
+        rows: Rows,
+        *,
+        can_repeat: bool = False,
+    ) -> Rows:
         """Return the rows of a statement with their bodies decompressed.
 
         A body that cannot be decompressed stays as it is, and its reader raises the error.
@@ -89,19 +94,20 @@ class Dictionaries:
         Args:
             session: the session that read the rows. It reads the dictionaries that are not known yet.
             sql: the statement.
+            places: the places of codecs and bodies in its columns.
             params: its parameters.
             rows: its rows.
             can_repeat: whether the statement can be executed again. Outside of a snapshot, a dictionary may be emptied
                 after the rows were read. The bodies are then stored in another form.
         """
-        used = _dictionaries_in(rows, sql.bodies)
+        used = _dictionaries_in(rows, places)
         if not used:
             return rows
         if unknown := used - self._known.keys():
             await self._read(session, unknown)
             if can_repeat and not used <= self._known.keys():
-                rows = await session.fetch(replace(sql, bodies=()), params)
-        return [self._decompressed(row, sql.bodies) for row in rows]
+                rows = await session.fetch(replace(sql, places=None), params)
+        return [self._decompressed(row, places) for row in rows]
 
     def _decompressed(self, row: Row, places: BodyPlaces) -> Row:
         changed: list[Any] | None = None
@@ -119,7 +125,7 @@ class Dictionaries:
                 changed[codec_at], changed[body_at] = PLAIN, raw
         return row if changed is None else tuple(changed)
 
-    async def _read(self, session: _Session, codecs: Collection[int]) -> None:
+    async def _read(self, session: Session, codecs: Collection[int]) -> None:
         table = core_tables.dictionaries.c
         # List parameters can contain only texts. The numbers come from the database.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(codec))) for codec in codecs]
@@ -129,7 +135,7 @@ class Dictionaries:
                 self._known[codec] = dictionary
 
 
-def _dictionaries_in(rows: Sequence[Row], places: BodyPlaces) -> set[int]:
+def _dictionaries_in(rows: Rows, places: BodyPlaces) -> set[int]:
     used: set[int] = set()
     for codec_at, _ in places:
         for row in rows:

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, Row, Tail, WriteSession
 from store.db.queries.working_set import LoadStatement, loading
 from store.domain.body import Body
@@ -174,8 +175,8 @@ class Loader:
         self.cache.fill_in(again, working_set)
         loaded = await self._round(session, again, working_set, 0)
         reserved.update(dict.fromkeys(unsearched, 0))
-        for stream, shape, data in loaded.get("reservations", ()):
-            fact = upcast(SpanNumbersReserved.type, shape, orjson.loads(data))
+        for _, stream, shape, data in loaded.get("reservations", ()):
+            fact = upcast(SpanNumbersReserved.type, shape, json_of(data))
             assert isinstance(fact, SpanNumbersReserved)  # the statement selects no other type
             rollout_id = stream.removeprefix("rollout/")
             reserved[rollout_id] = max(reserved[rollout_id], fact.until)

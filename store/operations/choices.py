@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-import orjson
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from store.db.data_blocks import json_of
 from store.db.queries.removal import Payload
 from store.domain.events import RolloutAmended, RolloutEnqueued, RolloutStarted, SpanRecorded
 from store.errors import Invalid
@@ -60,12 +60,12 @@ class Redaction(Frozen):
     def chooses(self, each: Payload) -> bool:
         """Return whether the payload of an event is removed."""
         if self.span_id is not None:
-            return each.type == SpanRecorded.type and orjson.loads(each.data)["span_id"] == self.span_id
+            return each.type == SpanRecorded.type and json_of(each.data)["span_id"] == self.span_id
         if self.event is not None:
             return each.version == self.event
         if self.everything or each.type in _CREATED:
             return True
-        set_fields = orjson.loads(each.data)["fields"] if each.type == RolloutAmended.type else ()
+        set_fields = json_of(each.data)["fields"] if each.type == RolloutAmended.type else ()
         return ("input" if self.input else "metadata") in set_fields
 
 

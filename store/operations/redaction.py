@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import orjson
-
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries import removal as removal_queries
@@ -119,7 +118,7 @@ async def _run(
     return RedactionReport(
         rollout_id=rollout_id,
         events=[
-            RedactedEvent(number=each.version, position=each.position, type=each.type, data=orjson.loads(each.data))
+            RedactedEvent(number=each.version, position=each.position, type=each.type, data=json_of(each.data))
             for each in chosen
         ],
         bodies=erased.bodies,

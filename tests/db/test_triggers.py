@@ -29,6 +29,7 @@ async def log(durable_url: str) -> AsyncIterator[Database]:
     await databases.fill_log(database)
     await databases.fill_blobs(database)
     await databases.fill_dictionaries(database)
+    await databases.fill_blocks(database)
     await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
     yield database
     await database.close()
@@ -41,6 +42,7 @@ async def postgres_log(postgres_url: str) -> AsyncIterator[Database]:
     await databases.fill_log(database)
     await databases.fill_blobs(database)
     await databases.fill_dictionaries(database)
+    await databases.fill_blocks(database)
     await database.execute("INSERT INTO dropped (position, event_position) VALUES (1, 3)")
     yield database
     await database.close()
@@ -54,6 +56,7 @@ async def sqlite_log(tmp_path: Path) -> AsyncIterator[Database]:
     await databases.fill_log(database)
     await databases.fill_blobs(database)
     await databases.fill_dictionaries(database)
+    await databases.fill_blocks(database)
     yield database
     await database.close()
 
@@ -66,7 +69,7 @@ async def missing(database: Database, url: str) -> list[str]:
 
 async def refuses(database: Database, statement: str) -> None:
     """Assert that the triggers refuse a statement and that it changes nothing."""
-    others = ("SELECT * FROM blobs", "SELECT * FROM dictionaries ORDER BY codec")
+    others = ("SELECT * FROM blobs", "SELECT * FROM data_blocks", "SELECT * FROM dictionaries ORDER BY codec")
     before = await databases.read_log(database), [await database.rows(each) for each in others]
     with pytest.raises(Exception, match=REFUSED):
         await database.execute(statement)
@@ -85,7 +88,7 @@ async def test_no_row_of_the_log_can_be_changed(log: Database, table: str) -> No
     await refuses(log, f"UPDATE {table} SET {key.name} = {other}")
 
 
-@pytest.mark.parametrize("table", ["commits", "events", "dictionaries", "blobs", "dropped"])
+@pytest.mark.parametrize("table", ["commits", "events", "data_blocks", "dictionaries", "blobs", "dropped"])
 async def test_no_row_of_the_log_can_be_deleted(log: Database, table: str) -> None:
     await refuses(log, f"DELETE FROM {table}")
 
@@ -112,6 +115,8 @@ async def test_a_delete_without_where_takes_no_short_cut_past_the_triggers(sqlit
         pytest.param(f"events ({EVENT}) SELECT position - 9, 'new'{EVENT[16:]} FROM events", id="past position"),
         pytest.param("bodies SELECT * FROM bodies", id="body"),
         pytest.param("dictionaries SELECT * FROM dictionaries", id="dictionary"),
+        pytest.param("data_blocks SELECT * FROM data_blocks", id="block"),
+        pytest.param("data_blocks SELECT last_position, 9, body FROM data_blocks", id="block that overlaps"),
         pytest.param("blobs SELECT * FROM blobs", id="blob"),
         pytest.param("dropped SELECT 1, 2", id="dropped"),
     ],
@@ -123,7 +128,7 @@ async def test_an_insert_over_a_row_is_refused_since_replace_fires_no_delete_tri
     await refuses(sqlite_log, f"{statement} {values}")
 
 
-@pytest.mark.parametrize("table", ["commits", "events", "blobs", "dropped"])
+@pytest.mark.parametrize("table", ["commits", "data_blocks", "blobs", "dropped"])
 async def test_an_upsert_is_refused_even_before_there_is_a_conflict(postgres_log: Database, table: str) -> None:
     key = metadata.tables[table].primary_key.columns[0]
     none, other = ("= ''", "'9'") if isinstance(key.type, Text) else ("< 0", "9")
@@ -132,6 +137,54 @@ async def test_an_upsert_is_refused_even_before_there_is_a_conflict(postgres_log
         f"INSERT INTO {table} SELECT * FROM {table} WHERE {key.name} {none}"
         f" ON CONFLICT ({key.name}) DO UPDATE SET {key.name} = {other}",
     )
+
+
+async def test_the_data_of_an_event_may_be_replaced_by_a_reference_to_its_block(log: Database) -> None:
+    await log.execute("UPDATE events SET data = '@1' WHERE position = 2")
+    assert await log.rows("SELECT position, data FROM events ORDER BY position") == [(1, "{}"), (2, "@1"), (3, "{}")]
+    # The data is never replaced a second time.
+    await refuses(log, "UPDATE events SET data = '@1' WHERE position = 2")
+    await refuses(log, "UPDATE events SET data = '{}' WHERE position = 2")
+    await refuses(log, "UPDATE events SET data = '@1' WHERE position <= 2")
+    await log.execute("UPDATE events SET data = '@1' WHERE position = 1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data = '@1' WHERE position = 3",
+        "data = '@1'",
+        "data = '@2' WHERE position = 2",
+        "data = '@01' WHERE position = 2",
+        "data = '@1 ' WHERE position = 2",
+        "data = '@' WHERE position = 2",
+        "data = '@x' WHERE position = 2",
+        "data = '@99999999999999999999999' WHERE position = 2",
+        "data = '{\"a\":1}' WHERE position = 2",
+        *(
+            f"data = '@1', {name} = {value} WHERE position = 2"
+            for name, value in {
+                "commit_id": "2",
+                "stream": "'rollout/b'",
+                "version": "7",
+                "command": "4",
+                "type": "'rollout.enqueued'",
+                "shape": "2",
+                "at": "1001",
+                "actor": "'me'",
+                "cause": "1",
+                "body_hash": "NULL",
+            }.items()
+        ),
+    ],
+)
+async def test_another_change_of_an_event_is_refused(log: Database, change: str) -> None:
+    await refuses(log, f"UPDATE events SET {change}")
+
+
+async def test_an_upsert_over_an_event_is_refused(log: Database) -> None:
+    values = f"INSERT INTO events ({EVENT}) SELECT {EVENT} FROM events WHERE position = 2"
+    await refuses(log, f"{values} ON CONFLICT (position) DO UPDATE SET at = 7")
 
 
 async def test_a_body_may_be_stored_in_another_form(log: Database) -> None:

@@ -7,8 +7,8 @@ _MIGRATION = '''"""The queue is ordered by priority, then by position."""
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0015"
-down_revision = "0014"
+revision = "0016"
+down_revision = "0015"
 branch_labels = None
 depends_on = None
 
@@ -139,8 +139,8 @@ def _rows(scratch: Scratch) -> None:
         '    Column("rank", Integer, nullable=False, server_default="0"),\n'
         '    Index("ix_queue_rank_position", "rank", "position"),\n',
     )
-    scratch.create("migrations/versions/0015_queue_rank.py", _MIGRATION)
-    scratch.replace("store/db/schema/history.py", 'HEAD = "0014"\n', 'HEAD = "0015"\n')
+    scratch.create("migrations/versions/0016_queue_rank.py", _MIGRATION)
+    scratch.replace("store/db/schema/history.py", 'HEAD = "0015"\n', 'HEAD = "0016"\n')
 
 
 def _loading(scratch: Scratch) -> None:

@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-import orjson
-
 from store.dashboard.exclusive import Exclusive
 from store.dashboard.page import File, PageContent, Pages
 from store.dashboard.request import PageRequest
+from store.db.data_blocks import json_of
 from store.db.reports import log_rows
 from store.db.reports.log_rows import LogRow, Sought
 from store.domain.events import FACTS
@@ -76,7 +75,7 @@ def _shown(request: PageRequest, row: LogRow) -> dict[str, Any]:
         "at": row.at,
         "actor": row.actor,
         "cause": row.cause,
-        "data": orjson.loads(row.data) if is_whole else None,
+        "data": json_of(row.data) if is_whole else None,
         "data_begins": None if is_whole else row.data,
         "data_length": row.length,
     }

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from orjson import loads
 from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.bodies import payload
 from store.db.queries.pages import LONGEST_ID
@@ -52,7 +52,7 @@ async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, u
     event = core_tables.events.c
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [event.type, event.shape, event.data]
+        shown: list[ColumnElement[Any]] = [event.position, event.type, event.shape, event.data]
         return (
             select(*shown)
             .where(
@@ -65,8 +65,8 @@ async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, u
 
     params = {"stream": f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}", "until": until}
     carried: set[str] = set()
-    for type_, shape, data in await session.fetch(compiled(dialect, "labels_then", build), params):
-        fact = upcast(type_, shape, loads(data))
+    for _, type_, shape, data in await session.fetch(compiled(dialect, "labels_then", build), params):
+        fact = upcast(type_, shape, json_of(data))
         assert isinstance(fact, RolloutAnnotated)  # the statement selects no other type
         carried = (carried - set(fact.removed)) | set(fact.added)
     return sorted(carried)

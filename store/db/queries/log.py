@@ -16,6 +16,7 @@ import orjson
 from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, literal_column, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.pages import TOTALS
 from store.db.queries.paging import compiled
@@ -41,8 +42,9 @@ def fact_of(row: Row) -> Fact:
 
     Raises:
         Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
+        Corrupt: the data is not JSON, or its block is missing or damaged.
     """
-    return upcast(row[5], row[6], orjson.loads(row[10]))
+    return upcast(row[5], row[6], json_of(row[10]))
 
 
 def event_of(row: Row) -> Event:
@@ -50,9 +52,10 @@ def event_of(row: Row) -> Event:
 
     Raises:
         Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
+        Corrupt: the data is not JSON, or its block is missing or damaged.
     """
     position, _, stream, version, command, type_, shape, at, actor, cause, data = row[:11]
-    return Event(position, stream, version, command, at, actor, cause, upcast(type_, shape, orjson.loads(data)))
+    return Event(position, stream, version, command, at, actor, cause, upcast(type_, shape, json_of(data)))
 
 
 def described(row: Row, body: Json | None) -> Json:
@@ -60,6 +63,7 @@ def described(row: Row, body: Json | None) -> Json:
 
     Raises:
         Incompatible: a newer version of this program wrote a type or a shape that this version does not know.
+        Corrupt: the data is not JSON, or its block is missing or damaged.
     """
     position, _, _, version, _, type_, shape, at, actor, cause, data, body_hash = row[: len(EVENT_COLUMNS)]
     known = FACTS.get(type_)
@@ -72,7 +76,7 @@ def described(row: Row, body: Json | None) -> Json:
         "shape": shape,
         "actor": actor,
         "cause": cause,
-        "data": orjson.loads(data if is_current else encode(fact_of(row))),
+        "data": json_of(data) if is_current else orjson.loads(encode(fact_of(row))),
         "body": body,
         "body_hash": None if body_hash is None else bytes(body_hash).hex(),
     }

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, select
 from sqlalchemy.types import BigInteger
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -177,8 +177,9 @@ async def policies_of(dialect: Dialect, session: ReadSession, rollout_id: str) -
 
     def build() -> Select[Any]:
         event, gone, order = core_tables.events.c, core_tables.dropped.c, core_tables.events.alias("ordering")
+        columns: list[ColumnElement[Any]] = [order.c.position, order.c.data]
         return (
-            select(order.c.data)
+            select(*columns)
             .distinct()
             .select_from(core_tables.events)
             .join(core_tables.dropped, gone.position == event.position)
@@ -187,7 +188,7 @@ async def policies_of(dialect: Dialect, session: ReadSession, rollout_id: str) -
         )
 
     params = {"streams": dialect.list_param([f"rollout/{rollout_id}"])}
-    orders = [orjson.loads(row[0]) for row in await session.fetch(compiled(dialect, "policies_of", build), params)]
+    orders = [json_of(row[1]) for row in await session.fetch(compiled(dialect, "policies_of", build), params)]
     return sorted({f"{each['policy']} ({each['reason']})" if "reason" in each else each["policy"] for each in orders})
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any, NamedTuple
 
-from orjson import loads
 from sqlalchemy import ColumnElement, Select, bindparam, case, null, select
 from sqlalchemy.types import BigInteger
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -63,7 +63,7 @@ def _recorded(dialect: Dialect) -> Select[Any]:
     shown: list[ColumnElement[Any]] = [
         reward.rollout_id,
         reward.attempt_id,
-        reward.position,
+        event.position,
         reward.name,
         reward.value,
         event.data,
@@ -79,7 +79,7 @@ def _recorded(dialect: Dialect) -> Select[Any]:
 def _last_of(spans: dict[int, tuple[str, list[tuple[str, float]]]]) -> AttemptRewards:
     ordered = list(spans)
     if len(ordered) > 1:
-        ordered.sort(key=lambda position: (*_place(loads(spans[position][0])), position))
+        ordered.sort(key=lambda position: (*_place(json_of(spans[position][0])), position))
     by_name = {name: value for position in ordered for name, value in spans[position][1]}
     return AttemptRewards(spans[ordered[-1]][1][0][1], by_name)
 

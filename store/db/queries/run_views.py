@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import orjson
 from sqlalchemy import (
     CTE,
     ColumnElement,
@@ -38,6 +37,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import BigInteger, Text
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.pages import LONGEST_ID, compiled
 from store.db.tables import core as core_tables
@@ -463,7 +463,7 @@ async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, un
     starts = await session.fetch(compiled(dialect, "run_started", started), params)
     moves = await session.fetch(compiled(dialect, "run_moved", moved), params)
     if moves and (not starts or moves[0][1] > starts[0][1]):
-        return orjson.loads(moves[0][0])["to"]
+        return json_of(moves[0][0])["to"]
     return starts[0][0] if starts else None
 
 

@@ -115,7 +115,7 @@ async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequ
     fork, event = core_tables.forks, core_tables.events
 
     def build() -> Select[Any]:
-        shown: list[ColumnElement[Any]] = [fork.c.version, fork.c.position, event.c.data, fork.c.request_id]
+        shown: list[ColumnElement[Any]] = [fork.c.version, event.c.position, event.c.data, fork.c.request_id]
         of_it = and_(fork.c.rollout_id == bindparam("rollout", type_=Text), event.c.type == literal(AttemptForked.type))
         source = fork.join(event, event.c.position == fork.c.position)
         return select(*shown).select_from(source).where(of_it).order_by(fork.c.version)

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, func, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import Dialect, ReadSession, Row, Sql
+from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.log import BATCH
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -41,7 +41,7 @@ async def events_and_bodies(
     """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body.
 
     The last three columns are null if there is no body. Only events with positions after `after` and up to `until` are
-    returned. With `as_stored`, bodies that are compressed with a dictionary are not decompressed.
+    returned. With `as_stored`, values that are stored in another form are not converted.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -56,7 +56,7 @@ async def events_and_bodies(
 
     params = {"after": after, "until": until, "at_most": limit}
     sql = compiled(dialect, "events_and_bodies", build)
-    return await session.fetch(replace(sql, bodies=()) if as_stored else sql, params)
+    return await session.fetch(replace(sql, places=None) if as_stored else sql, params)
 
 
 def _body_of_event() -> ColumnElement[bool]:
@@ -169,12 +169,12 @@ async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: in
 async def drops_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> Sequence[Row]:
     """Return the positions of removed bodies from `first` to `last`, each with the event that ordered the removal.
 
-    The columns are the position, and the type and data of the event, or nulls if there is no such event.
+    The columns are the position, and the position, type and data of the event, or nulls if there is no such event.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
         event, gone = core_tables.events.c, core_tables.dropped.c
-        named: list[ColumnElement[Any]] = [gone.position, event.type, event.data]
+        named: list[ColumnElement[Any]] = [gone.position, event.position, event.type, event.data]
         return (
             select(*named)
             .outerjoin(core_tables.events, event.position == gone.event_position)
@@ -195,14 +195,14 @@ async def drops_ordered_at(dialect: Dialect, session: ReadSession, positions: Se
 
 
 async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequence[Row]]:
-    """Yield all rows of `dropped` by position, each with the type and the data of the event to which it refers.
+    """Yield all rows of `dropped` by position, each with position, type and data of the event to which it refers.
 
-    The type and the data are null if there is no such event.
+    The last three columns are null if there is no such event.
     """
 
     def build() -> Select[*tuple[Any, ...]]:
         event, gone = core_tables.events.c, core_tables.dropped.c
-        named: list[ColumnElement[Any]] = [gone.position, gone.event_position, event.type, event.data]
+        named: list[ColumnElement[Any]] = [*gone, event.position, event.type, event.data]
         joined = select(*named).outerjoin(core_tables.events, event.position == gone.event_position)
         return joined.order_by(gone.position)
 
@@ -400,12 +400,12 @@ async def queue_at(dialect: Dialect, session: ReadSession, positions: Sequence[i
 
 
 async def _at(dialect: Dialect, session: ReadSession, table: Table, column: str, numbers: Sequence[int]) -> list[Row]:
+    def build() -> Select[*tuple[Any, ...]]:
+        return select(*table.c).where(dialect.any_of(table.c[column], "numbers"))
+
+    sql = compiled(dialect, ("rows_at", table.name, column), build)
     found: list[Row] = []
-    names = ", ".join(each.name for each in table.columns)
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
-        # List parameters can contain only texts. These numbers come from the database, so it is safe to make them a
-        # part of the statement.
-        listed = ", ".join(str(int(number)) for number in numbers[start : start + _NUMBERS_AT_ONCE])
-        text = f"SELECT {names} FROM {dialect.qualified(table)} WHERE {column} IN ({listed})"  # noqa: S608
-        found.extend(await session.fetch(Sql(text, (), {}), {}))
+        part = dialect.list_param(list(numbers[start : start + _NUMBERS_AT_ONCE]))
+        found.extend(await session.fetch(sql, {"numbers": part}))
     return found

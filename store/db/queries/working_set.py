@@ -140,7 +140,7 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
             "reservations",
             "reservations_of",
             ("reservations_of",),
-            select(events.c.stream, events.c.shape, events.c.data).where(
+            select(events.c.position, events.c.stream, events.c.shape, events.c.data).where(
                 dialect.any_of(events.c.stream, "reservations_of"), events.c.type == SpanNumbersReserved.type
             ),
         ),

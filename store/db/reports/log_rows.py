@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, func, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import Dialect, ReadSession, Row
 from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
@@ -85,16 +85,21 @@ async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> Lo
     statement: Select[Any] = select(*_shown()).where(and_(*terms)).order_by(order.desc()).limit(sought.limit + 1)
     params = {"before": before, "floor": floor, "of_type": sought.type, "of_actor": sought.actor}
     found = await session.fetch(dialect.sql(statement), params | {"of_stream": sought.stream})
-    rows = [LogRow(*row) for row in found[: sought.limit]]
+    rows = [_log_row(row) for row in found[: sought.limit]]
     if len(found) > sought.limit:
         return LogRows(rows, rows[-1].position, rows[-1].position)
     return LogRows(rows, floor + 1 if floor else None, floor + 1)
 
 
+def _log_row(row: Row) -> LogRow:
+    *columns, data = row
+    return LogRow(*columns, data=data[:SHOWN], length=len(data))
+
+
 def _shown() -> Sequence[ColumnElement[Any]]:
     event = core_tables.events.c
-    names = ("position", "commit_id", "stream", "version", "type", "at", "actor", "cause")
-    return [*(event[name] for name in names), func.substr(event.data, 1, SHOWN), func.length(event.data)]
+    names = ("position", "commit_id", "stream", "version", "type", "at", "actor", "cause", "data")
+    return [event[name] for name in names]
 
 
 @dataclass(frozen=True, slots=True)

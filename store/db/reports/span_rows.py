@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
 from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Text
 
 from store import semconv
+from store.db.data_blocks import json_of
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
@@ -73,7 +73,13 @@ async def span_rows(dialect: Dialect, session: ReadSession, wanted: SpansWanted)
 
     def build() -> Select[Any]:
         span, event = core_tables.spans.c, core_tables.events.c
-        columns: list[ColumnElement[Any]] = [*(span[name] for name in _COLUMNS), event.type, event.shape, event.data]
+        columns: list[ColumnElement[Any]] = [
+            event.position,
+            *(span[name] for name in _COLUMNS),
+            event.type,
+            event.shape,
+            event.data,
+        ]
         return (
             select(*columns)
             .select_from(core_tables.spans.join(core_tables.events, event.position == span.position))
@@ -98,7 +104,6 @@ async def span_rows(dialect: Dialect, session: ReadSession, wanted: SpansWanted)
 
 
 _COLUMNS: Final = (
-    "position",
     "span_id",
     "parent_id",
     "name",
@@ -111,7 +116,7 @@ _COLUMNS: Final = (
 
 def _row(row: Row) -> SpanRow:
     position, span_id, parent_id, name, start, end, status, sequence_id, type_, shape, data = row
-    fact = upcast(type_, shape, orjson.loads(data))
+    fact = upcast(type_, shape, json_of(data))
     assert isinstance(fact, SpanRecorded)  # the position of a span is that of the event that recorded it
     reward = _reward(fact.rewards)
     return SpanRow(

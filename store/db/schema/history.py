@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-HEAD = "0014"
+HEAD = "0015"
 """The revision that this program reads and writes. A newer revision has a greater number."""
 LOG_FORMAT = 1
 """The version of the log's format. Migrations never change this format."""

@@ -8,8 +8,8 @@ A body is the payload of an event. A body may be deleted only if an event of the
 `store.bodies_dropped` ordered the deletion and the table `dropped` contains the body's position. A blob is a large
 value that is stored once under its hash. Blobs may be deleted only while the last event of the log has the type
 `store.blobs_dropped`. A body may be compressed again: its uncompressed length stays, and its codec changes to one that
-can be read. A dictionary may be emptied while no body is compressed with it. Triggers, unique keys and indexes are
-called guards.
+can be read. A dictionary may be emptied while no body is compressed with it. The data of an event may be
+replaced by a reference to a block that contains it. Triggers, unique keys and indexes are called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +37,15 @@ _EMPTIED = (
     "NEW.codec IS OLD.codec AND NEW.hash IS OLD.hash AND NEW.type IS OLD.type AND length(NEW.content) = 0"
     " AND NOT EXISTS (SELECT 1 FROM bodies b WHERE b.codec >= 16 AND b.codec = OLD.codec)"
 )
+_IN_A_BLOCK = (
+    "NEW.position IS OLD.position AND NEW.commit_id IS OLD.commit_id AND NEW.stream IS OLD.stream"
+    " AND NEW.version IS OLD.version AND NEW.command IS OLD.command AND NEW.type IS OLD.type"
+    " AND NEW.shape IS OLD.shape AND NEW.at IS OLD.at AND NEW.actor IS OLD.actor AND NEW.cause IS OLD.cause"
+    " AND NEW.body_hash IS OLD.body_hash"
+    " AND substr(OLD.data, 1, 1) IS NOT '@' AND EXISTS (SELECT 1 FROM data_blocks b"
+    " WHERE b.first_position = CAST(substr(NEW.data, 2) AS INTEGER) AND NEW.data IS '@' || b.first_position"
+    " AND NEW.position BETWEEN b.first_position AND b.last_position)"
+)
 _BLOBS_ORDERED = "(SELECT type FROM events ORDER BY position DESC LIMIT 1) IS 'store.blobs_dropped'"
 # The conditions under which SQLite refuses to insert a row. REPLACE would delete a conflicting row without firing a
 # trigger for DELETE, so a trigger for INSERT must refuse the new row. `max(position)` takes one step to the end of the
@@ -46,6 +55,9 @@ _TAKEN = {
     "events": (
         "NEW.position <= (SELECT max(position) FROM events)"
         " OR EXISTS (SELECT 1 FROM events WHERE stream = NEW.stream AND version = NEW.version)"
+    ),
+    "data_blocks": (
+        "NEW.first_position <= (SELECT last_position FROM data_blocks ORDER BY first_position DESC LIMIT 1)"
     ),
     "bodies": "EXISTS (SELECT 1 FROM bodies WHERE position = NEW.position)",
     "dictionaries": "NEW.codec <= (SELECT max(codec) FROM dictionaries)",
@@ -97,6 +109,28 @@ BEGIN
 END
 """
 # `changed` and `original` are the rows after and before the statement.
+_REFUSE_CHANGED_EVENT = """
+DECLARE
+    other boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT EXISTS (SELECT 1 FROM changed n FULL JOIN original o ON o.position = n.position'
+        ' LEFT JOIN %I.data_blocks b'
+        ' ON b.first_position = CASE WHEN n.data ~ ''^@[0-9]{1,18}$'' THEN substr(n.data, 2)::bigint END'
+        ' AND n.position BETWEEN b.first_position AND b.last_position'
+        ' WHERE b.first_position IS NULL OR n.data <> ''@'' || b.first_position OR left(o.data, 1) = ''@'''
+        ' OR (o.commit_id, o.stream, o.version, o.command, o.type, o.shape, o.at, o.actor, o.cause, o.body_hash)'
+        ' IS DISTINCT FROM'
+        ' (n.commit_id, n.stream, n.version, n.command, n.type, n.shape, n.at, n.actor, n.cause, n.body_hash))',
+        TG_TABLE_SCHEMA
+    ) INTO other;
+    IF other THEN
+        RAISE EXCEPTION 'the log is append-only: UPDATE of % refused', TG_TABLE_NAME
+            USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NULL;
+END
+"""
 _REFUSE_CHANGED_BODY = """
 DECLARE
     other boolean;
@@ -157,12 +191,17 @@ _POSTGRES = (
         _Trigger(table, f"{table}_refuse_change", "BEFORE", on, "refuse_change", _REFUSE_CHANGE)
         for table, on in {
             "commits": ("UPDATE", "DELETE", "TRUNCATE"),
-            "events": ("UPDATE", "DELETE", "TRUNCATE"),
+            "events": ("DELETE", "TRUNCATE"),
+            "data_blocks": ("UPDATE", "DELETE", "TRUNCATE"),
             "bodies": ("TRUNCATE",),
             "dictionaries": ("DELETE", "TRUNCATE"),
             "blobs": ("UPDATE", "TRUNCATE"),
             "dropped": ("UPDATE", "DELETE", "TRUNCATE"),
         }.items()
+    ),
+    _Trigger(
+        *("events", "events_refuse_update", "AFTER", ("UPDATE",)),
+        *("refuse_changed_event", _REFUSE_CHANGED_EVENT, _OLD_AND_NEW),
     ),
     _Trigger(
         *("bodies", "bodies_refuse_delete", "AFTER", ("DELETE",)),
@@ -248,7 +287,9 @@ def trigger_names(database: str) -> tuple[str, ...]:
 def expected(database: str) -> tuple[Guard, ...]:
     """Return the triggers, unique keys and indexes that an intact database has, for `sqlite` or `postgresql`."""
     if database == "sqlite":
-        triggers = [Guard("trigger", name.partition("_")[0], name, text) for name, text in _sqlite_triggers().items()]
+        triggers = [
+            Guard("trigger", name.partition("_refuse_")[0], name, text) for name, text in _sqlite_triggers().items()
+        ]
     else:
         # "A" means that the trigger always fires, even in sessions that apply replicated changes.
         triggers = [Guard("trigger", t.table, t.name, f"A {t.type_bits}{t.source}") for t in _POSTGRES]
@@ -336,7 +377,11 @@ def _sqlite_triggers() -> dict[str, str]:
 
 
 # The tables whose rows may be changed, with the conditions under which SQLite refuses the change.
-_CHANGEABLE = {"bodies": f" WHEN NOT ({_COMPRESSED_AGAIN})", "dictionaries": f" WHEN NOT ({_EMPTIED})"}
+_CHANGEABLE = {
+    "events": f" WHEN NOT ({_IN_A_BLOCK})",
+    "bodies": f" WHEN NOT ({_COMPRESSED_AGAIN})",
+    "dictionaries": f" WHEN NOT ({_EMPTIED})",
+}
 # The tables whose rows may be deleted, with the conditions under which SQLite refuses it.
 _DELETABLE = {"bodies": f" WHEN NOT EXISTS ({_ORDERED})", "blobs": f" WHEN NOT ({_BLOBS_ORDERED})"}
 _SQLITE_VERBS = {"insert": "INSERT over a row", "update": "UPDATE", "delete": "DELETE"}

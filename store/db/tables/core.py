@@ -3,13 +3,13 @@
 A database can contain several independent stores, called *partitions*: each is a file of SQLite or a schema of
 Postgres, and has all of these tables.
 
-There are three main groups. The *log* (`commits`, `events`, `bodies`, `dictionaries`, `blobs`, `dropped`) is
-append-only: triggers refuse other changes, except those that a removal or a compaction needs. The *projections* are
-computed from the events of the log. `rebuild` computes their rows again, and `verify` checks that the stored rows are
-equal to the computed rows. The *signals* (heartbeats, counters, times of the watchdog's next checks, idempotency keys,
-known calls of models) are written beside the events. `verify` checks only one table of signals, `span_counters`: for
-each rollout, `value` must not be smaller than a span number in the log, and `reserved` must be the greatest span number
-that the log reserves.
+There are three main groups. The *log* (`commits`, `events`, `data_blocks`, `bodies`, `dictionaries`, `blobs`,
+`dropped`) is append-only: triggers refuse other changes, except those that a removal or a compaction needs. The
+*projections* are computed from the events of the log. `rebuild` computes their rows again, and `verify` checks that the
+stored rows are equal to the computed rows. The *signals* (heartbeats, counters, times of the watchdog's next checks,
+idempotency keys, known calls of models) are written beside the events. `verify` checks only one table of signals,
+`span_counters`: for each rollout, `value` must not be smaller than a span number in the log, and `reserved` must be the
+greatest span number that the log reserves.
 
 A *rollout* is a task for an agent. Workers execute a rollout in one or more *attempts*, and the recorded steps of an
 attempt are *spans*. A *stream* contains the events of one object, such as a rollout. The *version* of an event is its
@@ -43,6 +43,7 @@ __all__ = [
     "bodies",
     "checkpoints",
     "commits",
+    "data_blocks",
     "dictionaries",
     "dropped",
     "events",
@@ -151,9 +152,22 @@ events = _log_table(
     Column("at", BigInteger, nullable=False),
     Column("actor", Str),
     Column("cause", BigInteger),
+    # JSON text, or a reference to the row of `data_blocks` that contains this text.
     Column("data", Str, nullable=False),
     Column("body_hash", LargeBinary),
     UniqueConstraint("stream", "version"),
+)
+
+# The data of events, compressed together. A block is stored once, and the column `data` of its events then contains `@`
+# and the first position of the block. Blocks never overlap. See `store.db.data_blocks`.
+data_blocks = Table(
+    "data_blocks",
+    metadata,
+    # The positions of the first and of the last event of the block.
+    Column("first_position", BigId, primary_key=True, autoincrement=False),
+    Column("last_position", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    info={"family": "log"},
 )
 
 bodies = Table(
@@ -503,6 +517,6 @@ verifications = keyed(
     family="report",
 )
 
-LOG = (commits, events, bodies, dictionaries, blobs, dropped)
+LOG = (commits, events, data_blocks, bodies, dictionaries, blobs, dropped)
 PROJECTIONS = (rollouts, attempts, spans, rewards, resources, workers, queue, *RUNS, *THREADS, *ANNOTATIONS)
 SIGNALS = (span_counters, model_calls, attempt_signals, worker_signals, watch, batches, idempotency, queue_epoch)

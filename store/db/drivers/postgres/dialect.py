@@ -50,11 +50,11 @@ from store.db.dialect import (
     WriteSession,
     report_lost_queue_epoch,
 )
-from store.db.dictionaries import body_places
 from store.db.drivers.postgres.pool import Connections, Listener, PooledConnection
 from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
 from store.db.schema import postgres as schemas
 from store.db.schema.postgres import MALFORMED, PREFIX, UNFINISHED, is_malformed, malformed
+from store.db.stored_forms import places_in
 from store.db.tables import core as core_tables
 from store.db.tables.core import metadata, settable
 from store.db.url import StoreURL
@@ -129,7 +129,8 @@ class Postgres(Dialect):
         return False
 
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        return column == sql_any(bindparam(name, type_=ARRAY(Text)))
+        kind = Text if isinstance(column.type, Text) else BigInteger
+        return column == sql_any(bindparam(name, type_=ARRAY(kind)))
 
     def any_key(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:
         lists = [bindparam(f"{name}_{index}", type_=ARRAY(Text)) for index in range(len(columns))]
@@ -383,7 +384,7 @@ class PostgresWriter(WriteSession):
         names = tuple(map(id, queries))
         known = self._loads.get(names)
         if known is None:
-            parts = [Sql("", (), {}, body_places(query)) for query in queries]
+            parts = [Sql("", (), {}, places_in(query)) for query in queries]
             known = self._loads[names] = (self._dialect.sql(_together(queries)), parts)
         sql, parts = known
         with _translated():
@@ -391,14 +392,18 @@ class PostgresWriter(WriteSession):
         assert row is not None  # a SELECT without FROM always returns a row
         found: list[Sequence[Row]] = list(row)
         for index, part in enumerate(parts):
-            if part.bodies:
-                found[index] = await self._dialect.dictionaries.decompressed(self, part, params, found[index])
+            found[index] = await self._converted(part, params, found[index])
         return found
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         with _translated():
             rows = await self._live.fetch(sql.text, *sql.args(_split(params)))
-        return await self._dialect.dictionaries.decompressed(self, sql, params, rows) if sql.bodies else rows
+        return await self._converted(sql, params, rows)
+
+    async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[Row]:
+        if sql.places is None:
+            return rows
+        return await self._dialect.stored_forms.read(self, sql, sql.places, params, rows)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         async for rows in PostgresReader(self._live, self._dialect).stream(sql, params, batch=batch):
@@ -531,14 +536,14 @@ class PostgresReader(ReadSession):
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         rows = await self._connection.fetch(sql.text, *sql.args(_split(params)))
-        return await self._decompressed(sql, params, rows, can_repeat=True)
+        return await self._converted(sql, params, rows, can_repeat=True)
 
-    async def _decompressed(
+    async def _converted(
         self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
     ) -> Sequence[Row]:
-        if not sql.bodies:
+        if sql.places is None:
             return rows
-        return await self._dialect.dictionaries.decompressed(self, sql, params, rows, can_repeat=can_repeat)
+        return await self._dialect.stored_forms.read(self, sql, sql.places, params, rows, can_repeat=can_repeat)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         """Yield rows in batches.
@@ -553,12 +558,12 @@ class PostgresReader(ReadSession):
             name = f"rollbook_{next(_cursors)}"
             await self._connection.execute(f"DECLARE {name} NO SCROLL CURSOR FOR {sql.text}", *sql.args(_split(params)))
             while rows := await self._connection.fetch(f"FETCH {batch} FROM {name}"):
-                yield await self._decompressed(sql, params, rows)
+                yield await self._converted(sql, params, rows)
             await self._connection.execute(f"CLOSE {name}")
             return
         cursor = await self._connection.cursor(sql.text, *sql.args(_split(params)))
         while rows := await cursor.fetch(batch):
-            yield await self._decompressed(sql, params, rows)
+            yield await self._converted(sql, params, rows)
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ class SQLite(Dialect):
         else:
             self.path = url.path.absolute()
         self._file = OpenFile(self.path)
-        self._readers = Readers(self.path, self._file, self.dictionaries)
+        self._readers = Readers(self.path, self._file, self.stored_forms)
         self._state = State(self.path)
 
     # The methods of `Dialect`.

@@ -17,11 +17,11 @@ from weakref import WeakSet
 import aiosqlite
 
 from store.db.dialect import Params, ReadSession, Row, Sql
-from store.db.dictionaries import Dictionaries
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.type_faults import define_functions
 from store.db.schema import read_only_uri
+from store.db.stored_forms import StoredForms
 from store.errors import Closed, StoreError
 
 Done = TypeVar("Done")
@@ -133,7 +133,7 @@ class SQLiteReader(ReadSession):
     result, the connection is abandoned, which means that it is not used again.
     """
 
-    def __init__(self, path: Path, dictionaries: Dictionaries | None = None) -> None:
+    def __init__(self, path: Path, stored_forms: StoredForms | None = None) -> None:
         self._is_cut_off = False
         self.is_abandoned = False
         """Whether a caller left before it got a result.
@@ -141,7 +141,7 @@ class SQLiteReader(ReadSession):
         The thread may still run the statement, and may die afterwards.
         """
         self._path = path
-        self._dictionaries = dictionaries
+        self._stored_forms = stored_forms
         self._thread: Future[Thread] = Future()
         self._database: _Database | None = None
         self._connection = _Connection(self._connect, iter_chunk_size=1)
@@ -170,7 +170,7 @@ class SQLiteReader(ReadSession):
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        return await self._decompressed(sql, params, rows, can_repeat=True)
+        return await self._converted(sql, params, rows, can_repeat=True)
 
     def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
@@ -185,22 +185,22 @@ class SQLiteReader(ReadSession):
                 return rows, None
             return rows, connection.execute(following.text, following.args(params)).fetchall()
 
-        async def decompressed(
+        async def converted(
             found: tuple[Sequence[Row], Sequence[Row] | None],
         ) -> tuple[Sequence[Row], Sequence[Row] | None]:
             rows, others = found
             if others is not None and following is not None:
-                others = await self._decompressed(following, params, others, can_repeat=True)
-            return await self._decompressed(sql, params, rows, can_repeat=True), others
+                others = await self._converted(following, params, others, can_repeat=True)
+            return await self._converted(sql, params, rows, can_repeat=True), others
 
-        return self.do(work, decompressed)
+        return self.do(work, converted)
 
-    async def _decompressed(
+    async def _converted(
         self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
     ) -> Sequence[Row]:
-        if self._dictionaries is None or not sql.bodies:
+        if self._stored_forms is None or sql.places is None:
             return rows
-        return await self._dictionaries.decompressed(self, sql, params, rows, can_repeat=can_repeat)
+        return await self._stored_forms.read(self, sql, sql.places, params, rows, can_repeat=can_repeat)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
@@ -212,7 +212,7 @@ class SQLiteReader(ReadSession):
         cursor, rows = await self.do(begin)
         try:
             while rows:
-                yield await self._decompressed(sql, params, rows)
+                yield await self._converted(sql, params, rows)
                 if len(rows) < batch:
                     return
                 rows = await self.do(lambda _: cursor.fetchmany(batch))
@@ -296,9 +296,9 @@ class Readers:
     an event loop.
     """
 
-    def __init__(self, path: Path, file: OpenFile | None = None, dictionaries: Dictionaries | None = None) -> None:
+    def __init__(self, path: Path, file: OpenFile | None = None, stored_forms: StoredForms | None = None) -> None:
         self._path = path
-        self._dictionaries = dictionaries
+        self._stored_forms = stored_forms
         self._file = file or OpenFile(path)
         self._lock = Lock()
         self._idle: list[SQLiteReader] = []
@@ -454,7 +454,7 @@ class Readers:
         return connection
 
     def _unopened(self) -> SQLiteReader:
-        connection = SQLiteReader(self._path, self._dictionaries)
+        connection = SQLiteReader(self._path, self._stored_forms)
         with self._lock:
             self._living.add(connection)
             if self._closed:

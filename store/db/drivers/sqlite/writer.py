@@ -164,7 +164,12 @@ class SQLiteWriter(WriteSession):
 
     async def _fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         rows = self._connection.execute(sql.text, sql.args(params)).fetchall()
-        return await self._dialect.dictionaries.decompressed(self, sql, params, rows) if sql.bodies else rows
+        return await self._converted(sql, params, rows)
+
+    async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[Row]:
+        if sql.places is None:
+            return rows
+        return await self._dialect.stored_forms.read(self, sql, sql.places, params, rows)
 
     def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
         """Call a function with the connection, within the current transaction, and return its result."""
@@ -176,7 +181,7 @@ class SQLiteWriter(WriteSession):
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         cursor = self._connection.execute(sql.text, sql.args(params))
         while rows := cursor.fetchmany(batch):
-            yield await self._dialect.dictionaries.decompressed(self, sql, params, rows) if sql.bodies else rows
+            yield await self._converted(sql, params, rows)
 
     async def write(self, changes: Changes) -> None:
         before = self._coming
