@@ -1,4 +1,4 @@
-"""Compaction, which compresses payload and frees the space of deleted rows."""
+"""Compaction, which compresses events and their payload, and frees the space of deleted rows."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ class CompactReport(Frozen):
     """The number of dictionaries that this call trained."""
     bodies: int
     """The number of bodies (payload of events) that this call stored in another form."""
+    events: int
+    """The number of events whose data (JSON without payload) this call stored in blocks."""
     longest_seconds: float
     """The longest time that one transaction of the compression held the write lock."""
 
 
 async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = ignore) -> CompactReport:
-    """Compress payload, free the space of deleted rows, and update the statistics of the query planner of Postgres.
+    """Compress events, free the space of deleted rows, and update the statistics of the query planner of Postgres.
 
     Bodies of events are compressed with zstd and a dictionary for each type of event that has at least 2,000 bodies.
-    The dictionaries are stored in the store. Programs that do not know schema revision 0013 cannot read these bodies.
+    The dictionaries are stored in the store. The data of events (JSON without payload) is compressed in blocks of 128
+    events, except that of spans with a reward and of events that name blobs.
     Other programs can read and write until the space is freed. SQLite then rewrites the file, which needs room for a
     second copy, and writers wait. Postgres runs `VACUUM (ANALYZE)`, after which the tables use the space for new rows.
     Nothing that the store contains changes. A call that was stopped leaves a correct store, and the next call
@@ -69,6 +72,7 @@ async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = 
         seconds=time.monotonic() - began,
         dictionaries=counts.dictionaries,
         bodies=counts.bodies,
+        events=counts.events,
         longest_seconds=counts.longest_seconds,
     )
 

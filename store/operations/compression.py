@@ -1,4 +1,6 @@
-"""Compression of stored bodies with dictionaries, in short transactions, while other processes write.
+"""Compression of stored events: of their bodies with dictionaries, and of their data in blocks.
+
+It works in short transactions, while other processes write. See `store.operations.packing` for the data.
 
 A body is the stored payload of an event. Most bodies of one type of event are alike: they have the same keys, and many
 of the same values. A dictionary contains what they have in common, so that a small body can be compressed well. It is
@@ -24,13 +26,14 @@ from store.db.dictionaries import DictionaryCompressor, train
 from store.db.queries import dictionaries as queries
 from store.db.queries.bodies import raw_json
 from store.db.queries.dictionaries import Candidate, StoredDictionary
-from store.db.queries.log import bodies_at
+from store.db.queries.log import bodies_at, last_event
 from store.db.queries.removal import last_version
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN, ZLIB
 from store.errors import Corrupt, StoreError
 from store.journal.log_rows import STORE_STREAM
 from store.operations.pace import Pace
+from store.operations.packing import pack_events
 from store.runtime.progress import OnProgress, OperationProgress, ignore
 from store.validation.json_limits import encode_body
 
@@ -60,6 +63,8 @@ class CompressionCounts:
     """The number of dictionaries that were trained."""
     bodies: int = 0
     """The number of bodies that are stored in another form now."""
+    events: int = 0
+    """The number of events whose data is stored in a block now."""
     longest_seconds: float = 0.0
     """The longest time that one transaction held the write lock."""
 
@@ -97,15 +102,21 @@ class Compression:
         """Whether each dictionary that was checked at this version has its content and all its samples."""
 
     async def compress(self, on_progress: OnProgress = ignore) -> None:
-        """Compress the bodies of each type of event that has enough of them.
+        """Compress the bodies of each type of event that has enough of them, and the data of events.
 
-        Then empty the dictionaries that contain parts of removed bodies, if no body needs them.
+        Empty the dictionaries that contain parts of removed bodies, if no body needs them.
         """
         intact, outdated = await self._dictionaries()
         compressors = await self._compressors(intact)
         kept = {each.codec for each in intact}
         await self._store_again(compressors, kept, on_progress)
         await self._retire(outdated, compressors, kept)
+        async with self._dialect.read() as session:
+            end = await last_event(self._dialect, session)
+        if end is not None:
+            packed = await pack_events(self._dialect, self._session, self._pace, end[0], on_progress)
+            self.counts.events += packed
+            self.counts.longest_seconds = self._pace.longest_seconds
 
     async def retire(self) -> bool:
         """Empty the dictionaries that contain parts of removed bodies; return whether the store ever had a dictionary.

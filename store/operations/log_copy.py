@@ -1,8 +1,8 @@
 """Copy of a log to another database, in chunks of whole commits.
 
-Each chunk is one transaction. It contains the commits, their events, the bodies of these events, the dictionaries with
-which the bodies are compressed, the blobs to which the events refer, and the removals of bodies that the events
-ordered. All rows keep their ids and positions.
+Each chunk is one transaction. It contains the commits, their events, the blocks with the data of these events, their
+bodies, the dictionaries with which the bodies are compressed, the blobs to which the events refer, and the removals of
+bodies that the events ordered. All rows keep their ids and positions.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Table
 
+from store.db.data_blocks import first_of
 from store.db.dialect import Changes, Dialect, ReadSession, Row, Unfinished, WriteSession
-from store.db.queries import blobs, dictionaries, scan
+from store.db.queries import blobs, data_blocks, dictionaries, scan
 from store.db.queries import log as log_queries
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC
@@ -25,7 +26,7 @@ from store.verification.log_scan import REFERRING, names_of_blobs
 _COMMITS, _EVENTS, _BYTES = 1000, 5000, 16 * 1024 * 1024
 """The most commits, events and uncompressed bytes of a chunk, unless a single commit has more."""
 _WIDTH = len(log_queries.EVENT_COLUMNS)
-_TYPE, _HASH = log_queries.EVENT_COLUMNS.index("type"), log_queries.EVENT_COLUMNS.index("body_hash")
+_TYPE, _DATA, _HASH = map(log_queries.EVENT_COLUMNS.index, ("type", "data", "body_hash"))
 # The types of events that order the removal of bodies.
 _ORDERS = frozenset({BodyDropped.type, StoreBodiesDropped.type})
 _ALL = 2**31
@@ -126,8 +127,10 @@ class LogCopy:
                 raise Incompatible("another process continues the same copy", "wait until it ends")
             await self._copy_blobs(session, rows)
             trained = await self._dictionaries(session, rows)
+            blocks = await self._blocks(session, rows)
         written: dict[Table, Sequence[Row]] = {
             core_tables.dictionaries: trained,
+            core_tables.data_blocks: blocks,
             core_tables.commits: commits,
             core_tables.events: [tuple(row)[:_WIDTH] for row in rows],
             core_tables.bodies: [(row[0], *tuple(row)[_WIDTH:]) for row in rows if row[-1] is not None],
@@ -161,6 +164,12 @@ class LogCopy:
         if not any(isinstance(row[_WIDTH], int) and row[_WIDTH] > last for row in rows):
             return ()
         return await dictionaries.rows(self._source, session, last)
+
+    async def _blocks(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the blocks to which events in `rows` refer, and that are missing in the copy."""
+        last = await data_blocks.last_first(self._target, self._writer)
+        firsts = {first for row in rows if (first := first_of(row[_DATA])) is not None and first > last}
+        return await data_blocks.rows_at(self._source, session, sorted(firsts))
 
     async def _copy_blobs(self, session: ReadSession, rows: Sequence[Row]) -> None:
         named = {name for row in rows if row[_TYPE] in REFERRING for name in names_of_blobs(row) if "\0" not in name}

@@ -229,8 +229,9 @@ class _Runs:
 
         async with compression(self._dialect) as work:
             await work.compress()
-        bodies, dictionaries = work.counts.bodies, work.counts.dictionaries
-        return RunResult(began, None, None, f"payload of {bodies:,} events, new dictionaries: {dictionaries}")
+        bodies, dictionaries, events = work.counts.bodies, work.counts.dictionaries, work.counts.events
+        detail = f"payload of {bodies:,} events, data of {events:,} events; new dictionaries: {dictionaries}"
+        return RunResult(began, None, None, detail)
 
 
 def _no_calls() -> int:

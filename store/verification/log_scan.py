@@ -14,9 +14,10 @@ import orjson
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
+from store.db.data_blocks import unpack
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.dictionaries import load
-from store.db.queries import blobs, dictionaries, scan
+from store.db.queries import blobs, data_blocks, dictionaries, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_and_rest
 from store.db.queries.paging import compiled
@@ -295,7 +296,7 @@ async def _ordered(dialect: Dialect, session: ReadSession, positions: set[int]) 
         return {}
     return {
         position: _orders(type_, data, position)
-        for position, type_, data in await scan.drops_between(dialect, session, min(positions), max(positions))
+        for position, _, type_, data in await scan.drops_between(dialect, session, min(positions), max(positions))
         if position in positions
     }
 
@@ -327,7 +328,7 @@ async def _check_drops(dialect: Dialect, session: ReadSession, differences: Diff
     """Report differences between the rows of `dropped` and the events that order the removal of bodies."""
     found: dict[int, PositionsHash] = {}
     async for rows in scan.drops(dialect, session):
-        for position, event_position, type_, data in rows:
+        for position, event_position, _, type_, data in rows:
             if _orders(type_, data, position):
                 found.setdefault(event_position, PositionsHash()).add(position)
             else:
@@ -393,10 +394,11 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
 
 
 async def check_beside_commits(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    """Check removals of payload, blobs and dictionaries. The session must be a snapshot."""
+    """Check removals of payload, blobs, dictionaries and blocks of data. The session must be a snapshot."""
     await _check_drops(dialect, session, differences)
     await check_blobs(dialect, session, differences)
     await check_dictionaries(dialect, session, differences)
+    await _check_data_blocks(dialect, session, differences)
 
 
 async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
@@ -417,6 +419,25 @@ async def check_dictionaries(dialect: Dialect, session: ReadSession, differences
         if len(content) and load(digest, content) is None:
             found = hashlib.sha256(content).hexdigest()
             differences.add("dictionaries", f"dictionary {codec}", "content", memoryview(digest).hex(), found)
+
+
+async def _check_data_blocks(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+    """Report blocks of data that cannot be read, that overlap, or to which no event refers.
+
+    The hash chain proves the data of the events that refer to a block.
+    """
+    end = 0
+    async for first, last, body in data_blocks.all_blocks(dialect, session):
+        data = await asyncio.to_thread(unpack, first, body)
+        if data is None:
+            differences.add("data_blocks", f"block {first}", "body", "bytes that can be read", "other bytes")
+        elif last != max(data):
+            differences.add("data_blocks", f"block {first}", "last_position", max(data), last)
+        if first <= end:
+            differences.add("data_blocks", f"block {first}", "first_position", f"more than {end}", first)
+        end = last
+    for first in await data_blocks.unused(dialect, session, SHOWN):
+        differences.add("data_blocks", f"block {first}", None, None, "a block to which no event refers")
 
 
 def _check(rows: Sequence[Row], differences: Differences) -> None:

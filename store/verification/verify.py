@@ -42,6 +42,7 @@ _NOT_COMPARED = (
     core_tables.store_info,
     core_tables.queue_epoch,
     core_tables.commits,
+    core_tables.data_blocks,
     core_tables.dropped,
     core_tables.attempt_signals,
     core_tables.worker_signals,
@@ -237,6 +238,8 @@ async def verify(
     report = None
     reporter = ProgressReporter(on_progress)
     try:
+        # Damage of a block would not be found if the block was still in memory.
+        dialect.stored_forms.forget()
         async with dialect.read() as session:
             length = (await log_scan.bounds(dialect, session)).position
         async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:

@@ -17,6 +17,7 @@ from store.operations import (
     forget,
     log_copy,
     pace,
+    packing,
 )
 from tests.operations.payloads import SECRET
 
@@ -53,6 +54,12 @@ async def forget_secret(url: str) -> None:
 
 async def compact_store(url: str) -> None:
     """Free the space of deleted rows."""
+    await compact(url)
+
+
+async def pack_store(url: str) -> None:
+    """Store the data of events in blocks of four events."""
+    packing.EVENTS_PER_BLOCK = 4  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
     await compact(url)
 
 

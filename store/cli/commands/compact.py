@@ -28,7 +28,7 @@ def compact(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Compress payload, and free the space of deleted rows; SQLite rewrites the file, and writers wait meanwhile."""
+    """Compress events, and free the space of deleted rows; SQLite rewrites the file, and writers wait meanwhile."""
     # The package imports the drivers of databases, which the help of this command does not need.
     from store.operations import compact
 
@@ -43,6 +43,8 @@ def compact(
         )
         if report.bodies:
             line(f"payload   {_compressed(report)}")
+        if report.events:
+            line(f"events    the data of {report.events:,} events was stored in blocks")
     if not report.is_complete:
         note("a transaction still reads an old state, so some space is not free; run the same command again later")
         raise typer.Exit(FAILED)

@@ -31,7 +31,10 @@ _PRINTED = 10
 """The maximum number of differences that are printed for each check."""
 # The checks that find damage of the log itself, which `rollbook rebuild` cannot repair.
 _OF_THE_LOG = frozenset(
-    {"chain", "totals", "events", "commits", "bodies", "blobs", "dropped", "store_info", "seal", "sequences"}
+    {
+        *("chain", "totals", "events", "commits", "data_blocks", "bodies", "dictionaries", "blobs", "dropped"),
+        *("store_info", "seal", "sequences"),
+    }
 )
 # The checks of tables that do not belong to the log and are not computed from it.
 _BESIDE_THE_LOG = frozenset({"keys", "key_policy", "idempotency", "batches", "operation_runs", "verifications"})
