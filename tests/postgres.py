@@ -363,13 +363,13 @@ def _run(
 
 
 def _ports_of_this_process() -> Iterator[int]:
-    """Yield the ports of this process of pytest, again and again."""
+    """Yield the ports of this process of pytest in random order, repeatedly."""
     # Below the range that systems give to outgoing connections: a client that keeps knocking on the port of a stopped
     # server in that range ends up connected to itself, and the server cannot start again.
     # Each process of pytest has its own ports. A program that a test starts needs seconds until it listens, and until
     # then, another process would find its port free.
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw-1")
-    first = 15_000 + 2_000 * ((int(worker.removeprefix("gw")) + 1) % 8)
+    worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
+    first = 15_000 + 2_000 * (0 if worker is None else 1 + int(worker[1]) % 7)
     ports = range(first, first + 2_000, 2)
     yield from itertools.cycle(random.sample(ports, len(ports)))
 
@@ -380,7 +380,8 @@ _ports = _ports_of_this_process()
 def free_port() -> int:
     """Return a port on which no program of this machine listens.
 
-    No other call of this process or of another process of pytest returns this port or the next one soon.
+    The next port is free too. No other call of this process returns one of the two soon. Up to seven processes of one
+    run of pytest have different ports.
     """
     for port in itertools.islice(_ports, 100):
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):

@@ -3,7 +3,7 @@
 The data of an event is its JSON text without payload. `compact` stores the data of 128 events together in one row of
 `data_blocks`, compressed with zstd, because the data of one event is too small to be compressed well. The column `data`
 of such an event contains `@` and the position of the first event of the block. A session replaces this reference by the
-data when it reads it. Only copies and the triggers read the reference.
+data when it reads it. Only copies, the search for unused blocks and the triggers read the reference.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ DataPlaces: TypeAlias = tuple[tuple[int, int], ...]
 """The indexes of the position and of the data of an event, in the columns of a statement; one pair for each event."""
 
 EVENTS_PER_BLOCK: Final = 128
-"""A read of one event decompresses its whole block, so larger blocks would save space and make such reads slower."""
+"""A read of one event decompresses its whole block. Larger blocks would save space, but make such reads slower."""
 LONGEST_DATA: Final = 2048
-"""Longer data stays in its row, so that a block always needs little memory. In characters."""
+"""The maximum number of characters of data in a block. Longer data stays in its row, so a block needs little memory."""
 MARK: Final = "@"
 """The first character of a reference to a block. Data is a JSON object, so it begins with another character."""
 
@@ -45,7 +45,10 @@ _OPTIONS: Final[dict[int, int]] = {
 }
 # A character has up to four bytes. Each event also has its distance and a line break.
 _MOST_BYTES: Final = EVENTS_PER_BLOCK * (4 * LONGEST_DATA + 32)
-_KEPT_BLOCKS: Final = 128
+# Its base-2 logarithm limits the memory that a decompression needs.
+_WINDOW: Final[dict[int, int]] = {zstd.DecompressionParameter.window_log_max: 21}
+_KEPT_CHARACTERS: Final = 4 * 1024 * 1024
+_END: Final = 2**63
 _READ_AT_ONCE: Final = 64
 
 
@@ -82,7 +85,8 @@ def first_of(stored: Any) -> int | None:
     """Return the position in a reference to a block; None for a value that is not a reference."""
     # SQLite does not enforce the types of columns. Positions have at most 18 digits.
     if stored.__class__ is str and stored[:1] == MARK and stored[1:].isdecimal() and len(stored) < 20:
-        return int(stored[1:])
+        first = int(stored[1:])
+        return first if reference(first) == stored else None
     return None
 
 
@@ -104,7 +108,7 @@ def pack(events: Sequence[tuple[int, str]]) -> bytes:
     """Return a block with the data of some events, which are given as position and data, in the order of the log.
 
     The first line of the uncompressed text contains the distance of each position from the position before. Each of the
-    other lines is the data of one event. JSON has no line breaks outside of values, and within values they are escaped.
+    other lines is the data of one event. The store writes JSON without line breaks.
     """
     positions = [position for position, _ in events]
     distances = [0, *(after - before for before, after in pairwise(positions))]
@@ -115,14 +119,16 @@ def pack(events: Sequence[tuple[int, str]]) -> bytes:
 def unpack(first: int, block: Any) -> dict[int, str] | None:
     """Return the data in a block by position; None if the block is damaged."""
     try:
-        frame = zstd.ZstdDecompressor()
+        frame = zstd.ZstdDecompressor(options=_WINDOW)
         raw = frame.decompress(block, _MOST_BYTES)
         if not frame.eof or frame.unused_data:
             return None
-        distances, *lines = raw.decode().split("\n")
-        positions = accumulate(map(int, distances.split(" ")), initial=first)
-        next(positions)
-        return dict(zip(positions, lines, strict=True))
+        numbers, *lines = raw.decode().split("\n")
+        distances = list(map(int, numbers.split(" ")))
+        if distances[0] or min(distances[1:], default=1) < 1:
+            return None
+        positions = list(accumulate([first, *distances[1:]]))
+        return dict(zip(positions, lines, strict=True)) if positions[-1] < _END else None
     except (zstd.ZstdError, TypeError, ValueError):
         return None
 
@@ -138,7 +144,7 @@ class Database(Protocol):
 
 
 class DataBlocks:
-    """The blocks of a partition that this process has read last.
+    """The blocks of a partition that this process has used most recently.
 
     Args:
         database: the database, which compiles statements.
@@ -146,14 +152,20 @@ class DataBlocks:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known: dict[int, dict[int, str]] = {}
+        self._known: dict[int, tuple[dict[int, str], int]] = {}
+        """The blocks by first position, each with its number of characters. The most recently used blocks are last."""
+        self._characters = 0
+        self._forgotten = 0
+        """The number of calls of `forget`."""
         # Sessions in several threads share the blocks.
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """Read each block again when it is used next."""
+        """Remove the blocks from memory."""
         with self._lock:
             self._known.clear()
+            self._characters = 0
+            self._forgotten += 1
 
     async def restored(self, session: Session, rows: Rows, places: DataPlaces) -> Rows:
         """Return the rows of a statement with the data of events instead of references to blocks.
@@ -195,17 +207,25 @@ class DataBlocks:
 
     async def _blocks(self, session: Session, firsts: Sequence[int]) -> dict[int, dict[int, str]]:
         with self._lock:
-            blocks = {first: block for first in firsts if (block := self._known.get(first)) is not None}
+            blocks = {first: self._known[first][0] for first in firsts if first in self._known}
+            forgotten = self._forgotten
         if unknown := [first for first in firsts if first not in blocks]:
             params = {"firsts": self._database.list_param(unknown)}
             for first, stored in await session.fetch(self._statement, params):
                 if (block := unpack(first, stored)) is not None:
                     blocks[first] = block
-        with self._lock:
-            # The blocks that were used last are the last in the dictionary.
-            for first, block in blocks.items():
-                self._known.pop(first, None)
-                self._known[first] = block
-            while len(self._known) > _KEPT_BLOCKS:
-                del self._known[next(iter(self._known))]
+        self._keep(blocks, forgotten)
         return blocks
+
+    def _keep(self, blocks: dict[int, dict[int, str]], forgotten: int) -> None:
+        with self._lock:
+            if self._forgotten != forgotten:
+                return
+            for first, block in blocks.items():
+                _, size = self._known.pop(first, (None, 0))
+                new_size = size or sum(map(len, block.values()))
+                self._known[first] = block, new_size
+                self._characters += new_size - size
+            while self._characters > _KEPT_CHARACTERS and len(self._known) > 1:
+                _, size = self._known.pop(next(iter(self._known)))
+                self._characters -= size

@@ -297,7 +297,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def any_of(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-        """Return the condition that a text or an integer has one of the values in the list parameter `name`."""
+        """Return the condition that a text or integer column has one of the values in the list parameter `name`."""
 
     @abstractmethod
     def any_key(self, columns: Sequence[ColumnElement[Any]], name: str) -> ColumnElement[bool]:

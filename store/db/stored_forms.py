@@ -41,7 +41,7 @@ class StoredForms:
         self._blocks = DataBlocks(database)
 
     def forget(self) -> None:
-        """Read from the database again what this object keeps in memory. A verification needs this."""
+        """Remove blocks from memory. A verification calls this, because it has to read what the database contains."""
         self._blocks.forget()
 
     async def read(

@@ -104,7 +104,7 @@ class Compression:
     async def compress(self, on_progress: OnProgress = ignore) -> None:
         """Compress the bodies of each type of event that has enough of them, and the data of events.
 
-        Empty the dictionaries that contain parts of removed bodies, if no body needs them.
+        Also empty the dictionaries that contain parts of removed bodies and that no body needs.
         """
         intact, outdated = await self._dictionaries()
         compressors = await self._compressors(intact)

@@ -19,7 +19,6 @@ from store.db.dialect import Changes, Dialect, TablePart, WriteSession
 from store.db.queries import data_blocks as queries
 from store.db.tables import core as core_tables
 from store.domain.events import SpanNumbersReserved, SpanRecorded
-from store.errors import Corrupt
 from store.operations.pace import Pace
 from store.runtime.progress import OnProgress, OperationProgress
 from store.verification.log_scan import REFERRING
@@ -74,7 +73,8 @@ async def _store(dialect: Dialect, session: WriteSession, pace: Pace, events: li
     first, last = events[0][0], events[-1][0]
     body = pack(events)
     if unpack(first, body) != dict(events):
-        raise Corrupt("a new block of data", "other data than that of its events", "the same data")
+        message = f"a new block does not contain the data of events {first} to {last}, so it was not stored"
+        raise RuntimeError(message)
     stored = reference(first)
     await session.begin()
     began = time.monotonic()

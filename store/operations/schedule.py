@@ -46,7 +46,7 @@ class Schedule:
     """The interval between two removals of payload."""
     retention: RetentionPolicy | None = None
     compress_seconds: float | None = None
-    """The interval between two compressions of new payload."""
+    """The interval between two compressions of new events."""
     archive_directory: Path | None = None
     """The directory for the archives that administrators request. None if the server writes no archives."""
 

@@ -15,9 +15,10 @@ from operator import itemgetter
 from time import sleep
 from typing import Any
 
-from orjson import loads
+from orjson import JSONDecodeError, loads
 from sqlalchemy import Table
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Row
 from store.db.queries.scan import FOLDED
 from store.db.tables import core as core_tables
@@ -164,7 +165,11 @@ def _carry(stream: Stream, rows: Iterable[Row], evolve: Callable[[Any, Any], Any
 
 
 def _event(position: int, stream: str, version: int, type_: str, shape: int, at: int, data: str) -> Event:
-    fact = decode(type_, loads(data)) if _SHAPES.get(type_) == shape else upcast(type_, shape, loads(data))
+    try:
+        content = loads(data)
+    except JSONDecodeError:
+        content = json_of(data)  # its error describes a missing block
+    fact = decode(type_, content) if _SHAPES.get(type_) == shape else upcast(type_, shape, content)
     # Rows do not depend on the actor and the cause of an event, so both are left out.
     return Event(position, stream, version, 0, at, None, None, fact)
 

@@ -74,11 +74,11 @@ class Walk(ProofJob[SoundRange]):
 
 
 class SoundRest(Frozen):
-    """The result if removals of payload, blobs and dictionaries are all correct."""
+    """The result if removals of payload, blobs, dictionaries and blocks of data are all correct."""
 
 
 class CheckRest(ProofJob[SoundRest]):
-    """The job that checks removals of payload, blobs and dictionaries. It returns None if there is a difference."""
+    """The job that checks what `check_beside_commits` checks. It returns None if there is a difference."""
 
     result = SoundRest
     kind: Literal["rest"] = "rest"

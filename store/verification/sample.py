@@ -60,6 +60,7 @@ async def verify_sample(
     """
     began = time.monotonic()
     differences = Differences()
+    dialect.stored_forms.forget()
     async with dialect.read(snapshot=True) as session:
         await check_store(dialect, session, store_id, differences)
         bounds = await log_scan.bounds(dialect, session)

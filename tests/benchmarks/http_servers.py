@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interop.peer import free_port
 from tests.peer_environment import ROOT
+from tests.postgres import free_port
 
 PYTHON = Path(sys.executable)
 _START_SECONDS = 180

@@ -18,7 +18,7 @@ from agentlightning import Algorithm, LitAgentRunner, OtelTracer, PromptTemplate
 from agentlightning.store.opening import InMemoryLightningStore
 
 from tests.benchmarks.protocol import serve
-from tests.interop.peer import free_port
+from tests.postgres import free_port
 
 _RESOURCES = {"prompt": PromptTemplate(template="{question}", engine="f-string")}
 _OPEN = ["queuing", "requeuing", "preparing", "running"]

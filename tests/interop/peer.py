@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.peer_environment import REQUIREMENT, ROOT, PeerEnvironment
+from tests.postgres import free_port
 
 HERE = Path(__file__).parent
 RELEASE = HERE / "release.txt"
@@ -136,13 +136,6 @@ def finished(process: subprocess.Popen[str]) -> str:
         raise AssertionError(f"no end within {_SCRIPT_SECONDS} s:\n{error.output}") from error
     assert process.returncode == 0, said[-6000:]
     return said
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

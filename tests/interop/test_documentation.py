@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.peer import ENVIRONMENT, Peer, free_port
+from tests.interop.peer import ENVIRONMENT, Peer
 from tests.peer_environment import ROOT
+from tests.postgres import free_port
 
 PAGE = ROOT / "docs" / "agent-lightning.md"
 

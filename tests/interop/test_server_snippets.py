@@ -19,7 +19,7 @@ import pytest
 import store as agl
 from store.client import LightningStoreClient
 from store.server import LightningStoreServer, LightningStoreThreaded
-from tests.interop.peer import free_port
+from tests.postgres import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-sqlite")]
 

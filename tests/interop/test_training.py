@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.peer import ENVIRONMENT, Peer, finished, free_port
+from tests.interop.peer import ENVIRONMENT, Peer, finished
+from tests.postgres import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 

@@ -368,22 +368,23 @@ async def test_a_block_is_read_once_for_the_events_of_a_page(place: Place, monke
 
 
 async def test_few_blocks_stay_in_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_blocks, "_KEPT_BLOCKS", 2)
+    monkeypatch.setattr(data_blocks, "_KEPT_CHARACTERS", 2000)
     monkeypatch.setattr(data_blocks, "_READ_AT_ONCE", 3)
-    reading, kept = DataBlocks._blocks, list[int]()  # pyright: ignore[reportPrivateUsage]
+    keeping, kept = DataBlocks._keep, list[list[int]]()  # pyright: ignore[reportPrivateUsage]
 
-    async def count(self: DataBlocks, session: Any, firsts: Any) -> Any:
-        found = await reading(self, session, firsts)
-        kept.append(len(self._known))  # pyright: ignore[reportPrivateUsage]
-        return found
+    def keep(self: DataBlocks, blocks: Any, forgotten: int) -> None:
+        keeping(self, blocks, forgotten)
+        kept.append([len(text) for block, _ in self._known.values() for text in block.values()])  # pyright: ignore[reportPrivateUsage]
+        assert sum(kept[-1]) == self._characters  # pyright: ignore[reportPrivateUsage]
 
-    monkeypatch.setattr(DataBlocks, "_blocks", count)
+    monkeypatch.setattr(DataBlocks, "_keep", keep)
     async with await open_store(place.url, clock=place.clock) as store:
         seen = await everything(store)
         await compact(place.url)
         assert await everything(store) == seen
         assert (await store.log.verify()).ok
-    assert max(kept) == 2
+    assert max(map(len, kept)) > EVENTS
+    assert all(sum(lengths) <= 2000 or len(lengths) == EVENTS for lengths in kept)
 
 
 async def test_blocks_of_the_real_size(durable_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +432,46 @@ def test_other_bytes_are_no_block(block: bytes) -> None:
     assert unpack(1, block) is None
 
 
-@pytest.mark.parametrize("stored", ["@", "@x", "@-1", "@1 ", " @1", "1", "{}", "", "@" + 19 * "1", 1, b"@1", None])
+@pytest.mark.parametrize("distances", ["1 1", "0 0", "0 -5", "0 1 1", "0", "", "0 x", f"0 {10**4000}", f"0 {2**63}"])
+def test_a_block_with_other_positions_is_no_block(distances: str) -> None:
+    assert unpack(3, _compressed("0 1")) == {3: "{}", 4: "{}"}
+    assert unpack(3, _compressed(distances)) is None
+
+
+def _compressed(distances: str) -> bytes:
+    return data_blocks.zstd.compress(f"{distances}\n{{}}\n{{}}".encode())
+
+
+async def test_a_block_that_is_read_during_a_verification_is_not_kept() -> None:
+    blocks = DataBlocks(_Database())
+    block = pack([(1, "{}")])
+
+    class Reading:
+        async def fetch(self, sql: Any, params: Any) -> list[Any]:
+            del sql, params
+            blocks.forget()
+            return [(1, block)]
+
+    assert await blocks.restored(Reading(), [(1, "@1")], ((0, 1),)) == [[1, "{}"]]
+    assert not blocks._known  # pyright: ignore[reportPrivateUsage]
+
+
+class _Database:
+    def sql(self, statement: Any) -> Any:
+        return statement
+
+    def any_of(self, column: Any, name: str) -> Any:
+        del name
+        return column == 1
+
+    def list_param(self, values: Any) -> Any:
+        return values
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["@", "@x", "@-1", "@1 ", " @1", "1", "{}", "", "@" + 19 * "1", "@01", "@\N{FULLWIDTH DIGIT ONE}", 1, b"@1", None],
+)
 def test_other_values_are_no_references(stored: Any) -> None:
     assert first_of(stored) is None
 

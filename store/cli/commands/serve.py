@@ -195,7 +195,7 @@ def serve(
     ] = None,
     compress_every: Annotated[
         Any,
-        typer.Option(parser=_interval, metavar="TIME|never", help="The interval between compressions of new payload."),
+        typer.Option(parser=_interval, metavar="TIME|never", help="The interval between compressions of new events."),
     ] = "never",
     archive_dir: Annotated[
         Path | None,

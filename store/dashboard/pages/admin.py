@@ -42,7 +42,7 @@ OPERATION_TITLES: Final[dict[Operation, str]] = {
     "verify_sample": "Verify a sample",
     "backup": "Back up",
     "retention": "Remove payload on schedule",
-    "compress": "Compress payload",
+    "compress": "Compress events",
     "remove": "Remove payload by a policy",
     "archive": "Move payload into an archive",
     "redact": "Remove payload of events",

@@ -92,7 +92,9 @@ async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> Lo
 
 
 def _log_row(row: Row) -> LogRow:
-    *columns, data = row
+    *columns, stored = row
+    # SQLite does not enforce the types of columns.
+    data = stored if isinstance(stored, str) else repr(stored)
     return LogRow(*columns, data=data[:SHOWN], length=len(data))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from store.db.data_blocks import json_of
 from store.db.dialect import Row
 from store.domain.events import Json, SpanRecorded
 from store.models.phases import Mask
@@ -156,7 +157,7 @@ def made(row: Row, until: int) -> ArtifactRef:
 
 def fork(row: Row, body: Json | None, checkpoints: Mapping[str, CheckpointRef]) -> Fork:
     """Convert a row of `queries.runs.forks`, the body of its event, and the run's checkpoints by id to a fork."""
-    data, body = orjson.loads(row[2]), body or {}
+    data, body = json_of(row[2]), body or {}
     return Fork(
         kind=data["kind"],
         base=data["base"],

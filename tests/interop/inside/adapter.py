@@ -23,7 +23,7 @@ from store.errors import Conflict, Invalid, NotFound, WrongProcess
 from store.integrations.agentlightning import RollbookStore
 from tests.interop.inside import methods
 from tests.interop.inside.claims import arguments, claims_of, hold, stay_on_this_machine
-from tests.interop.peer import free_port
+from tests.postgres import free_port
 
 
 async def an_id_that_does_not_exist_is_a_value_error_with_the_usual_text(store: RollbookStore) -> None:
