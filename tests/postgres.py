@@ -380,7 +380,7 @@ _ports = _ports_of_this_process()
 def free_port() -> int:
     """Return a port on which no program of this machine listens.
 
-    The next port is free too. No other call of this process returns one of the two soon. Up to seven processes of one
+    The next port is free too. Later calls return other ports first. Up to seven processes of one
     run of pytest have different ports.
     """
     for port in itertools.islice(_ports, 100):

@@ -1,7 +1,8 @@
 """Add the table of blocks, and let the data of events be stored in blocks.
 
 The data of an event is its JSON text without payload. Until this revision, a trigger refused every change of an event.
-Now the data of an event may be replaced by a reference to a block with its position. Nothing else in the row changes.
+Now the data of an event may be replaced by a reference to a block that contains its position. Nothing else in the row
+changes.
 """
 
 import sqlalchemy as sa

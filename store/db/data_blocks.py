@@ -2,8 +2,8 @@
 
 The data of an event is its JSON text without payload. `compact` stores the data of 128 events together in one row of
 `data_blocks`, compressed with zstd, because the data of one event is too small to be compressed well. The column `data`
-of such an event contains `@` and the position of the first event of the block. A session replaces this reference by the
-data when it reads it. Only copies, the search for unused blocks and the triggers read the reference.
+of such an event contains `@` and the position of the first event of the block. A session that reads the event replaces
+this reference by the data. Only copies, the search for unused blocks and the triggers read the reference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, Protocol, TypeAlias
 
 from orjson import JSONDecodeError, loads
-from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy import ColumnElement, CompoundSelect, Select, select
 from sqlalchemy.sql import ClauseElement
 
 from store.db.dictionaries import Rows, Session
@@ -45,7 +45,7 @@ _OPTIONS: Final[dict[int, int]] = {
 }
 # A character has up to four bytes. Each event also has its distance and a line break.
 _MOST_BYTES: Final = EVENTS_PER_BLOCK * (4 * LONGEST_DATA + 32)
-# Its base-2 logarithm limits the memory that a decompression needs.
+# The logarithm of the largest window to base 2. It limits the memory that a decompression needs.
 _WINDOW: Final[dict[int, int]] = {zstd.DecompressionParameter.window_log_max: 21}
 _KEPT_CHARACTERS: Final = 4 * 1024 * 1024
 _END: Final = 2**63
@@ -56,8 +56,11 @@ def data_places(statement: ClauseElement) -> DataPlaces:
     """Return the indexes of the position and the data of each event in a statement's columns.
 
     Raises:
-        ValueError: the statement reads the data of an event without its position.
+        ValueError: the statement reads the data of an event without its position, or in a UNION.
     """
+    if isinstance(statement, CompoundSelect) and any(data_places(part) for part in statement.selects):
+        message = f"a UNION cannot read events.data: {statement}"
+        raise ValueError(message)
     if not isinstance(statement, Select):
         return ()
     position, data = core_tables.events.c.position, core_tables.events.c.data
@@ -195,7 +198,7 @@ class DataBlocks:
                     for index in by_first[first]:
                         row = list(rows[index])
                         row[data_at] = block.get(row[position_at], row[data_at])
-                        changed[index] = row
+                        changed[index] = tuple(row)
             rows = changed
         return rows
 

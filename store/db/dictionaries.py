@@ -127,7 +127,7 @@ class Dictionaries:
 
     async def _read(self, session: Session, codecs: Collection[int]) -> None:
         table = core_tables.dictionaries.c
-        # List parameters can contain only texts. The numbers come from the database.
+        # The numbers come from the database, so it is safe to make them a part of the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(codec))) for codec in codecs]
         sql = self._compiled(select(table.codec, table.hash, table.content).where(table.codec.in_(wanted)))
         for codec, digest, content in await session.fetch(sql, {}):

@@ -1,4 +1,4 @@
-"""Reads of values that are stored in another form than that in which they were written: bodies and data of events."""
+"""Conversion of stored bodies and data of events to the form in which they were written."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StoredForms:
         """Remove blocks from memory. A verification calls this, because it has to read what the database contains."""
         self._blocks.forget()
 
-    async def read(
+    async def converted(
         self,
         session: Session,
         sql: Statement,

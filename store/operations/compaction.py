@@ -39,7 +39,8 @@ async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = 
 
     Bodies of events are compressed with zstd and a dictionary for each type of event that has at least 2,000 bodies.
     The dictionaries are stored in the store. The data of events (JSON without payload) is compressed in blocks of 128
-    events, except that of spans with a reward and of events that name blobs.
+    events. Some data stays in its row, see `store.operations.packing`. Programs that do not know schema revision 0015
+    cannot read compressed events.
     Other programs can read and write until the space is freed. SQLite then rewrites the file, which needs room for a
     second copy, and writers wait. Postgres runs `VACUUM (ANALYZE)`, after which the tables use the space for new rows.
     Nothing that the store contains changes. A call that was stopped leaves a correct store, and the next call

@@ -166,8 +166,8 @@ class LogCopy:
         return await dictionaries.rows(self._source, session, last)
 
     async def _blocks(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the blocks to which events in `rows` refer, and that are missing in the copy."""
-        last = await data_blocks.last_first(self._target, self._writer)
+        """Return the blocks to which events in `rows` refer and which the copy lacks."""
+        last = await data_blocks.last_block_start(self._target, self._writer)
         firsts = {first for row in rows if (first := first_of(row[_DATA])) is not None and first > last}
         return await data_blocks.rows_at(self._source, session, sorted(firsts))
 

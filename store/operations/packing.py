@@ -1,8 +1,9 @@
 """Storage of the data of events in blocks, in short transactions, while other processes write.
 
-The data of an event is its JSON text without payload. A block contains the data of the next 128 events, compressed
-together. Each transaction stores one block and replaces the data of its events by a reference to it. So a call that is
-stopped at any moment leaves a correct store, and the next call continues after the last block.
+The data of an event is its JSON text without payload. A block contains the data of 128 events, compressed together.
+Between them may be events whose data stays in its row. Each transaction stores one block and replaces the data of its
+events by a reference to it. So a call that is stopped at any moment leaves a correct store, and the next call continues
+after the last block.
 
 Some data stays in its row. SQL statements read the rewards of spans (`store.db.queries.rewards`) and the names of blobs
 (`store.db.queries.removal`, `store.verification.log_scan`). A writer reads reserved numbers of spans while it holds the
@@ -30,14 +31,18 @@ _DATA: Final = TablePart(core_tables.events, ("data",))
 async def pack_events(dialect: Dialect, session: WriteSession, pace: Pace, until: int, on_progress: OnProgress) -> int:
     """Store the data of events in blocks, and return the number of these events.
 
-    The last events stay as they are until there are enough for a block.
+    The last events stay as they are until there are enough for a block. If another process stores blocks at the same
+    time, this call ends early.
 
     Args:
         dialect: the open database.
         session: a session that writes to it.
-        pace: called after each transaction.
+        pace: determines the pauses between transactions. Each transaction changes the events of one block.
         until: only events with positions up to this one.
         on_progress: called with the last position that was read.
+
+    Raises:
+        RuntimeError: a block does not contain the data of its events. It was not stored.
     """
     async with dialect.read() as reader:
         after = await queries.last_position(dialect, reader)
@@ -55,7 +60,7 @@ async def pack_events(dialect: Dialect, session: WriteSession, pace: Pace, until
             if not await _store(dialect, session, pace, block):
                 return packed
             packed += EVENTS_PER_BLOCK
-        on_progress(OperationProgress("compressing", after, until))
+        on_progress(OperationProgress("compressing events", after, until))
 
 
 def _stays(type_: str, data: Any) -> bool:

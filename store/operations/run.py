@@ -230,7 +230,9 @@ class _Runs:
         async with compression(self._dialect) as work:
             await work.compress()
         bodies, dictionaries, events = work.counts.bodies, work.counts.dictionaries, work.counts.events
-        detail = f"payload of {bodies:,} events, data of {events:,} events; new dictionaries: {dictionaries}"
+        detail = (
+            f"compressed: payload of {bodies:,} events, data of {events:,} events; new dictionaries: {dictionaries}"
+        )
         return RunResult(began, None, None, detail)
 
 

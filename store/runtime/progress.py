@@ -10,6 +10,7 @@ Step = Literal[
     "computing the tables",
     "removing other payload from the archive",
     "compressing",
+    "compressing events",
     "comparing the tables",
     "checking the log",
     "counting payload",

@@ -436,7 +436,7 @@ async def _check_data_blocks(dialect: Dialect, session: ReadSession, differences
         if first <= end:
             differences.add("data_blocks", f"block {first}", "first_position", f"more than {end}", first)
         end = last
-    for first in await data_blocks.unused(dialect, session, SHOWN):
+    for first in await data_blocks.unused(dialect, session):
         differences.add("data_blocks", f"block {first}", None, None, "a block to which no event refers")
 
 

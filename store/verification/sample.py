@@ -60,8 +60,8 @@ async def verify_sample(
     """
     began = time.monotonic()
     differences = Differences()
-    dialect.stored_forms.forget()
     async with dialect.read(snapshot=True) as session:
+        dialect.stored_forms.forget()
         await check_store(dialect, session, store_id, differences)
         bounds = await log_scan.bounds(dialect, session)
         walked = await log_scan.walk_end(dialect, session, bounds, commits)

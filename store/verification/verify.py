@@ -238,8 +238,6 @@ async def verify(
     report = None
     reporter = ProgressReporter(on_progress)
     try:
-        # Damage of a block would not be found if the block was still in memory.
-        dialect.stored_forms.forget()
         async with dialect.read() as session:
             length = (await log_scan.bounds(dialect, session)).position
         async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
@@ -290,6 +288,8 @@ async def _verify(
     differences: Differences,
     on_progress: OnProgress,
 ) -> VerifyReport:
+    # A block that was read before the snapshot would hide later damage.
+    dialect.stored_forms.forget()
     await check_store(dialect, session, store_id, differences)
     bounds = await log_scan.bounds(dialect, session)
     log_walk = LogWalk(dialect, session, team, bounds, on_progress)

@@ -452,7 +452,7 @@ async def test_a_block_that_is_read_during_a_verification_is_not_kept() -> None:
             blocks.forget()
             return [(1, block)]
 
-    assert await blocks.restored(Reading(), [(1, "@1")], ((0, 1),)) == [[1, "{}"]]
+    assert await blocks.restored(Reading(), [(1, "@1")], ((0, 1),)) == [(1, "{}")]
     assert not blocks._known  # pyright: ignore[reportPrivateUsage]
 
 
@@ -488,6 +488,10 @@ def test_a_statement_cannot_read_data_without_the_position() -> None:
         data_places(select(event.stream, event.data))
     with pytest.raises(ValueError, match="must also read the position"):
         data_places(select(other.position, event.data))
+    both = select(event.position, event.data)
+    with pytest.raises(ValueError, match="a UNION cannot read"):
+        data_places(both.union_all(both))
+    assert data_places(select(event.position).union_all(select(event.position))) == ()
     assert data_places(select(event.data, event.position, other.position, other.data)) == ((1, 0), (2, 3))
 
 

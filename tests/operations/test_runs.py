@@ -156,7 +156,7 @@ async def test_a_lease_is_extended_while_the_operation_works(url: str, tmp_path:
             if last is not None and last.lease_until is not None:
                 leases.add(last.lease_until)
             await asyncio.sleep(0.005)
-    assert running.result().state == "done"
+    assert running.result().state == "done", running.result()
     assert len(leases) > 1
 
 
@@ -256,11 +256,17 @@ async def test_new_payload_is_compressed(url: str, monkeypatch: pytest.MonkeyPat
     async with await open_store(url) as store:
         requests = [EnqueueRolloutRequest(input={"question": f"{number} + 1", "unit": "km"}) for number in range(600)]
         await store.enqueue_many_rollouts(requests)
-    assert (await ordered(url, "compress")).detail == "payload of 600 events, data of 512 events; new dictionaries: 1"
-    assert (await ordered(url, "compress")).detail == "payload of 0 events, data of 0 events; new dictionaries: 0"
+    assert (
+        await ordered(url, "compress")
+    ).detail == "compressed: payload of 600 events, data of 512 events; new dictionaries: 1"
+    assert (
+        await ordered(url, "compress")
+    ).detail == "compressed: payload of 0 events, data of 0 events; new dictionaries: 0"
     async with await open_store(url) as store:
         await store.enqueue_rollout({"question": "600 + 1", "unit": "km"})
-    assert (await ordered(url, "compress")).detail == "payload of 1 events, data of 0 events; new dictionaries: 0"
+    assert (
+        await ordered(url, "compress")
+    ).detail == "compressed: payload of 1 events, data of 0 events; new dictionaries: 0"
     async with await open_store(url) as store:
         assert (await store.log.verify()).ok
 

@@ -48,7 +48,7 @@ async def events_after(
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-async def last_first(dialect: Dialect, session: ReadSession) -> int:
+async def last_block_start(dialect: Dialect, session: ReadSession) -> int:
     """Return the position of the first event of the last block; 0 if there is no block."""
     first = core_tables.data_blocks.c.first_position
     rows = await session.fetch(dialect.sql(select(func.coalesce(func.max(first), 0))), {})
@@ -80,8 +80,8 @@ async def all_blocks(dialect: Dialect, session: ReadSession) -> AsyncIterator[Ro
             yield row
 
 
-async def unused(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
-    """Return the first positions of at most `limit` blocks to which no event refers, in ascending order."""
+async def unused(dialect: Dialect, session: ReadSession) -> list[int]:
+    """Return the first positions of the blocks to which no event refers, in ascending order."""
     block, event = core_tables.data_blocks.c, core_tables.events.c
     refers = (
         select(event.position)
@@ -92,5 +92,5 @@ async def unused(dialect: Dialect, session: ReadSession, limit: int) -> list[int
         .exists()
     )
     columns: list[ColumnElement[Any]] = [block.first_position]
-    statement: Select[Any] = select(*columns).where(~refers).order_by(block.first_position).limit(limit)
+    statement: Select[Any] = select(*columns).where(~refers).order_by(block.first_position)
     return [row[0] for row in await session.fetch(dialect.sql(statement), {})]

@@ -169,7 +169,8 @@ async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: in
 async def drops_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> Sequence[Row]:
     """Return the positions of removed bodies from `first` to `last`, each with the event that ordered the removal.
 
-    The columns are the position, and the position, type and data of the event, or nulls if there is no such event.
+    The columns are the position of the body, and position, type and data of the event. The last three are null if there
+    is no such event.
     """
 
     def build() -> Select[*tuple[Any, ...]]:

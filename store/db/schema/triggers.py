@@ -9,7 +9,7 @@ A body is the payload of an event. A body may be deleted only if an event of the
 value that is stored once under its hash. Blobs may be deleted only while the last event of the log has the type
 `store.blobs_dropped`. A body may be compressed again: its uncompressed length stays, and its codec changes to one that
 can be read. A dictionary may be emptied while no body is compressed with it. The data of an event may be
-replaced by a reference to a block with its position. Triggers, unique keys and indexes are called guards.
+replaced by a reference to a block that contains its position. Triggers, unique keys and indexes are called guards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

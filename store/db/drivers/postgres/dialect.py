@@ -403,7 +403,7 @@ class PostgresWriter(WriteSession):
     async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[Row]:
         if sql.places is None:
             return rows
-        return await self._dialect.stored_forms.read(self, sql, sql.places, params, rows)
+        return await self._dialect.stored_forms.converted(self, sql, sql.places, params, rows)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         async for rows in PostgresReader(self._live, self._dialect).stream(sql, params, batch=batch):
@@ -543,7 +543,7 @@ class PostgresReader(ReadSession):
     ) -> Sequence[Row]:
         if sql.places is None:
             return rows
-        return await self._dialect.stored_forms.read(self, sql, sql.places, params, rows, can_repeat=can_repeat)
+        return await self._dialect.stored_forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         """Yield rows in batches.

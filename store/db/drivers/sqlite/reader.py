@@ -200,7 +200,7 @@ class SQLiteReader(ReadSession):
     ) -> Sequence[Row]:
         if self._stored_forms is None or sql.places is None:
             return rows
-        return await self._stored_forms.read(self, sql, sql.places, params, rows, can_repeat=can_repeat)
+        return await self._stored_forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:

@@ -169,7 +169,7 @@ class SQLiteWriter(WriteSession):
     async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[Row]:
         if sql.places is None:
             return rows
-        return await self._dialect.stored_forms.read(self, sql, sql.places, params, rows)
+        return await self._dialect.stored_forms.converted(self, sql, sql.places, params, rows)
 
     def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
         """Call a function with the connection, within the current transaction, and return its result."""
