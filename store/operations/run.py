@@ -115,6 +115,8 @@ class _Runs:
         self._runner = runner_name(os.getpid())
         self.is_suspect = False
         """Whether a sample differs from the log, or cannot be read."""
+        self._is_ending = False
+        """Whether the result of the run is being stored, which ends the claim."""
 
     async def run(self, operation: Operation, seen: int | None) -> RunOutcome:
         """Claim an operation, run it, and store its result."""
@@ -122,6 +124,7 @@ class _Runs:
         claimed = await operation_runs.claim(self._dialect, operation, self._runner, seen=seen, lease_seconds=lease)
         if claimed is None:
             return RunOutcome(state="skipped")
+        self._is_ending = False
         try:
             async with self._kept(operation):
                 return await self._work(operation)
@@ -136,15 +139,16 @@ class _Runs:
 
     @asynccontextmanager
     async def _kept(self, operation: Operation) -> AsyncGenerator[None]:
-        """Extend the claim until the end of the block. Cancel the block if another process has taken over."""
+        """Extend the claim until the result is stored. Cancel the block if another process has taken over."""
         lease = self._order.lease_seconds
 
         async def keep() -> None:
-            while True:
+            while not self._is_ending:
                 await asyncio.sleep(lease / 3)
                 # If the database does not answer, the operation ends with an error of its own.
                 with suppress(Unavailable):
-                    if not await operation_runs.renew(self._dialect, operation, self._runner, lease_seconds=lease):
+                    has_claim = await operation_runs.renew(self._dialect, operation, self._runner, lease_seconds=lease)
+                    if not (has_claim or self._is_ending):
                         raise _TakenOver(
                             "another process has taken over the operation, because this one did not extend its claim"
                         )
@@ -164,6 +168,7 @@ class _Runs:
             from store.verification.verify import verify
 
             report = await verify(self._dialect, self._store_id, None, _no_calls)
+            self._is_ending = True
             await last.record(self._dialect, report, runner=self._runner)
             detail = f"{report.events:,} events and {sum(report.rows.values()):,} rows"
             return RunOutcome(state="done", detail=detail, differences=report.difference_count)
@@ -179,6 +184,7 @@ class _Runs:
                 result = await self._compress(began)
             case "remove" | "archive" | "redact" | "forget":
                 result = await self._remove_requested(began)
+        self._is_ending = True
         await operation_runs.succeed(self._dialect, operation, result, runner=self._runner)
         return RunOutcome(state="done", detail=result.detail, differences=result.differences)
 

@@ -160,6 +160,22 @@ async def test_a_lease_is_extended_while_the_operation_works(url: str, tmp_path:
     assert len(leases) > 1
 
 
+@pytest.mark.parametrize("operation", ["verify", "compress"])
+async def test_a_claim_that_is_extended_after_the_result_was_stored_is_no_failure(
+    url: str, operation: Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_result = operation_runs.succeed
+
+    async def store_slowly(*arguments: Any, **named: Any) -> None:
+        await store_result(*arguments, **named)
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(operation_runs, "succeed", store_slowly)
+    outcome = await ordered(url, operation, lease_seconds=0.06)
+    assert outcome.state == "done", outcome
+    assert (await runs(url))[operation].failures == 0
+
+
 async def test_a_backup_is_a_verified_store_that_is_named_by_store_and_partition_and_time(
     url: str, make_url: MakeURL, tmp_path: Path
 ) -> None:
