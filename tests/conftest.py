@@ -18,10 +18,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import postgres, wheel_environment
+from tests.torture import IS_TORTURE, Rounds, rounds
 
 if TYPE_CHECKING:
     from store.interface.store import Store
     from store.testing import ManualClock
+
+pytest_plugins = ["tests.costs"]
 
 # The contract lies in the package, where pytest would not look for asserts to explain.
 pytest.register_assert_rewrite("store.testing.contract")
@@ -52,8 +55,6 @@ if "TMPDIR" not in os.environ and _has_enough_memory():
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None
 
-IS_TORTURE = bool(os.environ.get("ROLLBOOK_TORTURE"))
-
 # The duration of an example has no limit, because the machine may be loaded. Each run uses the same examples, so a
 # failure can be reproduced. The torture tests use new examples.
 settings.register_profile(
@@ -71,9 +72,13 @@ _ON_POSTGRES = frozenset({"postgres_server", "postgres_url", "postgres_database"
 """The fixtures that start a Postgres."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that `make test-fast` leaves out by what they need, which their folder and parameters tell."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of `make torture`, and mark what `make test-fast` leaves out, by folder and parameters."""
     here = Path(__file__).parent
+    if not IS_TORTURE:
+        full = [item for item in items if item.get_closest_marker("torture_only")]
+        config.hook.pytest_deselected(items=full)
+        items[:] = [item for item in items if not item.get_closest_marker("torture_only")]
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
@@ -187,13 +192,10 @@ async def store(store_url: str, clock: ManualClock) -> AsyncIterator[Store]:
         await opened.close()
 
 
-@pytest.fixture(scope="session")
-def rounds() -> Callable[[int], int]:
-    """A function from a full count of rounds to those to run: all under ROLLBOOK_TORTURE=1, else a tenth.
-
-    For tests marked `torture`.
-    """
-    return lambda full: full if IS_TORTURE else max(1, full // 10)
+@pytest.fixture(scope="session", name="rounds")
+def _rounds() -> Rounds:
+    """The function `tests.torture.rounds`, for tests marked `torture`."""
+    return rounds
 
 
 def _fresh_url(request: pytest.FixtureRequest, directory: Path) -> str:

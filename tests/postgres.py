@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 from urllib.parse import quote, urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -71,7 +71,10 @@ class PostgresServer:
     Attributes:
         url: `postgresql://…` of a database that tests may fill, without a partition.
         directory: where its data and its log are; gone after `remove`.
+        running: the servers of this process that were started and not stopped.
     """
+
+    running: ClassVar[set[PostgresServer]] = set()
 
     def __init__(self, directory: Path, port: int) -> None:
         self.directory = directory
@@ -154,10 +157,12 @@ class PostgresServer:
             cwd="/",
         )
         self._await_ready(logged_before)
+        self.running.add(self)
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         """Stop the server: `fast` ends its sessions and shuts down cleanly, `immediate` is a crash."""
         guard, self._guard = self._guard, None
+        self.running.discard(self)
         if guard is None:
             return
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
@@ -184,9 +189,13 @@ class PostgresServer:
         for pid in self.pids():
             os.kill(pid, signal.SIGCONT)
 
+    def pid(self) -> int:
+        """Return the main process of the running server."""
+        return int((self.directory / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
+
     def pids(self) -> list[int]:
         """Return the processes of the running server, its main process first."""
-        postmaster = int((self.directory / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
+        postmaster = self.pid()
         return [postmaster, *(child.pid for child in psutil.Process(postmaster).children(recursive=True))]
 
     def log(self) -> str:
@@ -210,6 +219,16 @@ class PostgresServer:
                 message = f"Postgres did not start within {_START_SECONDS:.0f} s; its log says:\n{log}"
                 raise RuntimeError(message)
             time.sleep(0.005)
+
+
+def processor_seconds() -> float:
+    """Return the processor time of the running servers of this process, whose sessions that are open do not count."""
+    total = 0.0
+    for server in PostgresServer.running:
+        with contextlib.suppress(OSError, psutil.NoSuchProcess, ValueError):
+            times = psutil.Process(server.pid()).cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def with_partition(url: str, partition: str | None = None) -> str:

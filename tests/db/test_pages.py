@@ -33,7 +33,7 @@ from store.errors import Corrupt, Incompatible, Invalid
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
 from store.validation.json_limits import encode_body
-from tests.conftest import IS_TORTURE
+from tests.torture import IS_TORTURE
 
 TEXTS = ["a", "b", "B", "ab", "é", "_", "%", "10", "9", "", "🙂", "\uffee"]
 STATUSES = ["queuing", "running", "failed"]

@@ -27,7 +27,7 @@ from store.examples.doc_search.library import Library, open_library
 from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest
 from store.training import Runner, Trainer
-from tests.conftest import IS_TORTURE
+from tests.torture import IS_TORTURE
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("doc-search")]
 

@@ -19,7 +19,7 @@ from store.examples.doc_search.live import BATCH, LEARNED, LIVE, Learned
 from store.interface.store import Store
 from store.models import PromptTemplate
 from store.training.continuous import ENDED
-from tests.conftest import IS_TORTURE
+from tests.torture import IS_TORTURE
 
 pytestmark = [pytest.mark.slow]
 

@@ -28,7 +28,8 @@ from store.models import PromptTemplate, ProxyLLM, Rollout
 from store.semconv import PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_final_reward, trajectories
 from tests.cli.conftest import COMMAND, without_waits
-from tests.conftest import IS_TORTURE, SQLITE
+from tests.conftest import SQLITE
+from tests.torture import IS_TORTURE
 
 pytestmark = pytest.mark.slow
 

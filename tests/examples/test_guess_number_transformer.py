@@ -41,7 +41,8 @@ from store.models import PromptTemplate
 from store.semconv import GROUP_KEY, PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, trajectories
 from tests.cli.conftest import without_waits
-from tests.conftest import IS_TORTURE, SQLITE
+from tests.conftest import SQLITE
+from tests.torture import IS_TORTURE
 
 SHORT = replace(
     TRANSFORMER,

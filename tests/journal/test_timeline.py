@@ -29,7 +29,7 @@ from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_span
-from tests.conftest import IS_TORTURE
+from tests.torture import IS_TORTURE
 
 STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 MODES: list[Any] = ["train", "val", "test", None]

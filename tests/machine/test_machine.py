@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from store.sql.commands import rollouts as rollout_commands
 from store.testing import ManualClock
 from tests import postgres
-from tests.conftest import IS_TORTURE
 from tests.machine.backend import Backend, PostgresPartition, SQLiteFiles, plain, state_hash_of
 from tests.machine.model import Json, Model, Refused
 from tests.machine.steps import CALLS, REQUEST, WRITES, Claims, Op, Step, resolve
+from tests.torture import IS_TORTURE
 
 T = TypeVar("T")
 

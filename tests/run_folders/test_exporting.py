@@ -18,9 +18,9 @@ from store import open_store
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.run_folders import ImportReport, export_run_folder, import_runs, writing
-from tests.conftest import IS_TORTURE
 from tests.run_folders.given import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
 from tests.runs.given import auto_run, whole_rerun
+from tests.torture import IS_TORTURE
 
 ROUNDS = 30 if IS_TORTURE else 3
 

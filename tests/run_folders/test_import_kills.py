@@ -13,8 +13,8 @@ import pytest
 
 from store import open_store
 from store.run_folders import export_run_folder, import_runs
-from tests.conftest import IS_TORTURE
 from tests.run_folders.given import Written, event, lines, tree
+from tests.torture import IS_TORTURE
 
 ROUNDS = 30 if IS_TORTURE else 3
 RUNS = 5

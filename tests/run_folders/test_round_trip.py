@@ -14,7 +14,6 @@ from store import open_store
 from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import export_run_folder, import_run_folder, import_runs
-from tests.conftest import IS_TORTURE
 from tests.run_folders.given import (
     ADR_NAMES,
     EVENTS,
@@ -29,6 +28,7 @@ from tests.run_folders.given import (
     with_defaults,
 )
 from tests.runs.given import auto_run, whole_rerun
+from tests.torture import IS_TORTURE
 
 EXAMPLES = 150 if IS_TORTURE else 15
 OWN_WORD = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1], "prompt": "p" * 3000})

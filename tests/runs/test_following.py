@@ -11,10 +11,10 @@ import pytest
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, RolloutConfig, RunEvent, RunFrame
-from tests.conftest import IS_TORTURE
 from tests.runs.following import PATIENCE, Reader, kinds_after, last_of
 from tests.runs.given import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET
+from tests.torture import IS_TORTURE
 
 Happening = Callable[[Store, AttemptedRollout], Awaitable[object]]
 

@@ -20,8 +20,8 @@ from store.models import RunEvent
 from store.server.app import openapi
 from store.testing.samples import make_llm, make_span
 from store.wire.paths import HEALTH, UNSUPPORTED_OTLP_PATHS
-from tests.conftest import IS_TORTURE
 from tests.server.test_serving import serving
+from tests.torture import IS_TORTURE
 
 # One server, and one reading of the document, for all of them.
 pytestmark = [pytest.mark.torture, pytest.mark.xdist_group("openapi"), pytest.mark.timeout(600)]

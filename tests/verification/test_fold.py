@@ -16,8 +16,8 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
-from tests.conftest import IS_TORTURE
 from tests.journal.given import REWARD, untouched
+from tests.torture import IS_TORTURE
 
 STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 ENDS: list[Any] = ["running", "failed", "succeeded", "unresponsive", "timeout"]

@@ -1,0 +1,217 @@
+"""The processor time and the elapsed time of each test, and the budgets of folders: a plugin of pytest.
+
+A test's processor time is that of its process of pytest, of the programs that it starts and waits for, and of the
+Postgres of its process, from the start of its setup to the end of its teardown. A fixture that several tests share is
+charged to the first of them. Both times are properties of the test in the JUnit file (`cpu_s` and `wall_s`).
+
+The table at the end compares each folder with `tests/budgets.toml`. Machines differ in speed and other programs slow
+them down, so each process also measures a fixed piece of work again and again, and the folders' times are divided by
+the slowdown that it shows against the machine on which the budgets were set.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+import tomllib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import postgres
+
+_BUDGETS = Path(__file__).with_name("budgets.toml")
+_HERE = Path(__file__).parent
+_START = "start and collection"
+"""The name of the work before the first test: imports and collection, in each process of pytest."""
+_LIMIT = 1.25
+"""With `--enforce-budgets`, a folder may take this multiple of its budget."""
+_SAMPLE_EVERY_SECONDS = 5.0
+_REFERENCE_SECONDS = 0.0040
+"""The time of `_fixed_work` on the machine on which the budgets were set, beside a running suite."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of this plugin."""
+    group = parser.getgroup("costs")
+    group.addoption("--costs", action="store_true", help="print the most expensive tests, and the folders' budgets")
+    group.addoption("--enforce-budgets", action="store_true", help=f"fail if a folder takes {_LIMIT} times its budget")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure in the processes that run tests, and report in the one that prints."""
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Meter(config), "costs-meter")
+        return
+    if config.getoption("--costs") or config.getoption("--enforce-budgets"):
+        config.pluginmanager.register(Report(config), "costs-report")
+    if not config.getoption("numprocesses", default=None):
+        config.pluginmanager.register(Meter(config), "costs-meter")
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process, of its children that ended, and of its Postgres servers."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime + postgres.processor_seconds()
+
+
+def _fixed_work() -> float:
+    """Return the processor time that a fixed piece of work takes."""
+    start = time.thread_time()
+    table: dict[str, int] = {}
+    for number in range(20_000):
+        key = str(number % 997)
+        table[key] = table.get(key, 0) + number
+    return time.thread_time() - start
+
+
+class Meter:
+    """Measures the tests of one process."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._started = (0.0, 0.0)
+        self._samples: list[float] = []
+        self._next_sample = 0.0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Note when the test begins."""
+        if time.monotonic() >= self._next_sample:
+            self._samples.append(_fixed_work())
+            self._next_sample = time.monotonic() + _SAMPLE_EVERY_SECONDS
+        self._started = (_processor_seconds(), time.monotonic())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Add the times to the test's last report."""
+        if call.when == "teardown":
+            cpu, wall = self._started
+            item.user_properties.append(("cpu_s", round(_processor_seconds() - cpu, 4)))
+            item.user_properties.append(("wall_s", round(time.monotonic() - wall, 4)))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """Note the cost of the start."""
+        start = {"start": _processor_seconds()}
+        self._outputs().update(start)
+
+    def pytest_sessionfinish(self) -> None:
+        """Hand over what the process measured as a whole."""
+        self._outputs()["samples"] = self._samples
+
+    def _outputs(self) -> dict[str, Any]:
+        """Return the values that xdist carries to the main process; without xdist, the report reads them itself."""
+        config: Any = self._config
+        if not hasattr(config, "workeroutput"):
+            config.workeroutput = {}
+        return config.workeroutput
+
+
+@dataclass(slots=True)
+class Cost:
+    """Sums of some tests, in seconds."""
+
+    tests: int = 0
+    cpu: float = 0.0
+    wall: float = 0.0
+
+    def add(self, cpu: float, wall: float) -> None:
+        """Add a test."""
+        self.tests += 1
+        self.cpu += cpu
+        self.wall += wall
+
+
+@dataclass
+class Report:
+    """Sums up the tests of all processes, and prints the table."""
+
+    config: pytest.Config
+    tests: dict[str, Cost] = field(default_factory=dict[str, Cost])
+    samples: list[float] = field(default_factory=list[float])
+    start: Cost = field(default_factory=Cost)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the times of a test."""
+        times = dict(report.user_properties)
+        if report.when == "teardown" and "cpu_s" in times:
+            self.tests.setdefault(report.nodeid, Cost()).add(times["cpu_s"], times["wall_s"])  # pyright: ignore[reportArgumentType]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a process measured as a whole."""
+        self._take(getattr(node, "workeroutput", {}))
+
+    def _take(self, output: dict[str, Any]) -> None:
+        if "start" in output:
+            self.start.add(output["start"], 0.0)
+        self.samples += output.get("samples", [])
+
+    @property
+    def slowdown(self) -> float:
+        """How much slower this machine was than the one on which the budgets were set."""
+        return statistics.median(self.samples) / _REFERENCE_SECONDS if self.samples else 1.0
+
+    def folders(self) -> dict[str, Cost]:
+        """Return the sums of each folder, with the modules directly below `tests` as one folder."""
+        sums = defaultdict[str, Cost](Cost)
+        for name, cost in self.tests.items():
+            parts = Path(name.split("::", 1)[0]).parts
+            folder = sums[parts[1] if len(parts) > 2 else "."]
+            folder.tests += 1
+            folder.cpu += cost.cpu
+            folder.wall += cost.wall
+        sums[_START] = self.start
+        return dict(sums)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail where a folder takes much more than its budget."""
+        self._take(getattr(self.config, "workeroutput", {}))
+        if self.config.getoption("--enforce-budgets") and self._over(_LIMIT) and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _over(self, factor: float) -> list[str]:
+        """Return the folders that take more than a multiple of their budget, and those without one."""
+        budgets = _budgets()
+        return [
+            folder
+            for folder, cost in self.folders().items()
+            if cost.cpu / self.slowdown > budgets.get(folder, 0.0) * factor
+        ]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the most expensive tests and the folders."""
+        if not self.tests:
+            return
+        write = terminalreporter.write_line
+        terminalreporter.section("processor time")
+        most = sorted(self.tests.items(), key=lambda item: -item[1].cpu)[:40]
+        write("cpu s  wall s  test")
+        for name, cost in most:
+            write(f"{cost.cpu:5.1f}  {cost.wall:6.1f}  {name}")
+        budgets, slowdown = _budgets(), self.slowdown
+        over, limit = self._over(1.0), self._over(_LIMIT)
+        write("")
+        write(f"This machine is {slowdown:.2f} times as slow as the one of the budgets; `cpu s` is divided by it.")
+        write("cpu s  budget  wall s  tests  folder")
+        folders = self.folders()
+        for folder, cost in sorted(folders.items(), key=lambda item: -item[1].cpu):
+            remark = "  OVER THE LIMIT" if folder in limit else "  over budget" if folder in over else ""
+            budget = budgets.get(folder, 0.0)
+            write(f"{cost.cpu / slowdown:5.0f}  {budget:6.0f}  {cost.wall:6.0f}  {cost.tests:5}  {folder}{remark}")
+        total, allowed = sum(cost.cpu for cost in folders.values()) / slowdown, sum(budgets.values())
+        write(f"{total:5.0f}  {allowed:6.0f}  {'':6}  {len(self.tests):5}  all, in {total / 60:.1f} core-minutes")
+        if over:
+            write(f"Over the budgets of tests/budgets.toml: {', '.join(over)}. Make these tests cheaper.")
+
+
+def _budgets() -> dict[str, float]:
+    """Return the processor seconds of each folder."""
+    budgets: dict[str, float] = tomllib.loads(_BUDGETS.read_text())["processor_seconds"] if _BUDGETS.exists() else {}
+    return budgets
