@@ -23,6 +23,7 @@ from tests.torture import IS_TORTURE, Rounds, rounds
 if TYPE_CHECKING:
     from store.interface.store import Store
     from store.testing import ManualClock
+    from tests.partition_pool import PartitionPool
 
 pytest_plugins = ["tests.costs"]
 
@@ -132,19 +133,39 @@ def postgres_server() -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="session")
+def partition_pool(postgres_server: str) -> Iterator[PartitionPool]:
+    """The partitions that tests of this process use one after the other."""
+    from tests.partition_pool import PartitionPool
+
+    pool = PartitionPool(postgres_server)
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
 def postgres_url(request: pytest.FixtureRequest, postgres_server: str) -> Iterator[str]:
-    """A Postgres URL with a partition that was never used, for tests with `own_database` in a new database."""
+    """The URL of an empty partition, which exists and which no other test uses at the same time.
+
+    With `new_partition`, it does not exist yet. With `own_database`, there is no other partition in its database. On a
+    server that is not ours, each test gets a new partition, because only a superuser may empty one.
+    """
     if "own_database" in request.keywords:
-        own = postgres.create_database(postgres_server)
-        yield postgres.with_partition(own)
-        postgres.drop_database(own)
-        return
-    url = postgres.with_partition(postgres_server)
-    yield url
-    # Our own server goes away whole; dropping each schema would only cost time.
-    if postgres.EXTERNAL_URL:
+        database = postgres.create_database(postgres_server)
+        yield postgres.with_partition(database)
+        postgres.drop_database(database)
+    elif postgres.EXTERNAL_URL:
+        url = postgres.with_partition(postgres_server)
+        yield url
         postgres.drop_partition(url)
+    elif "new_partition" in request.keywords:
+        # Our own server goes away as a whole; dropping each schema would only cost time.
+        yield postgres.with_partition(postgres_server)
+    else:
+        pool: PartitionPool = request.getfixturevalue("partition_pool")
+        partition = pool.take()
+        yield partition.url
+        pool.put_back(partition)
 
 
 @pytest.fixture

@@ -106,10 +106,8 @@ class Meter:
 
     def _outputs(self) -> dict[str, Any]:
         """Return the values that xdist carries to the main process; without xdist, the report reads them itself."""
-        config: Any = self._config
-        if not hasattr(config, "workeroutput"):
-            config.workeroutput = {}
-        return config.workeroutput
+        outputs: dict[str, Any] = vars(self._config).setdefault("workeroutput", {})
+        return outputs
 
 
 @dataclass(slots=True)
