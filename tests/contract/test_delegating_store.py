@@ -1,132 +1,137 @@
-"""A store of another make joins by subclassing `Store`: this one, which hands every call on, keeps the contract too."""
+"""A store of another make subclasses `Store`. `DelegatingStore` is the smallest one: it passes each call on."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from store.errors import NotFound
+from store.interface.delegating import DelegatingRuns, DelegatingStore
+from store.interface.log import StoreLog
+from store.interface.runs import StoreRuns
 from store.interface.store import Store
-from store.models import (
-    Attempt,
-    AttemptedRollout,
-    LightningStoreCapabilities,
-    LightningStoreStatistics,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    Span,
-    Worker,
-)
-from store.testing.contract import StoreContract
+from store.models import LightningStoreCapabilities
+from store.testing.contract import ClosingContract, ResultsContract, StatisticsContract, WaitingForWorkContract
+
+GROUPS = ("log", "runs", "annotations", "threads")
 
 
-class DelegatingStore(Store):
-    """A store made of nothing but the interface and another store."""
+class Wrapper(DelegatingStore):
+    """A store on nothing but the interface and another store."""
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
 
     @property
+    def target(self) -> Store:
+        return self._inner
+
+    @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self._inner.capabilities
-
-    async def start_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout:
-        return await self._inner.start_rollout(*args, **kwargs)
-
-    async def enqueue_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
-        return await self._inner.enqueue_rollout(*args, **kwargs)
-
-    async def enqueue_many_rollouts(self, *args: Any, **kwargs: Any) -> list[Rollout]:
-        return await self._inner.enqueue_many_rollouts(*args, **kwargs)
-
-    async def dequeue_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout | None:
-        return await self._inner.dequeue_rollout(*args, **kwargs)
-
-    async def dequeue_many_rollouts(self, *args: Any, **kwargs: Any) -> list[AttemptedRollout]:
-        return await self._inner.dequeue_many_rollouts(*args, **kwargs)
-
-    async def start_attempt(self, *args: Any, **kwargs: Any) -> AttemptedRollout:
-        return await self._inner.start_attempt(*args, **kwargs)
-
-    async def add_span(self, *args: Any, **kwargs: Any) -> Span | None:
-        return await self._inner.add_span(*args, **kwargs)
-
-    async def add_many_spans(self, *args: Any, **kwargs: Any) -> list[Span]:
-        return await self._inner.add_many_spans(*args, **kwargs)
-
-    async def add_otel_span(self, *args: Any, **kwargs: Any) -> Span | None:
-        return await self._inner.add_otel_span(*args, **kwargs)
-
-    async def get_next_span_sequence_id(self, *args: Any, **kwargs: Any) -> int:
-        return await self._inner.get_next_span_sequence_id(*args, **kwargs)
-
-    async def get_many_span_sequence_ids(self, *args: Any, **kwargs: Any) -> list[int]:
-        return await self._inner.get_many_span_sequence_ids(*args, **kwargs)
-
-    async def wait_for_rollouts(self, *args: Any, **kwargs: Any) -> list[Rollout]:
-        return await self._inner.wait_for_rollouts(*args, **kwargs)
-
-    async def find_rollouts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Rollout | AttemptedRollout]:
-        return await self._inner.find_rollouts(*args, **kwargs)
-
-    async def get_rollout_by_id(self, *args: Any, **kwargs: Any) -> Rollout | AttemptedRollout | None:
-        return await self._inner.get_rollout_by_id(*args, **kwargs)
-
-    async def update_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
-        return await self._inner.update_rollout(*args, **kwargs)
-
-    async def find_attempts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Attempt]:
-        return await self._inner.find_attempts(*args, **kwargs)
-
-    async def get_latest_attempt(self, *args: Any, **kwargs: Any) -> Attempt | None:
-        return await self._inner.get_latest_attempt(*args, **kwargs)
-
-    async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
-        return await self._inner.update_attempt(*args, **kwargs)
-
-    async def find_spans(self, *args: Any, **kwargs: Any) -> PaginatedResult[Span]:
-        return await self._inner.find_spans(*args, **kwargs)
-
-    async def add_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
-        return await self._inner.add_resources(*args, **kwargs)
-
-    async def update_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate:
-        return await self._inner.update_resources(*args, **kwargs)
-
-    async def find_resources(self, *args: Any, **kwargs: Any) -> PaginatedResult[ResourcesUpdate]:
-        return await self._inner.find_resources(*args, **kwargs)
-
-    async def get_resources_by_id(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
-        return await self._inner.get_resources_by_id(*args, **kwargs)
-
-    async def get_latest_resources(self, *args: Any, **kwargs: Any) -> ResourcesUpdate | None:
-        return await self._inner.get_latest_resources(*args, **kwargs)
-
-    async def find_workers(self, *args: Any, **kwargs: Any) -> PaginatedResult[Worker]:
-        return await self._inner.find_workers(*args, **kwargs)
-
-    async def get_worker_by_id(self, *args: Any, **kwargs: Any) -> Worker | None:
-        return await self._inner.get_worker_by_id(*args, **kwargs)
-
-    async def update_worker(self, *args: Any, **kwargs: Any) -> Worker:
-        return await self._inner.update_worker(*args, **kwargs)
-
-    async def statistics(self, *args: Any, **kwargs: Any) -> LightningStoreStatistics:
-        return await self._inner.statistics(*args, **kwargs)
 
     async def close(self) -> None:
         await self._inner.close()
 
 
-@pytest.mark.repeat
-class TestDelegatingStore(StoreContract):
-    """The contract, through a wrapper; one backend behind it is enough."""
+class Recorder:
+    """A target that returns its calls: the name of the method and the arguments."""
+
+    backend = "Recorder"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in GROUPS:
+            return name
+        return self._coroutine(name) if inspect.iscoroutinefunction(_method(name)) else self._function(name)
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: (name, args, kwargs)
+
+    def _coroutine(self, name: str) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return name, args, kwargs
+
+        return call
+
+
+def _method(name: str) -> Any:
+    return getattr(Store, name, None) or getattr(StoreRuns, name)
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name in public(kind) if inspect.isfunction(inspect.getattr_static(kind, name))}
+
+
+def test_no_method_of_the_interface_is_missing() -> None:
+    assert DelegatingStore.__abstractmethods__ == {"target", "capabilities", "close"}
+    assert public(DelegatingStore) == public(Store) | {"target"}
+    # These build the value of a query and pass it to `find_…`. Each store has an address of its own.
+    inherited = {name for name in methods(Store) if getattr(DelegatingStore, name) is getattr(Store, name)}
+    queries = {name for name in methods(Store) if name.startswith("query_")}
+    assert inherited == queries | {"otlp_traces_endpoint", "close"}
+    assert {name.replace("query_", "find_") for name in queries} <= set(vars(DelegatingStore))
+
+
+def test_no_method_of_runs_is_missing() -> None:
+    inherited = {name for name in methods(StoreRuns) if getattr(DelegatingRuns, name) is getattr(StoreRuns, name)}
+    assert {name.replace("query_", "find_").replace("list_", "find_") for name in inherited} <= set(
+        vars(DelegatingRuns)
+    )
+
+
+@pytest.mark.parametrize("kind", [DelegatingStore, DelegatingRuns])
+async def test_each_call_is_passed_on_with_its_arguments(kind: type) -> None:
+    recorder: Any = Recorder()
+    wrapper: Any = Wrapper(recorder) if kind is DelegatingStore else DelegatingRuns(recorder)
+    names = methods(kind) & set(vars(kind))
+    assert len(names) > 15
+    for name in names:
+        result = getattr(wrapper, name)(1, "two", three=3)
+        if inspect.isawaitable(result):
+            result = await result
+        assert result == (name, (1, "two"), {"three": 3})
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_of_methods_are_those_of_the_other_store(name: str) -> None:
+    recorder: Any = Recorder()
+    assert getattr(Wrapper(recorder), name) == name
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'run.db'}"
+
+
+@pytest.fixture
+async def wrapper(store: Store) -> AsyncIterator[Wrapper]:
+    async with Wrapper(store) as opened:
+        yield opened
+
+
+class TestDelegatingStore(ClosingContract, ResultsContract, StatisticsContract, WaitingForWorkContract):
+    """Parts of the contract with each kind of call: claims, pages, waits, errors and closing."""
 
     @pytest.fixture
-    def store_url(self) -> str:
-        return "memory://"
+    def store(self, store: Store) -> Wrapper:
+        return Wrapper(store)
 
-    @pytest.fixture
-    def store(self, store: Store) -> DelegatingStore:
-        return DelegatingStore(store)
+
+async def test_errors_reach_the_caller(wrapper: Store) -> None:
+    with pytest.raises(NotFound, match="ro-missing not found"):
+        await wrapper.start_attempt("ro-missing")
+
+
+async def test_blocking_calls_reach_the_other_store(wrapper: Store) -> None:
+    rollout = wrapper.sync.enqueue_rollout(1)
+    assert await wrapper.get_rollout_by_id(rollout.rollout_id) == rollout
+    assert isinstance(wrapper.log, StoreLog)
+    assert [event.type for event in wrapper.sync.log.history(rollout.rollout_id)] == ["rollout.enqueued"]
