@@ -65,7 +65,6 @@ settings.load_profile("suite")
 
 SQLITE = pytest.param("sqlite", id="sqlite")
 POSTGRES = pytest.param("postgres", id="postgres", marks=pytest.mark.postgres)
-MEMORY = pytest.param("memory", id="memory", marks=pytest.mark.repeat)
 
 _OVER_HTTP = frozenset({"client", "dashboard", "llm_proxy", "server"})
 """The folders whose tests start a server."""
@@ -189,16 +188,19 @@ def private_postgres() -> Iterator[postgres.PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=[MEMORY, SQLITE, POSTGRES])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a store that does not exist yet, on each backend in turn."""
-    return _fresh_url(request, tmp_path)
-
-
 @pytest.fixture(params=[SQLITE, POSTGRES])
 def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """As `store_url`, on the backends that outlive `close()`."""
-    return _fresh_url(request, tmp_path)
+    """The URL of an empty store, on each database in turn. On SQLite, its file does not exist yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'rollbook.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+def store_url(durable_url: str) -> str:
+    """As `durable_url`. Folders whose tests do not depend on the database override it."""
+    return durable_url
 
 
 @pytest.fixture
@@ -217,14 +219,3 @@ async def store(store_url: str, clock: ManualClock) -> AsyncIterator[Store]:
 def _rounds() -> Rounds:
     """The function `tests.torture.rounds`, for tests marked `torture`."""
     return rounds
-
-
-def _fresh_url(request: pytest.FixtureRequest, directory: Path) -> str:
-    match request.param:
-        case "memory":
-            return "memory://"
-        case "sqlite":
-            return f"sqlite:///{directory / 'rollbook.db'}"
-        case _:
-            url: str = request.getfixturevalue("postgres_url")
-            return url

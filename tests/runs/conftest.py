@@ -14,8 +14,10 @@ from store.interface.store import Store
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.client.served import Served
-from tests.conftest import IS_TORTURE, MEMORY, POSTGRES, SQLITE
+from tests.conftest import POSTGRES, SQLITE
+from tests.torture import IS_TORTURE
 
+MEMORY = pytest.param("memory", id="memory", marks=pytest.mark.repeat)
 MEMORY_HTTP = pytest.param("memory http", id="memory-http", marks=pytest.mark.http)
 SQLITE_HTTP = pytest.param("sqlite http", id="sqlite-http", marks=pytest.mark.http)
 POSTGRES_HTTP = pytest.param("postgres http", id="postgres-http", marks=[pytest.mark.http, pytest.mark.postgres])

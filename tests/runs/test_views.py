@@ -11,7 +11,8 @@ from store.errors import CheckpointMissing
 from store.interface.store import Store
 from store.models import AttemptedRollout, RolloutConfig, RunEvent
 from store.sql.store import SQLStore
-from tests.conftest import MEMORY, POSTGRES, SQLITE
+from tests.conftest import POSTGRES, SQLITE
+from tests.runs.conftest import MEMORY
 from tests.runs.given import begin, ended, seen
 from tests.runs.reference import Attempt, Reference, Said, filtered, versions
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA_COMPAT
