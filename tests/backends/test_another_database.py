@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 
 from store import Conflict, Invalid, NotFound, RolloutConfig, Span, Store, open_store
 from store.testing import ManualClock
-from store.testing.contract import StoreContract
+from store.testing.contract import StoreContract, given
 from tests.backends import plain_sqlite
+from tests.backends.core import CORE
 
 
 @pytest.fixture
@@ -27,11 +30,21 @@ async def plain(url: str, clock: ManualClock) -> AsyncIterator[Store]:
 
 @pytest.mark.repeat
 class TestPlainSQLite(StoreContract):
-    """The whole contract, over a database that the package does not know."""
+    """The contract, over a database that the package does not know."""
 
     @pytest.fixture
     def store(self, plain: Store) -> Store:
         return plain
+
+
+def test_the_core_has_promises_of_each_part_and_each_call() -> None:
+    assert set(CORE) == set(StoreContract.__bases__)
+    assert [name for part, names in CORE.items() for name in names if name not in vars(part)] == []
+    sources = [inspect.getsource(getattr(part, name)) for part, names in CORE.items() for name in names]
+    called = set(re.findall(r"\bstore\.(\w+)\(", "".join([*sources, inspect.getsource(given)])))
+    calls = {name for name, _ in inspect.getmembers(Store, inspect.iscoroutinefunction) if not name.startswith("_")}
+    # The queries pass values to these.
+    assert {name for name in calls if not name.startswith("find_")} - called == set()
 
 
 def test_the_port_is_all_that_the_new_database_knows_of_the_others() -> None:
