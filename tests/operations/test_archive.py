@@ -8,7 +8,6 @@ import asyncio
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
 from tests.operations.payloads import SECRET, Place, bodies_of, fill, opened, payload_rows, rows, verified
 from tests.operations.work import archive_in_small_steps, archive_until_full
+from tests.torture import Rounds
 
 pytestmark = pytest.mark.slow
 
@@ -364,11 +364,11 @@ async def test_a_damaged_store_loses_nothing(file_place: Place, archive: Path) -
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_an_archive_killed_at_any_moment_loses_nothing_and_is_continued(
-    place: Place, archive: Path, rounds: Callable[[int], int]
+    place: Place, archive: Path, rounds: Rounds
 ) -> None:
     wanted = await _stored(place.url)
     kills, complete = 0, list[Path]()
-    while kills < rounds(200):
+    while kills < rounds(200, few=2):
         file = archive.with_name(f"{len(complete)}.archive")
         with processes.running(archive_in_small_steps, (place.url, file)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(0.5, 1.2))

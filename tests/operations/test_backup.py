@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -26,6 +25,7 @@ from tests.migrations.test_alembic_commands import run as run_alembic
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal, content, verified
 from tests.operations.test_copy import is_there
+from tests.torture import Rounds
 
 pytestmark = pytest.mark.slow
 
@@ -209,10 +209,10 @@ async def test_a_backup_with_more_commits_than_its_seal_is_refused(backup: Path,
 
 @pytest.mark.torture
 async def test_flipped_bytes_are_noticed_or_harmless(
-    backup: Path, report: CopyReport, make_url: MakeURL, rounds: Callable[[int], int]
+    backup: Path, report: CopyReport, make_url: MakeURL, rounds: Rounds
 ) -> None:
     sound, draw, noticed = backup.read_bytes(), random.Random(61), 0
-    number = rounds(120)
+    number = rounds(120, few=6)
     tables = await content(f"sqlite:///{backup}")
     for _ in range(number):
         damaged = bytearray(sound)

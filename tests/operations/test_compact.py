@@ -20,6 +20,7 @@ from tests.cli.conftest import runner
 from tests.faults import processes
 from tests.operations.payloads import Place, fill, verified
 from tests.operations.work import compact_store, compact_until_full
+from tests.torture import Rounds
 
 MEGABYTE = 1_000_000
 
@@ -118,13 +119,13 @@ async def test_a_role_that_does_not_own_the_tables_is_refused(postgres_database:
 @pytest.mark.torture
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_a_compaction_killed_at_any_instant_changes_nothing(place: Place, rounds: Callable[[int], int]) -> None:
+async def test_a_compaction_killed_at_any_instant_changes_nothing(place: Place, rounds: Rounds) -> None:
     before = await verified(place.url)
     began = time.monotonic()
     with processes.running(compact_store, (place.url,)) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for _ in range(rounds(100)):
+    for _ in range(rounds(100, few=2)):
         with processes.running(compact_store, (place.url,)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(needed / 2, needed))
         async with await open_store(place.url) as store:

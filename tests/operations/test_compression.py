@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +46,7 @@ from tests.cli.conftest import runner
 from tests.faults import processes
 from tests.operations import work
 from tests.operations.payloads import verified
+from tests.torture import Rounds
 
 pytestmark = pytest.mark.slow
 
@@ -534,12 +535,12 @@ async def test_two_compactions_at_once(filled: Filled) -> None:
 @pytest.mark.torture
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_a_compression_killed_at_any_instant_continues(filled: Filled, rounds: Callable[[int], int]) -> None:
+async def test_a_compression_killed_at_any_instant_continues(filled: Filled, rounds: Rounds) -> None:
     began = time.monotonic()
     with processes.running(work.compress_store, (filled.url,)) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for turn in range(rounds(100)):
+    for turn in range(rounds(100, few=2)):
         async with await open_store(filled.url) as store:
             (attempt,) = await store.query_attempts(filled.first)
             numbers = range(SPANS + 100 * turn, SPANS + 100 * (turn + 1))

@@ -6,7 +6,6 @@ import asyncio
 import random
 import shlex
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.faults import processes
 from tests.journal import given_runs
 from tests.operations.payloads import SECRET, Place, fill, opened, payload_rows, verified
 from tests.operations.work import forget_secret
+from tests.torture import Rounds
 
 
 @pytest.fixture
@@ -195,16 +195,14 @@ async def test_an_invalid_reason_and_a_missing_store_are_refused(place: Place, t
 @pytest.mark.torture
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_a_removal_killed_at_any_instant_is_completed_by_the_same_call(
-    durable_url: str, rounds: Callable[[int], int]
-) -> None:
+async def test_a_removal_killed_at_any_instant_is_completed_by_the_same_call(durable_url: str, rounds: Rounds) -> None:
     async with await open_store(durable_url) as store:
         attempt = (await store.start_rollout("other")).attempt
     began = time.monotonic()
     with processes.running(forget_secret, (durable_url,)) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
-    for number in range(rounds(100)):
+    for number in range(rounds(100, few=2)):
         async with await open_store(durable_url) as store:
             await store.enqueue_rollout({"text": SECRET})
             spans = [make_span(attempt, 100 * number + each, attributes={"text": SECRET}) for each in range(1, 100)]

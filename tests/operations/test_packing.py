@@ -6,7 +6,6 @@ import asyncio
 import random
 import sqlite3
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +38,7 @@ from tests.cli.conftest import runner
 from tests.faults import processes
 from tests.operations import work
 from tests.operations.payloads import Place, fill, verified
+from tests.torture import Rounds
 
 EVENTS = 4
 IN_BLOCKS = "SELECT position, data FROM events WHERE data LIKE '@%' ORDER BY position"
@@ -230,20 +230,22 @@ async def test_two_compactions_at_once(place: Place) -> None:
 @pytest.mark.torture
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_a_compaction_killed_at_any_instant_continues(place: Place, rounds: Callable[[int], int]) -> None:
+async def test_a_compaction_killed_at_any_instant_continues(place: Place, rounds: Rounds) -> None:
     async with await open_store(place.url) as store:
         seen = {each.rollout_id for each in await store.query_rollouts(limit=-1)}
     # Kills in the middle of the packing leave events that could be in a block.
     interrupted = 0
-    for turn in range(rounds(100)):
+    for turn in range(rounds(100, few=2)):
         async with await open_store(place.url) as store:
             numbers = range(20 * EVENTS)
             seen.update([(await store.enqueue_rollout(number)).rollout_id for number in numbers])
             before = await store.log.verify()
         packed = len(await rows(place.url, BLOCKS))
-        with processes.running(work.pack_store, (place.url,)) as (process,):
+        # The first process pauses after its first block until it is killed.
+        least_pause = 3600.0 if turn == 0 else None
+        with processes.running(work.pack_store, (place.url, least_pause)) as (process,):
             while process.is_alive() and len(await rows(place.url, BLOCKS)) == packed:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
             await asyncio.to_thread(process.join, random.uniform(0, 0.1))
         interrupted += len(await rows(place.url, BLOCKS)) < packed + 20
         async with await open_store(place.url) as store:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from store import Invalid, NotFound, open_store
 from store.adapters.messages import TraceToMessages
 from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models.runs import RunEvent
-from store.operations import RetentionPolicy, pace, removal, remove_payload
+from store.operations import RetentionPolicy, removal, remove_payload
 from store.run_folders.exporting import export_run_folder
 from store.semconv import DROPPED
 from store.server.partitions import Partitions
@@ -25,7 +24,9 @@ from store.testing.samples import make_span
 from tests.faults import processes
 from tests.journal.given import run_sql, tamper
 from tests.operations.payloads import Place, bodies_of, fill, opened, payload_rows, rows, verified
+from tests.operations.work import remove_in_small_steps
 from tests.server.api import speaking_to
+from tests.torture import Rounds
 
 pytestmark = pytest.mark.slow
 
@@ -267,23 +268,14 @@ async def test_a_blob_removed_by_hand_is_found(place: Place) -> None:
 # -- stops and other writers -----------------------------------------------------------------------------------------
 
 
-async def work(url: str) -> None:
-    """Remove payload in small transactions, in a process that a test kills."""
-    setattr(pace, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
-    setattr(pace, "_FEWEST_ROWS", 1)  # noqa: B010
-    await remove_payload(url, ALL, apply=True)
-
-
 @pytest.mark.torture
 @pytest.mark.timeout(1800)
-async def test_a_removal_killed_at_any_moment_is_continued_by_the_same_call(
-    place: Place, rounds: Callable[[int], int]
-) -> None:
+async def test_a_removal_killed_at_any_moment_is_continued_by_the_same_call(place: Place, rounds: Rounds) -> None:
     before = await verified(place.url)
     counted = await removed(place, apply=False)
     bodies = (await payload_rows(place.url))["bodies"]
-    for _ in range(rounds(200) // 2):
-        with processes.running(work, (place.url,)) as (process,):
+    for _ in range(rounds(100, few=2)):
+        with processes.running(remove_in_small_steps, (place.url,)) as (process,):
             await asyncio.to_thread(process.join, random.uniform(0, 0.4))
     async with await open_store(place.url) as store:
         report = await store.log.verify()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,23 +19,22 @@ from tests.faults import processes
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
 from tests.operations.work import copy, copy_until_full
+from tests.torture import rounds
 
-KILLS_PER_COPY = 5
+KILLS_PER_COPY = rounds(5, few=2)
 
 
 @pytest.mark.torture
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
-async def test_a_copy_killed_at_any_instant_is_absent_or_complete(
-    kind: str, make_url: MakeURL, full: str, rounds: Callable[[int], int]
-) -> None:
+async def test_a_copy_killed_at_any_instant_is_absent_or_complete(kind: str, make_url: MakeURL, full: str) -> None:
     began = time.monotonic()
     with processes.running(copy, (full, make_url(kind))) as undisturbed:
         assert await asyncio.to_thread(processes.leave, undisturbed) == [0]
     needed = time.monotonic() - began
     finished = 0
-    for _ in range(rounds(100) // KILLS_PER_COPY):
+    for _ in range(rounds(20, few=1)):
         target = make_url(kind)
         for _ in range(KILLS_PER_COPY):
             with processes.running(copy, (full, target)) as (process,):

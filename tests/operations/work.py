@@ -18,6 +18,7 @@ from store.operations import (
     log_copy,
     pace,
     packing,
+    remove_payload,
 )
 from tests.operations.payloads import SECRET
 
@@ -57,8 +58,15 @@ async def compact_store(url: str) -> None:
     await compact(url)
 
 
-async def pack_store(url: str) -> None:
-    """Store the data of events in blocks of four events."""
+async def pack_store(url: str, least_pause: float | None = None) -> None:
+    """Store the data of events in blocks of four events.
+
+    Args:
+        url: the URL of the store.
+        least_pause: the pause after each block in seconds; None for the usual one.
+    """
+    if least_pause is not None:
+        setattr(pace, "_LEAST_PAUSE", least_pause)  # noqa: B010 (the name is private)
     packing.EVENTS_PER_BLOCK = 4  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
     await compact(url)
 
@@ -87,6 +95,13 @@ async def compact_until_full(url: str, room: int) -> None:
 
 
 _FINISHED = RetentionPolicy.of(statuses=("succeeded", "failed", "cancelled"))
+
+
+async def remove_in_small_steps(url: str) -> None:
+    """Remove the payload of all finished rollouts in small transactions."""
+    setattr(pace, "_MOST_ROWS", 2)  # noqa: B010 (the name is private)
+    setattr(pace, "_FEWEST_ROWS", 1)  # noqa: B010
+    await remove_payload(url, _FINISHED, apply=True)
 
 
 async def archive_in_small_steps(url: str, file: Path) -> None:
