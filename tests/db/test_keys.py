@@ -45,6 +45,7 @@ async def test_a_key_is_told_once_and_known_by_its_hash(keys: Keys) -> None:
     assert await keys.all() == [made]
 
 
+@pytest.mark.parametrize("url", [SQLITE], indirect=True)
 async def test_no_two_keys_are_alike(keys: Keys) -> None:
     texts = [(await keys.create("reader"))[1] for _ in range(20)]
     assert len({text[4:14] for text in texts}) == len({text[15:] for text in texts}) == 20

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from store.db.url import parse
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, ReadOnly, Unavailable
 from tests import databases, postgres
 from tests.postgres import PostgresServer
+from tests.torture import rounds
 
 NOBODY = 65534
 
@@ -165,59 +167,76 @@ def test_a_name_with_signs_of_a_uri_is_a_name(tmp_path: Path) -> None:
 # SQLite: permissions and file systems.
 
 
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that every user can reach; pytest's own are closed to others."""
-    directory = Path(tempfile.mkdtemp(prefix="rollbook-"))
-    directory.chmod(0o777)
-    yield directory
-    directory.chmod(0o777)
-    shutil.rmtree(directory)
-
-
-AS_NOBODY = f"""
+AS_ANOTHER_USER = f"""
 import os, sqlite3, sys
 from pathlib import Path
 from store.db.schema import prepare_sqlite, read_only_uri
 if os.geteuid() == 0:
     os.setgid({NOBODY}), os.setuid({NOBODY})
-path, read_only = Path(sys.argv[1]), sys.argv[2] == "read-only"
-try:
-    info = prepare_sqlite(path, create=True, read_only=read_only)
-    rows = sqlite3.connect(read_only_uri(path), uri=True).execute("SELECT store_id FROM store_info").fetchall()
-    print(info.store_id, rows[0][0])
-except Exception as error:
-    print(type(error).__name__, error)
+for name in sys.argv[2:]:
+    path = Path(sys.argv[1], name, "run.db")
+    try:
+        info = prepare_sqlite(path, create=True, read_only=name.startswith("read"))
+        rows = sqlite3.connect(read_only_uri(path), uri=True).execute("SELECT store_id FROM store_info").fetchall()
+        print(info.store_id, rows[0][0])
+    except Exception as error:
+        print(type(error).__name__, error)
 """
+MODES = {
+    "write-file": (0o444, 0o777),
+    "write-directory": (0o666, 0o555),
+    "read": (0o444, 0o555),
+    "read-unreadable": (0o000, 0o777),
+}
+"""The modes of a store's file and of its directory."""
+
+
+@dataclass(frozen=True)
+class AnotherUser:
+    """What a user without permissions gets from a store of each mode, in a process of its own."""
+
+    directory: Path
+    store_ids: dict[str, str]
+    printed: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def another_user() -> Iterator[AnotherUser]:
+    # Pytest's own directories are closed to other users.
+    directory = Path(tempfile.mkdtemp(prefix="rollbook-"))
+    directory.chmod(0o755)
+    store_ids: dict[str, str] = {}
+    for name, (file_mode, directory_mode) in MODES.items():
+        (directory / name).mkdir()
+        store_ids[name] = create(directory / name / "run.db").store_id
+        (directory / name / "run.db").chmod(file_mode)
+        (directory / name).chmod(directory_mode)
+    process = run(AS_ANOTHER_USER, directory, *MODES)
+    assert process.returncode == 0, process.stderr
+    yield AnotherUser(directory, store_ids, dict(zip(MODES, process.stdout.splitlines(), strict=True)))
+    for name in MODES:
+        (directory / name).chmod(0o777)
+    shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize("at_fault", ["file", "directory"])
 @pytest.mark.slow
-def test_a_writer_is_told_what_it_may_not_write_to(open_directory: Path, at_fault: str) -> None:
-    path = open_directory / "run.db"
-    create(path)
-    path.chmod(0o444 if at_fault == "file" else 0o666)
-    open_directory.chmod(0o777 if at_fault == "file" else 0o555)
-    told = run(AS_NOBODY, path, "write").stdout
-    assert told.startswith(f"ReadOnly the {at_fault} {path if at_fault == 'file' else open_directory} is read-only")
-    assert "make it writable, or open" in told
-
-
-def test_a_reader_needs_no_permission_to_write(open_directory: Path) -> None:
-    info = create(open_directory / "run.db")
-    (open_directory / "run.db").chmod(0o444)
-    open_directory.chmod(0o555)
-    told = run(AS_NOBODY, open_directory / "run.db", "read-only")
-    assert told.stdout.split() == [info.store_id, info.store_id], told.stderr
+def test_a_writer_is_told_what_it_may_not_write_to(another_user: AnotherUser, at_fault: str) -> None:
+    directory, printed = another_user.directory / f"write-{at_fault}", another_user.printed[f"write-{at_fault}"]
+    path = directory / "run.db" if at_fault == "file" else directory
+    assert printed.startswith(f"ReadOnly the {at_fault} {path} is read-only")
+    assert "make it writable, or open" in printed
 
 
 @pytest.mark.slow
-def test_a_file_that_may_not_even_be_read_is_refused(open_directory: Path) -> None:
-    create(open_directory / "run.db")
-    (open_directory / "run.db").chmod(0o000)
-    told = run(AS_NOBODY, open_directory / "run.db", "read-only").stdout
-    assert told.startswith("Incompatible")
-    assert "check its permissions" in told
+def test_a_reader_needs_no_permission_to_write(another_user: AnotherUser) -> None:
+    assert another_user.printed["read"].split() == [another_user.store_ids["read"]] * 2
+
+
+@pytest.mark.slow
+def test_a_file_that_may_not_even_be_read_is_refused(another_user: AnotherUser) -> None:
+    assert another_user.printed["read-unreadable"].startswith("Incompatible")
+    assert "check its permissions" in another_user.printed["read-unreadable"]
 
 
 def test_a_reader_of_a_live_file_trusts_its_wal(tmp_path: Path) -> None:
@@ -277,40 +296,46 @@ def test_a_system_without_a_list_of_mounts_is_trusted(tmp_path: Path, monkeypatc
 
 # SQLite: several at once, and death half-way.
 
-OPENER = """
-import sys
+# These programs have one thread, so their children start as clean as they are, without a second import.
+
+OPENERS = """
+import multiprocessing, sys
 from pathlib import Path
 from store.db.schema import prepare_sqlite
-print("ready", flush=True)
-for line in sys.stdin:
-    print(prepare_sqlite(Path(line.strip()), create=True, read_only=False).store_id, flush=True)
+
+def open_each(start, results, directory, rounds):
+    for round in range(rounds):
+        start.wait(60)
+        results.put(prepare_sqlite(Path(directory, f"{round}.db"), create=True, read_only=False).store_id)
+        start.wait(60)
+
+directory, processes, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+fork = multiprocessing.get_context("fork")
+start, results = fork.Barrier(processes + 1), fork.SimpleQueue()
+openers = [fork.Process(target=open_each, args=(start, results, directory, rounds)) for _ in range(processes)]
+for opener in openers:
+    opener.start()
+for _ in range(rounds):
+    start.wait(60)
+    print(*[results.get() for _ in openers], flush=True)
+    start.wait(60)
+for opener in openers:
+    opener.join()
+    assert opener.exitcode == 0
 """
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 def test_eight_processes_that_open_a_new_file_at_once_find_one_store(tmp_path: Path) -> None:
-    openers = [
-        subprocess.Popen([sys.executable, "-c", OPENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(8)
-    ]
-    pipes = [(opener.stdin, opener.stdout) for opener in openers if opener.stdin and opener.stdout]
-    try:
-        assert [answers.readline() for _, answers in pipes] == ["ready\n"] * 8
-        for round_ in range(25):
-            path = tmp_path / f"{round_}.db"
-            for questions, _ in pipes:
-                questions.write(f"{path}\n")
-            for questions, _ in pipes:
-                questions.flush()
-            told = {answers.readline().strip() for _, answers in pipes}
-            assert told == {create(path).store_id}
-            assert tables_of(path) >= metadata.tables.keys()
-        assert list(tmp_path.glob("*.lock")) == []
-    finally:
-        for questions, answers in pipes:
-            questions.close()
-            answers.close()
-        assert [opener.wait(60) for opener in openers] == [0] * 8
+    process = run(OPENERS, tmp_path, 8, rounds(25, few=5))
+    assert process.returncode == 0, process.stderr
+    for number, line in enumerate(process.stdout.splitlines()):
+        path = tmp_path / f"{number}.db"
+        assert line.split() == [create(path).store_id] * 8
+        assert tables_of(path) >= metadata.tables.keys()
+    assert len(list(tmp_path.glob("*.db"))) == rounds(25, few=5)
+    assert list(tmp_path.glob("*.lock")) == []
 
 
 DIES_HALF_WAY = """
@@ -318,25 +343,32 @@ import os, signal, sys
 from pathlib import Path
 from store.db.schema import ddl, prepare_sqlite
 statements = ddl.creation("sqlite")
-def dying(database):
-    yield from statements[:int(sys.argv[2])]
-    os.kill(os.getpid(), signal.SIGKILL)
-ddl.creation = dying
-prepare_sqlite(Path(sys.argv[1]), create=True, read_only=False)
+for done in map(int, sys.argv[2:]):
+    def dying(database):
+        yield from statements[:done]
+        os.kill(os.getpid(), signal.SIGKILL)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    else:
+        ddl.creation = dying
+        prepare_sqlite(Path(sys.argv[1], f"{done}.db"), create=True, read_only=False)
 """
 
 
-@pytest.mark.parametrize("done", [0, 1, 12, 30])
 @pytest.mark.slow
-def test_a_process_killed_while_it_creates_a_store_leaves_none(tmp_path: Path, done: int) -> None:
-    path = tmp_path / "run.db"
-    assert run(DIES_HALF_WAY, path, done).returncode == -9
-    assert (tmp_path / "run.db.lock").exists()
-    with pytest.raises(NotFound):
-        prepare_sqlite(path, create=False, read_only=True)
-    create(path)
-    assert tables_of(path) >= metadata.tables.keys()
-    assert not (tmp_path / "run.db.lock").exists()
+def test_a_process_killed_while_it_creates_a_store_leaves_none(tmp_path: Path) -> None:
+    statements = (0, 1, 12, 30)
+    process = run(DIES_HALF_WAY, tmp_path, *statements)
+    assert process.stdout.split() == ["-9"] * len(statements), process.stderr
+    for done in statements:
+        path = tmp_path / f"{done}.db"
+        assert (tmp_path / f"{done}.db.lock").exists()
+        with pytest.raises(NotFound):
+            prepare_sqlite(path, create=False, read_only=True)
+        create(path)
+        assert tables_of(path) >= metadata.tables.keys()
+        assert not (tmp_path / f"{done}.db.lock").exists()
 
 
 def test_who_waits_too_long_for_another_creator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,20 +387,18 @@ import asyncio, sys
 from pathlib import Path
 from store.db.schema import prepare_postgres, prepare_sqlite
 for _ in range(2):
-    if sys.argv[1] == "sqlite":
-        prepare_sqlite(Path(sys.argv[2]), create=True, read_only=False)
-    else:
-        asyncio.run(prepare_postgres(sys.argv[2], sys.argv[3], create=True, read_only=False))
+    prepare_sqlite(Path(sys.argv[1]), create=True, read_only=False)
+    asyncio.run(prepare_postgres(sys.argv[2], sys.argv[3], create=True, read_only=False))
 print("alembic" in sys.modules)
 """
 
 
 @pytest.mark.slow
-def test_alembic_is_not_imported_to_create_or_open(durable_url: str) -> None:
-    parsed = parse(durable_url)
-    arguments = ["sqlite", parsed.path] if parsed.path else ["postgres", parsed.dsn, f"rollbook_{parsed.partition}"]
-    told = run(ALEMBIC_LOADED, *arguments)
-    assert told.stdout == "False\n", told.stderr
+@pytest.mark.new_partition
+def test_alembic_is_not_imported_to_create_or_open(tmp_path: Path, postgres_url: str) -> None:
+    parsed = parse(postgres_url)
+    process = run(ALEMBIC_LOADED, tmp_path / "run.db", parsed.dsn, f"rollbook_{parsed.partition}")
+    assert process.stdout == "False\n", process.stderr
 
 
 # Postgres.
@@ -380,6 +410,7 @@ async def prepare(url: str, *, create: bool = True, read_only: bool = False) -> 
     return await prepare_postgres(parsed.dsn, f"rollbook_{parsed.partition}", create=create, read_only=read_only)
 
 
+@pytest.mark.new_partition
 async def test_a_new_partition_becomes_a_store_that_names_itself(postgres_url: str) -> None:
     parsed = parse(postgres_url)
     assert parsed.dsn is not None
@@ -396,6 +427,7 @@ async def test_two_partitions_are_two_stores(postgres_server: str) -> None:
     assert (await prepare(one)).store_id != (await prepare(two)).store_id
 
 
+@pytest.mark.new_partition
 @pytest.mark.parametrize("create,read_only", [(False, False), (False, True), (True, True)])
 async def test_a_missing_partition_is_not_made_unasked(postgres_url: str, create: bool, read_only: bool) -> None:
     with pytest.raises(NotFound) as refused:
@@ -405,13 +437,14 @@ async def test_a_missing_partition_is_not_made_unasked(postgres_url: str, create
     assert postgres.execute(postgres_url, f"SELECT count(*) FROM pg_namespace WHERE nspname = '{schema}'") == "0"
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 async def test_twelve_sessions_that_open_a_new_partition_at_once_find_one_store(
     postgres_database: Callable[..., str], isolation: str
 ) -> None:
     url = postgres_database(default_transaction_isolation=isolation)
-    for partition in ("one", "two", "three"):
-        found = await asyncio.gather(*(prepare(postgres.with_partition(url, partition)) for _ in range(12)))
+    for number in range(rounds(3, few=1)):
+        found = await asyncio.gather(*(prepare(postgres.with_partition(url, f"p{number}")) for _ in range(12)))
         assert len({info.store_id for info in found}) == 1
 
 
@@ -426,6 +459,7 @@ async def test_a_schema_made_beforehand_is_filled_for_a_role_that_may_not_make_o
     postgres.execute(url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.new_partition
 async def test_a_schema_of_another_program_is_left_alone(postgres_url: str) -> None:
     schema = f"rollbook_{parse(postgres_url).partition}"
     postgres.execute(postgres_url, f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.photos (id int)")
@@ -498,6 +532,7 @@ async def test_a_database_that_cannot_hold_all_text_is_refused(postgres_server: 
         postgres.drop_database(url)
 
 
+@pytest.mark.new_partition
 async def test_a_sound_new_partition_has_every_trigger(postgres_url: str) -> None:
     await prepare(postgres_url)
     database = await databases.connect(postgres_url)
