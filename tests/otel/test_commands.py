@@ -16,6 +16,7 @@ from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 from store.sql.commands import spans as span_commands
 from tests.otel.otlp_given import group, request, span
 from tests.otel.test_otlp_encodings import requests
+from tests.torture import rounds
 
 OWNED: dict[str, Any] = {ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1"}
 
@@ -37,9 +38,10 @@ def outcome(traces: Traces, *, by_models: bool) -> str:
     return repr((command.number, command.items))
 
 
-@given(requests())
-@settings(max_examples=100, deadline=None)
+@pytest.mark.torture
 @pytest.mark.slow
+@given(requests())
+@settings(max_examples=rounds(100, few=25))
 def test_any_request_becomes_the_command_that_its_models_become(message: ExportTraceServiceRequest) -> None:
     body = message.SerializeToString()
     assert outcome(PROTOBUF.decode(body), by_models=False) == outcome(PROTOBUF.decode(body), by_models=True)

@@ -16,6 +16,7 @@ from store import models
 from store.otel.decode import JSON, PROTOBUF, Traces
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 from tests.otel.otlp_given import as_json, group, pairs, request, value
+from tests.torture import rounds
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -84,9 +85,10 @@ def comparable(traces: Traces) -> Any:
     return repr(([vars(each) for each in traces.spans], traces.unnumbered, traces.refused))
 
 
-@given(requests())
-@settings(max_examples=100, deadline=None)
+@pytest.mark.torture
 @pytest.mark.slow
+@given(requests())
+@settings(max_examples=rounds(100, few=25))
 def test_both_encodings_say_the_same(message: ExportTraceServiceRequest) -> None:
     from_protobuf, from_json = PROTOBUF.decode(message.SerializeToString()), JSON.decode(as_json(message))
     assert comparable(from_protobuf) == comparable(from_json)
@@ -94,9 +96,10 @@ def test_both_encodings_say_the_same(message: ExportTraceServiceRequest) -> None
     assert len(from_protobuf.spans) + from_protobuf.refused.total == sent
 
 
-@given(requests())
-@settings(max_examples=100, deadline=None)
+@pytest.mark.torture
 @pytest.mark.slow
+@given(requests())
+@settings(max_examples=rounds(100, few=25))
 def test_what_was_decoded_unchecked_would_pass_every_check(message: ExportTraceServiceRequest) -> None:
     for span in PROTOBUF.decode(message.SerializeToString()).spans:
         checked = models.Span.model_validate(span.model_dump())
@@ -105,7 +108,7 @@ def test_what_was_decoded_unchecked_would_pass_every_check(message: ExportTraceS
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_noise_is_undecodable_or_a_request(noise: bytes) -> None:
     for encoding in (PROTOBUF, JSON):
         try:
@@ -115,8 +118,7 @@ def test_noise_is_undecodable_or_a_request(noise: bytes) -> None:
 
 
 @given(VALUES)
-@settings(max_examples=100, deadline=None)
-@pytest.mark.slow
+@settings(max_examples=100)
 def test_every_value_is_kept_but_the_empty_one(given: Any) -> None:
     said = pairs({ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1", "key": given})
     (span,) = PROTOBUF.decode(request(group(OtlpSpan(attributes=said))).SerializeToString()).spans
