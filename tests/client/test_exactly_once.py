@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -18,6 +17,7 @@ from store.models import EnqueueRolloutRequest
 from store.testing.samples import make_llm, make_sdk_span, make_span
 from tests.client.lossy_proxy import LossyProxy
 from tests.client.served import Served
+from tests.torture import Rounds
 
 
 async def test_a_lost_reply_never_enqueues_twice(url: str, behind: Store) -> None:
@@ -124,10 +124,10 @@ async def test_a_reply_that_comes_again_is_the_one_that_was_lost(url: str, behin
 @pytest.mark.torture
 @pytest.mark.timeout(600)
 async def test_whole_lives_through_a_proxy_that_loses_a_tenth_of_all_answers(
-    server: Served, durable_url: str, rounds: Callable[[int], int]
+    server: Served, durable_url: str, rounds: Rounds
 ) -> None:
     """With all rounds this is ten thousand calls."""
-    lives = rounds(1000)
+    lives = rounds(1000, few=40)
     entered: list[str] = []
 
     async def enter(store: Store, number: int) -> None:

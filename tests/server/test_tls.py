@@ -147,7 +147,19 @@ async def test_the_command_serves_https(files: Path, tmp_path: Path) -> None:
         assert url.startswith("https://127.0.0.1:")
         async with await open_store(url, ca_file=files / "cert.pem") as store:
             await store.enqueue_rollout(1)
-    mixed = run("serve", *database, *options[:2])
-    assert (mixed.returncode, "--tls-key" in mixed.stderr) == (2, True)
-    wrong = run("serve", *database, *options[:3], str(files / "other.pem"))
-    assert (wrong.returncode, "not the key of" in wrong.stderr) == (2, True)
+
+
+def test_the_command_refuses_a_certificate_without_its_key(files: Path, tmp_path: Path) -> None:
+    options = (
+        "serve",
+        "--db",
+        f"sqlite:///{tmp_path / 'run.db'}",
+        "--port",
+        "0",
+        "--tls-cert",
+        str(files / "cert.pem"),
+    )
+    missing = run(*options)
+    assert (missing.exit_code, "--tls-key" in missing.stderr) == (2, True)
+    wrong = run(*options, "--tls-key", str(files / "other.pem"))
+    assert (wrong.exit_code, "not the key of" in wrong.stderr) == (2, True)
