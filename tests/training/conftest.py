@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
+import pytest
+
+# The fork server belongs to this process, and this module names the modules that it imports first.
+import tests.faults.processes  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from tests.training.stores import live, memory, training_server
 
-__all__ = ["live", "memory", "training_server"]
+__all__ = ["forked_parts", "live", "memory", "training_server"]
+
+
+@pytest.fixture
+def forked_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of a training from a process that has imported the package, in hundredths of a second.
+
+    As new interpreters, they share no threads or connections with this process. Their parent is another process.
+    """
+    monkeypatch.setattr("store.training.execution.processes._CONTEXT", multiprocessing.get_context("forkserver"))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from store import open_store
 from store.training.plan import Plan
+from tests.torture import IS_TORTURE
 
 RUN = "killed"
-EPOCHS = 3
-ITEMS = 150
+EPOCHS = 3 if IS_TORTURE else 2
+ITEMS = 150 if IS_TORTURE else 105
+"""The rollouts of an epoch are enqueued in more than one call, which holds up to 200."""
 REPLICAS = 2
 
 

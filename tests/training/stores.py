@@ -12,6 +12,8 @@ from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE
 
 HTTP = pytest.param("http", id="http")
+SQLITE_IN_TORTURE = pytest.param("sqlite", id="sqlite", marks=pytest.mark.torture_only)
+POSTGRES_IN_TORTURE = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
 
 
 @pytest.fixture(scope="session")

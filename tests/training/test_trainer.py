@@ -255,6 +255,7 @@ async def test_the_agent_in_the_process_of_a_runner_has_a_copy_of_its_trainer(me
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_parts")
 def test_agents_in_processes_know_their_trainer(store: InMemoryLightningStore) -> None:
     made = trainer(store, algorithm=agents.improve, strategy="cs", port=0, n_runners=2, seed=3)
     report = made.fit(agents.Informed(), [1], [], quiet=True)
@@ -327,6 +328,7 @@ def test_agents_run_in_processes_of_their_own(store: InMemoryLightningStore) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_parts")
 def test_the_algorithm_may_run_in_another_process_and_the_agent_here(store: InMemoryLightningStore) -> None:
     strategy = ClientServerExecutionStrategy("both", server_port=0, main_process="runner")
     report = trainer(store, algorithm=agents.improve, strategy=strategy).fit(agents.scaled, [1.0], [2.0], quiet=True)

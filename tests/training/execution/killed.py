@@ -23,8 +23,10 @@ from store.training.trainer import Trainer
 RUN = "killed"
 EPOCHS = 2
 MESSAGES = 3
-CONFIG = RolloutConfig(unresponsive_seconds=10, max_attempts=5, retry_condition=["unresponsive"])
-"""A claim whose answer was lost with the server is nobody's, until its silence is noticed."""
+CONFIG = RolloutConfig(unresponsive_seconds=4, max_attempts=20, retry_condition=["unresponsive"])
+"""A claim whose answer was lost with the server belongs to no runner until the attempt is unresponsive.
+
+On a slow machine, attempts that are at work may become unresponsive too. They are retried."""
 
 
 @rollout
@@ -52,8 +54,10 @@ def main(url: str, tasks: str) -> None:
     """Train on a store: through a server of its own, or through the one at the URL."""
     is_served = url.startswith("http")
     logging.basicConfig(level=logging.INFO)
-    strategy = ClientServerExecutionStrategy("both", server_port=0, managed_store=not is_served, n_runners=2)
-    runner = {"type": Runner, "concurrency": 4, "heartbeat_interval": 1.0}
+    # A runner is killed alone, and the other one goes on, only where the server is another process.
+    n_runners = 2 if is_served else 1
+    strategy = ClientServerExecutionStrategy("both", server_port=0, managed_store=not is_served, n_runners=n_runners)
+    runner = {"type": Runner, "concurrency": 4, "heartbeat_interval": 0.5}
     Trainer(algorithm=train, store=url, strategy=strategy, runner=runner).fit(agent, list(range(int(tasks))))
 
 

@@ -34,9 +34,15 @@ def store() -> Iterator[InMemoryLightningStore]:
 
 
 @pytest.fixture(params=["shm", "cs"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Which strategy."""
+def new_kind(request: pytest.FixtureRequest) -> str:
+    """The strategy, with processes that are new interpreters."""
     return request.param
+
+
+@pytest.fixture
+def kind(new_kind: str, forked_parts: None) -> str:
+    """The strategy, with forked processes."""
+    return new_kind
 
 
 def strategy(kind: str, n_runners: int = 1, *, grace: float = 10.0, terminate: float = 10.0) -> ExecutionStrategy:
@@ -64,9 +70,9 @@ def reasons(store: InMemoryLightningStore) -> list[Any]:
     return [attempt and (attempt.metadata or {}).get("reason") for attempt in latest]
 
 
-def test_when_the_algorithm_ends_the_runners_do(store: InMemoryLightningStore, kind: str) -> None:
+def test_when_the_algorithm_ends_the_runners_do(store: InMemoryLightningStore, new_kind: str) -> None:
     children = psutil.Process().children()
-    report = strategy(kind, 2, grace=60, terminate=60).execute(Train(list(range(20))), Serve(), store)
+    report = strategy(new_kind, 2, grace=60, terminate=60).execute(Train(list(range(20))), Serve(), store)
     assert statuses(store) == 20 * ["succeeded"]
     assert (report.crashed, report.killed, report.closed, report.replaced) == ([], [], [], 0)
     assert not [child for child in psutil.Process().children() if child not in children and _works(child)]

@@ -36,6 +36,7 @@ def statuses(store: InMemoryLightningStore) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_parts")
 def test_a_runner_that_is_killed_is_replaced_and_its_task_is_done(store: InMemoryLightningStore) -> None:
     report = processes().execute(Train([1, "die", 2], config=RETRIED), Serve(), store)
     assert statuses(store) == 3 * ["succeeded"]
@@ -44,6 +45,7 @@ def test_a_runner_that_is_killed_is_replaced_and_its_task_is_done(store: InMemor
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_parts")
 def test_a_runner_that_hears_nothing_is_killed_and_told_of_while_the_training_has_succeeded(
     store: InMemoryLightningStore,
 ) -> None:
@@ -61,6 +63,7 @@ def test_a_runner_that_hears_nothing_is_killed_and_told_of_while_the_training_ha
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_parts")
 def test_the_algorithm_may_be_the_other_process(store: InMemoryLightningStore) -> None:
     processes(main_process="runner").execute(Train([1, 2]), Serve(), store)
     assert statuses(store) == 2 * ["succeeded"], "the store of this process has seen it"
@@ -76,7 +79,9 @@ def test_runners_elsewhere_work_for_an_algorithm_that_has_none_of_its_own(
     ended: list[Any] = []
 
     def elsewhere() -> None:
-        strategy = ClientServerExecutionStrategy("runner", server_port=unused_tcp_port, server_patience=0.2)
+        strategy = ClientServerExecutionStrategy(
+            "runner", server_port=unused_tcp_port, server_patience=0.2, terminate_timeout=0.2
+        )
         try:
             ended.append(strategy.execute(Train([]), Serve(), store))
         except Unavailable as error:
