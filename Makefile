@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-fast test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,7 +21,10 @@ run: .venv/ready  ## Tune a search engine over Python's own documentation, on SQ
 	$(BIN)/rollbook demo
 
 test: .venv/ready-dev  ## Run every test but the benchmarks, on SQLite and Postgres
-	$(PYTEST) -n $(WORKERS) --dist loadgroup
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --costs --junitxml .cache/tests.xml $(if $(CI),--enforce-budgets)
+
+test-changed: .venv/ready-dev  ## Run the tests of the folders that import what differs from BASE (default: origin/main)
+	$(BIN)/python -m tests.changed $(BASE) -n $(WORKERS) --dist loadgroup
 
 test-fast: .venv/ready-dev  ## Run the quick tests on SQLite, without servers, in about a minute
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not benchmark and not slow and not postgres and not http and not repeat"
