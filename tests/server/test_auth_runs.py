@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from store.interface.store import Store
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
 from tests.runs.given import auto_run
-from tests.server.keyed import Keyed, keyed_server, own_database
-
-
-@pytest.fixture(params=[SQLITE, POSTGRES])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return own_database(request, tmp_path)
+from tests.server.keyed import Keyed, keyed_server
 
 
 @pytest.fixture

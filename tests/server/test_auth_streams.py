@@ -142,7 +142,7 @@ async def test_the_stock_exporter_sends_a_key_from_its_environment(
     text = await keyed.key("runner")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", header.format(text))
     attempt = (await store.start_rollout(1)).attempt
-    exporter = OTLPSpanExporter(endpoint=f"{keyed.api.url}/v1/traces", timeout=10)
+    exporter = OTLPSpanExporter(endpoint=f"{keyed.api.url}/v1/traces", timeout=60)
     provider = TracerProvider(resource=Resource(ids_of(attempt)), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 

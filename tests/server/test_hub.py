@@ -19,7 +19,10 @@ from store.server.streaming.feed import Fact, Wanted
 from store.server.streaming.hub import Hubs
 from store.sql.log import SQLLog
 from store.sql.store import SQLStore
+from tests.conftest import SQLITE
 
+ON_ONE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+"""For claims about the hub alone, which reads the log of the store."""
 ALL = Wanted(None, None, None)
 HANG = 60
 
@@ -110,6 +113,7 @@ async def test_many_streams_follow_the_store_once_and_the_last_one_ends_it(store
     assert (counting.followed, counting.following) == (2, 0)
 
 
+@ON_ONE
 async def test_who_falls_behind_what_is_remembered_misses_nothing(
     store: Store, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +128,7 @@ async def test_who_falls_behind_what_is_remembered_misses_nothing(
         assert await take(slow, 150) == list(range(2, 152))
 
 
+@ON_ONE
 async def test_large_events_are_forgotten_sooner(
     store: Store, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +144,7 @@ async def test_large_events_are_forgotten_sooner(
         assert len(opened._facts) < 10  # pyright: ignore[reportPrivateUsage] - as above
 
 
+@ON_ONE
 async def test_each_stream_gets_what_it_wants(store: Store, counting: Counting) -> None:
     hubs = Hubs()
     wanted = await store.start_rollout("wanted")
@@ -157,7 +163,7 @@ async def test_each_stream_gets_what_it_wants(store: Store, counting: Counting) 
 
 async def test_readers_that_come_while_others_write_each_see_everything_once(store: Store, counting: Counting) -> None:
     hubs = Hubs()
-    total = 300
+    total = 150
 
     async def write() -> None:
         for _ in range(total // 3):
@@ -171,11 +177,12 @@ async def test_readers_that_come_while_others_write_each_see_everything_once(sto
             return [*before, begin + 1, *await take(stream, total - begin - 1)]
 
     writing = asyncio.ensure_future(write())
-    found = await asyncio.gather(*(read(begin) for begin in range(0, 200, 20)))
+    found = await asyncio.gather(*(read(begin) for begin in range(0, 100, 10)))
     await writing
     assert found == [list(range(1, total + 1))] * 10
 
 
+@ON_ONE
 async def test_a_reader_that_is_ahead_of_the_hub_gets_nothing_twice(store: Store, counting: Counting) -> None:
     hubs, log = Hubs(), counting.log
     async with hubs.use(counting):

@@ -29,7 +29,7 @@ class Remembering(SpanExporter):
     """Hands on to the real exporter, and keeps what it was given and what became of it."""
 
     def __init__(self, url: str, compression: Compression = Compression.NoCompression) -> None:
-        self.exporter = OTLPSpanExporter(endpoint=url, compression=compression, timeout=10)
+        self.exporter = OTLPSpanExporter(endpoint=url, compression=compression, timeout=60)
         self.spans: list[ReadableSpan] = []
         self.results: list[SpanExportResult] = []
 
