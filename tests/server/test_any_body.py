@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from store.server.app import ROUTES
 from store.wire.paths import DEQUEUE, PREFIX, WAIT
 from tests.server.api import Api
+from tests.torture import rounds
 
 WORDS = sorted(
     {"rollout_id", "attempt_id", "input", "rollouts", "status", "limit", "spans", "config", "seal", "timeout"}
@@ -55,18 +56,24 @@ def store_url() -> str:
     return "memory://"
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(data=st.data())
+@pytest.mark.torture
 @pytest.mark.slow
+@settings(
+    max_examples=rounds(150, few=50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
 async def test_any_json_posted_anywhere_is_taken_or_refused(api: Api, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(POSTED))
     body = data.draw(VALUES)
     await _asked(api, "POST", path, body)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(data=st.data())
+@pytest.mark.torture
 @pytest.mark.slow
+@settings(
+    max_examples=rounds(100, few=40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
 async def test_any_query_asked_anywhere_is_answered_or_refused(api: Api, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(ASKED))
     names = st.sampled_from([*WORDS, "offset", "filter_logic", "sort_order", "after", "type", "rollout", "name"])

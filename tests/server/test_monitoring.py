@@ -23,11 +23,6 @@ MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 OF_PROMETHEUS = "up"
 
 
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
-
-
 def promtool(*arguments: str, given: str | None = None) -> str:
     """Run promtool and return what it prints; without it the test is skipped, or fails where it is required."""
     found = shutil.which("promtool")
