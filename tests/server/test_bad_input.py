@@ -91,18 +91,21 @@ MALFORMED: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-async def test_what_is_no_request_is_refused_and_the_connection_closed(api: Api, store: Store, name: str) -> None:
-    statuses, said = await _said(api, MALFORMED[name])
-    assert statuses == [400]
-    assert b"connection: close" in said
-    assert (await store.statistics()).get("total_rollouts") == 0
-    assert (await api.get("/health")).status == 200
+async def test_what_is_no_request_is_refused_and_the_connection_closed(
+    api: Api, store: Store, subtests: pytest.Subtests
+) -> None:
+    for name, sent in MALFORMED.items():
+        with subtests.test(name):
+            statuses, said = await _said(api, sent)
+            assert statuses == [400]
+            assert b"connection: close" in said
+            assert (await store.statistics()).get("total_rollouts") == 0
+            assert (await api.get("/health")).status == 200
 
 
-@pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND", "MKCOL", "SUBSCRIBE"])
-async def test_a_method_that_no_path_has_is_not_allowed(api: Api, method: str) -> None:
-    assert (await api.send(method, "/rollouts")).detail == "Method Not Allowed"
+async def test_a_method_that_no_path_has_is_not_allowed(api: Api) -> None:
+    for method in ("PATCH", "TRACE", "PROPFIND", "MKCOL", "SUBSCRIBE"):
+        assert (await api.send(method, "/rollouts")).detail == "Method Not Allowed", method
 
 
 async def test_a_body_longer_than_announced_is_no_second_request(api: Api, store: Store) -> None:
@@ -133,7 +136,7 @@ async def test_older_clients_and_proxies_are_served(api: Api, line: bytes) -> No
 
 
 async def test_a_compressed_body_is_never_opened(api: Api) -> None:
-    bomb = gzip.compress(b'{"rollouts":[' + b" " * (64 * MEBIBYTE) + b"]}")
+    bomb = gzip.compress(b'{"rollouts":[' + b" " * (8 * MEBIBYTE) + b"]}")
     answer = await api.post("/queues/rollouts/enqueue", bomb, headers={"Content-Encoding": "gzip"})
     assert (answer.status, answer.detail[0]["type"]) == (422, "json_invalid")
 
@@ -205,17 +208,18 @@ ODD_IDS = {
 }
 
 
-@pytest.mark.parametrize("name", ODD_IDS)
-async def test_an_odd_id_finds_nothing_or_is_refused(api: Api, name: str) -> None:
-    given = ODD_IDS[name]
-    for noun in ("rollouts", "workers", "resources"):
-        answer = await api.get(f"/{noun}/{given}")
-        assert answer.status in {200, 400}, answer
-        assert answer.json is None or answer.json["error_type"] in {"Invalid", "TooLarge"}
-        assert "x-injected" not in answer.headers
-    for path in (f"/rollouts/{given}", f"/rollouts/{given}/attempts", f"/rollouts/{given}/attempts/{given}"):
-        answer = await api.post(path, {})
-        assert (answer.status, answer.json["error_type"] in {"NotFound", "Invalid", "TooLarge"}) == (400, True), answer
+async def test_an_odd_id_finds_nothing_or_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    for name, odd in ODD_IDS.items():
+        with subtests.test(name):
+            for noun in ("rollouts", "workers", "resources"):
+                answer = await api.get(f"/{noun}/{odd}")
+                assert answer.status in {200, 400}, answer
+                assert answer.json is None or answer.json["error_type"] in {"Invalid", "TooLarge"}
+                assert "x-injected" not in answer.headers
+            for path in (f"/rollouts/{odd}", f"/rollouts/{odd}/attempts", f"/rollouts/{odd}/attempts/{odd}"):
+                answer = await api.post(path, {})
+                assert answer.status == 400, answer
+                assert answer.json["error_type"] in {"NotFound", "Invalid", "TooLarge"}, answer
 
 
 @pytest.mark.parametrize("name", ["a slash", "steps upwards", "two dots", "a percent sign", "the longest"])
@@ -225,12 +229,10 @@ async def test_an_odd_id_names_one_thing_and_no_other(api: Api, name: str) -> No
     assert [each["worker_id"] for each in (await api.get("/workers")).ok()["items"]] == [made["worker_id"]]
 
 
-@pytest.mark.parametrize(
-    "path", ["/rollouts/", "/rollouts//attempts", "/workers/", "/resources/", "/rollouts//history"]
-)
-async def test_an_empty_id_is_no_path(api: Api, path: str) -> None:
-    assert (await api.get(path)).status == 404
-    assert (await api.post(path, {})).status == 405
+async def test_an_empty_id_is_no_path(api: Api) -> None:
+    for path in ("/rollouts/", "/rollouts//attempts", "/workers/", "/resources/", "/rollouts//history"):
+        assert (await api.get(path)).status == 404, path
+        assert (await api.post(path, {})).status == 405, path
 
 
 @pytest.mark.parametrize("field", ["limit", "offset"])

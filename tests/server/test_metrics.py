@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -18,6 +19,7 @@ from store.db.url import with_partition
 from store.interface.store import Store
 from store.journal.writer import Histogram
 from store.models import EnqueueRolloutRequest
+from store.server.metrics import gauges
 from store.server.metrics.gauges import Measured
 from store.server.metrics.requests import Family, Metrics, text_of
 from store.server.partitions import Partitions
@@ -26,12 +28,17 @@ from store.server.quotas import Quota, Quotas
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from tests.conftest import SQLITE
 from tests.journal.given import run_sql
 from tests.server.api import Api, speaking_to
+from tests.server.keyed import Steps
 from tests.server.stream_given import LOG, serving, until, unused_partition
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 HANG = 60
+pytestmark = pytest.mark.usefixtures("patient_scrapes")
+ON_ONE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+"""For metrics of the server, which do not depend on its database."""
 # Only of several workers.
 OF_MANY = "rollbook_worker_up"
 
@@ -136,8 +143,10 @@ async def test_the_state_of_workers_and_the_mean_reward_are_measured(
 
 
 async def test_the_age_and_the_differences_of_the_last_verification_are_measured(
-    store: Store, api: Api, store_url: str, clock: ManualClock
+    store: Store, api: Api, store_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gauges, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(gauges, "_COUNTING_SHARE", 1.0)
     names = [f'rollbook_last_verify_{each}{{partition="default"}}' for each in ("age_seconds", "differences")]
     await store.enqueue_rollout("one")
     clock.move_to(time.time())
@@ -146,9 +155,9 @@ async def test_the_age_and_the_differences_of_the_last_verification_are_measured
             await run_sql(store_url, statement)
         assert (await store.log.verify()).difference_count == differences
         async with asyncio.timeout(HANG):
-            # A scrape may report values that are some seconds old.
-            while (found := await measured(api)).get(names[1]) != differences:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+            # A scrape may report values that are as old as they took to count.
+            while (found := await measured(api)).get(names[1]) != differences:
+                pass
         assert 0 <= found[names[0]] <= time.time() - clock.seconds
 
 
@@ -208,7 +217,11 @@ async def test_the_statements_of_a_count_do_not_grow_with_a_run(store: SQLStore)
     assert await statements() == 6
 
 
-async def test_a_scrape_opens_few_partitions_and_the_next_one_opens_the_others(tmp_path: Path) -> None:
+async def test_a_scrape_opens_few_partitions_and_the_next_one_opens_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Time stands still, so values that were measured stay fresh.
+    monkeypatch.setattr(gauges, "time", SimpleNamespace(monotonic=Steps(), time=time.time))
     url = f"sqlite:///{tmp_path / 'run.db'}"
     opened: list[str] = []
     async with await open_store(url) as root:
@@ -230,6 +243,7 @@ async def test_a_scrape_opens_few_partitions_and_the_next_one_opens_the_others(t
             await partitions.close()
 
 
+@ON_ONE
 async def test_calls_that_wait_and_streams_are_counted_without_a_duration(store: Store) -> None:
     async with serving(store) as client:
         api = Api(client.session, client.url, client.app.state.parked)
@@ -251,6 +265,7 @@ async def test_calls_that_wait_and_streams_are_counted_without_a_duration(store:
         assert 'rollbook_request_seconds_count{route="/v1/agl/queues/rollouts/dequeue"} 1' in found
 
 
+@ON_ONE
 async def test_the_answer_does_not_grow_with_a_run(api: Api) -> None:
     await api.enqueue(1)
     before = (await measured(api)).keys()
@@ -264,6 +279,7 @@ async def test_the_answer_does_not_grow_with_a_run(api: Api) -> None:
     }
 
 
+@ON_ONE
 async def test_a_reader_that_takes_nothing_is_seen_to_lag(store: Store) -> None:
     for _ in range(60):
         await store.enqueue_rollout("x" * 200_000)
@@ -286,20 +302,23 @@ async def test_a_reader_that_takes_nothing_is_seen_to_lag(store: Store) -> None:
 
 
 async def test_counting_a_large_database_takes_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[float] = []
-    takes = 0.05
+    steps, counted = Steps(), 0
+    monkeypatch.setattr(gauges, "time", SimpleNamespace(monotonic=steps, time=time.time))
 
     async def slow_counts() -> Counts:
-        counted.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(takes)
+        nonlocal counted
+        counted += 1
+        steps.now += 4
         return Counts({}, {}, 0, None, 0, 0, 0.0, {})
 
     async with await SQLStore.open("memory://") as large:
         monkeypatch.setattr(large.core, "counts", slow_counts)
         known = Measured()
-        for _ in range(3):
+        # Counting takes 4 s, which is 2 % of 200 s.
+        for passed, total in ((0, 1), (195, 1), (2, 2), (195, 2)):
+            steps.now += passed
             await known.families(Partitions(large))
-    assert len(counted) == 1
+            assert counted == total
 
 
 def test_numbers_keep_all_their_digits() -> None:
@@ -378,6 +397,7 @@ async def test_workers_ask_each_other_and_say_who_does_not_answer(tmp_path: Path
     assert [socket for number in range(3) if (socket := tmp_path / f"{number}.sock").exists()] == []
 
 
+@ON_ONE
 @pytest.mark.parametrize("origins,allowed", [([], False), (["http://page.test"], True), (["*"], True)])
 async def test_a_page_may_open_a_socket_exactly_when_it_may_call(
     store: Store, origins: list[str], *, allowed: bool

@@ -61,6 +61,7 @@ def used(expression: str) -> set[str]:
     return {name for name in re.findall(r"\b[a-z]\w*\b(?!\s*\()", bare) if "_" in name or name == OF_PROMETHEUS}
 
 
+@pytest.mark.usefixtures("patient_scrapes")
 async def test_promtool_accepts_the_metrics(store: Store) -> None:
     assert promtool("check", "metrics", given=await scraped(store)) == ""
 
@@ -71,6 +72,7 @@ def test_promtool_accepts_the_alert_rules_and_their_tests_pass() -> None:
     assert "SUCCESS" in promtool("test", "rules", str(MONITORING / "alerts_days_test.yaml"))
 
 
+@pytest.mark.usefixtures("patient_scrapes")
 async def test_the_alerts_and_the_dashboard_use_metrics_that_there_are(store: Store) -> None:
     there = names(await scraped(store))
     dashboard: Any = json.loads((MONITORING / "grafana.json").read_text())
