@@ -16,10 +16,12 @@ from store.errors import Closed
 from store.interface.store import Store
 from store.models import LoggedEvent
 from store.runtime.loop_thread import LoopThread
+from tests.torture import rounds
 
-ROUNDS = 10
-SECONDS = 20
+SECONDS = 60
 """A caller that is not answered by then was forgotten."""
+DELAYS = [0.018, 0.0, 0.006, 0.012, 0.002, 0.004, 0.008, 0.01, 0.014, 0.016]
+"""Seconds before the store is closed, in each round."""
 
 
 async def value() -> int:
@@ -73,7 +75,7 @@ async def test_work_that_is_handed_over_after_the_stop_raises_closed() -> None:
 
 
 async def test_work_that_is_handed_over_before_the_stop_is_answered() -> None:
-    for _ in range(ROUNDS):
+    for _ in range(10):
         thread = LoopThread("a test")
         with ThreadPoolExecutor() as pool, held(thread):
             calls = [asyncio.ensure_future(thread.run(value())) for _ in range(5)]
@@ -135,8 +137,9 @@ def _follow_without_await(store: Store) -> None:
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "writing"])
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_whatever_waits_for_a_store_that_is_closed_raises_closed(store_url: str, *, is_busy: bool) -> None:
-    for number in range(ROUNDS):
+    for number, delay in enumerate(DELAYS[: rounds(len(DELAYS), few=3)]):
         store = await open_store(store_url)
         await store.enqueue_rollout(number)
         with ThreadPoolExecutor(4) as pool:
@@ -152,7 +155,7 @@ async def test_whatever_waits_for_a_store_that_is_closed_raises_closed(store_url
             waiting.append(asyncio.wrap_future(pool.submit(asyncio.run, _read_until_closed(store))))
             if is_busy:
                 await asyncio.gather(*(store.enqueue_rollout("more") for _ in range(20)))
-            await asyncio.sleep(number % 10 / 500)
+            await asyncio.sleep(delay)
             await store.close()
             done, late = await asyncio.wait(waiting, timeout=SECONDS)
             assert not late, f"round {number}: {late}"
