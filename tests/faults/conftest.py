@@ -7,7 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from store.sql.store import SQLStore
+from tests.conftest import SQLITE
 from tests.faults.sessions import Trouble, troubled_store
+
+ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+"""For tests of code that is the same on both databases."""
 
 
 @pytest.fixture
@@ -17,9 +21,9 @@ def trouble() -> Trouble:
 
 
 @pytest.fixture
-async def troubled(store_url: str, trouble: Trouble) -> AsyncIterator[SQLStore]:
+async def troubled(durable_url: str, trouble: Trouble) -> AsyncIterator[SQLStore]:
     """A store whose writer meets the trouble."""
-    store = await troubled_store(store_url, trouble)
+    store = await troubled_store(durable_url, trouble)
     yield store
     trouble.holds = False
     await store.close()

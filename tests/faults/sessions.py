@@ -142,6 +142,20 @@ async def taken(trouble: Trouble, call: Coroutine[Any, Any, T]) -> asyncio.Task[
     return task
 
 
+async def parked(store: SQLStore, *, claimers: int = 0, finishers: int = 0) -> None:
+    """Return once so many calls wait for rollouts to claim and to end, and the store listens for notifications."""
+    calls: Any = store.core.waiting
+
+    def is_so() -> bool:
+        # A call is registered before it reads the database a last time. Then it waits for its future or event.
+        claiming = sum(bool(waiter.future._callbacks) for waiter in list(calls._claimers))
+        finishing = sum(bool(each.event._waiters) for waiters in list(calls._finishers.values()) for each in waiters)
+        listens = getattr(calls._wakeups, "_line", calls) is not None
+        return (claiming, finishing, listens) == (claimers, finishers, True)
+
+    await until(is_so)
+
+
 async def waiting(store: SQLStore, *calls: Coroutine[Any, Any, T]) -> list[asyncio.Task[T]]:
     """Send calls and return once they wait in the inbox of a writer that holds on."""
     tasks = [asyncio.create_task(call) for call in calls]

@@ -23,6 +23,7 @@ from store.journal import writer
 from store.sql.store import SQLStore
 from store.sql.waiters import WaitingCalls
 from tests import databases
+from tests.faults.conftest import ON_SQLITE
 from tests.faults.sessions import Trouble, taken, troubled_store, until, waiting
 
 T = TypeVar("T")
@@ -102,6 +103,7 @@ async def test_a_commit_of_another_process_is_not_the_lost_one(durable_url: str,
     await troubled.close()
 
 
+@ON_SQLITE
 async def test_the_answers_of_a_found_batch_are_those_of_its_own_calls(troubled: SQLStore, trouble: Trouble) -> None:
     trouble.after_commit = once(Unavailable("the connection broke"))
     inputs = [f"task {number}" for number in range(20)]
@@ -112,31 +114,47 @@ async def test_the_answers_of_a_found_batch_are_those_of_its_own_calls(troubled:
     assert Counter(await inputs_of(troubled)) == Counter(["first", *inputs])
 
 
-async def test_when_the_database_stays_away_the_caller_is_told_that_it_does_not_know(
+class Time:
+    """The time of the writer, which passes only when a test advances it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@ON_SQLITE
+async def test_calls_fail_as_not_executed_while_the_database_is_unavailable(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone() -> None:
-        trouble.before_write = away
+    time = Time()
+
+    def lose_connection() -> None:
+        trouble.before_write = refuse
         raise Unavailable("the connection broke")
 
-    def away(_: Changes) -> None:
+    def refuse(_: Changes) -> None:
+        time.seconds += 1
         raise Unavailable("Postgres cannot answer")
 
+    monkeypatch.setattr(writer, "time", time)
     monkeypatch.setattr(writer, "_RETRY_SECONDS", 2.0)
-    trouble.before_write = away
+    trouble.before_write = refuse
     with pytest.raises(Unavailable, match="Postgres cannot answer; try again in 1 s"):
         await troubled.enqueue_rollout("never written")
     trouble.before_write = lambda _: None
-    trouble.before_commit = gone
-    with pytest.raises(Unavailable) as told:
-        await troubled.enqueue_rollout("perhaps written")
-    assert told.value.retryable
-    assert not isinstance(told.value, TimedOut)
+    trouble.before_commit = lose_connection
+    with pytest.raises(Unavailable) as refused:
+        await troubled.enqueue_rollout("commit failed")
+    assert refused.value.retryable
+    assert not isinstance(refused.value, TimedOut)
     trouble.before_write, trouble.before_commit = (lambda _: None), (lambda: None)
     await troubled.enqueue_rollout("written")
     assert await inputs_of(troubled) == ["written"]
 
 
+@ON_SQLITE
 async def test_when_nobody_can_say_whether_it_was_committed_the_caller_is_told_that(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +176,7 @@ async def test_when_nobody_can_say_whether_it_was_committed_the_caller_is_told_t
     await assert_sound(troubled)
 
 
+@ON_SQLITE
 async def test_a_call_that_finds_the_inbox_full_is_sent_away_undone(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +198,7 @@ class Unknown(Command):
         """Nothing has to be at hand."""
 
 
+@ON_SQLITE
 async def test_a_command_that_cannot_be_handled_fails_alone(
     troubled: SQLStore, trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,6 +230,7 @@ async def test_a_row_that_the_database_refuses_fails_its_own_call_only(troubled:
     await assert_sound(troubled)
 
 
+@ON_SQLITE
 async def test_a_mistake_in_telling_the_news_holds_up_nobody(
     troubled: SQLStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,6 +245,7 @@ async def test_a_mistake_in_telling_the_news_holds_up_nobody(
     assert [record.getMessage() for record in caplog.records] == ["waiting readers could not be notified of a commit"]
 
 
+@ON_SQLITE
 async def test_a_call_cancelled_before_the_writer_took_it_never_happened(troubled: SQLStore, trouble: Trouble) -> None:
     first = await taken(trouble, troubled.enqueue_rollout("taken"))
     (second,) = await waiting(troubled, troubled.enqueue_rollout("still in the inbox"))
@@ -236,6 +258,7 @@ async def test_a_call_cancelled_before_the_writer_took_it_never_happened(trouble
     assert await inputs_of(troubled) == ["taken", "later"]
 
 
+@ON_SQLITE
 async def test_a_call_cancelled_after_the_writer_took_it_stands(troubled: SQLStore, trouble: Trouble) -> None:
     call = await taken(trouble, troubled.enqueue_rollout("taken"))
     call.cancel()
@@ -246,6 +269,7 @@ async def test_a_call_cancelled_after_the_writer_took_it_stands(troubled: SQLSto
     assert await inputs_of(troubled) == ["taken", "later"]
 
 
+@ON_SQLITE
 async def test_a_claim_cancelled_after_the_writer_took_it_uses_up_nothing(troubled: SQLStore, trouble: Trouble) -> None:
     rollout = await troubled.enqueue_rollout("wanted")
     call = await taken(trouble, troubled.dequeue_rollout("w1"))
@@ -257,6 +281,7 @@ async def test_a_claim_cancelled_after_the_writer_took_it_uses_up_nothing(troubl
     await assert_sound(troubled)
 
 
+@ON_SQLITE
 async def test_a_store_that_is_closed_answers_what_it_has_taken(troubled: SQLStore, trouble: Trouble) -> None:
     first = await taken(trouble, troubled.enqueue_rollout("first"))
     calls = await waiting(troubled, *(troubled.enqueue_rollout(number) for number in range(20)))

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +18,9 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest
 from store.sql.store import SQLStore
 from store.sql.waiters import WaitingCalls
+from tests.faults.conftest import ON_SQLITE
 from tests.faults.sessions import Trouble, until
+from tests.torture import Rounds
 
 WORKERS = ("w1", "w2", None)
 
@@ -66,6 +67,7 @@ async def claim_and_leave(
     return [rollout.rollout_id for rollout in rollouts]
 
 
+@ON_SQLITE
 async def test_a_claim_nobody_waits_for_goes_to_a_waiting_call_of_the_same_worker(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +106,7 @@ async def test_a_claim_nobody_wants_goes_back_to_its_old_place_and_uses_up_no_at
     assert report.ok, report.differences
 
 
+@ON_SQLITE
 async def test_a_claim_given_back_wakes_a_poll_of_another_worker(troubled: SQLStore, trouble: Trouble) -> None:
     leaving, other = await parked_poll(troubled, "w1"), await parked_poll(troubled, "w2")
     (rollout_id,) = await claim_and_leave(troubled, trouble, leaving, ["only"])
@@ -117,9 +120,9 @@ async def test_a_claim_given_back_wakes_a_poll_of_another_worker(troubled: SQLSt
 @pytest.mark.torture
 @pytest.mark.timeout(600)
 async def test_cancelled_long_polls_leave_no_rollout_stuck_and_use_up_no_attempt(
-    durable_url: str, rounds: Callable[[int], int]
+    durable_url: str, rounds: Rounds
 ) -> None:
-    polls = rounds(1000)
+    polls = rounds(1000, few=40)
     async with await open_store(durable_url) as store, await open_store(durable_url) as other:
         enqueued: list[str] = []
         taken: list[AttemptedRollout] = []

@@ -17,6 +17,8 @@ from store.cli.app import app
 from store.db.schema import partitions
 from store.db.schema import postgres as schema
 from store.errors import Unavailable
+from store.sql.store import SQLStore
+from tests.faults.sessions import parked
 
 pytestmark = [
     pytest.mark.postgres,
@@ -178,8 +180,8 @@ async def test_an_open_store_survives_messages_that_cannot_be_read(postgres_url:
         assert claim is not None
         waiting = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=30))
         ended = asyncio.create_task(store.wait_for_rollouts([claim.rollout_id], timeout=30))
-        # Both calls first read the database, through new connections. Then they wait.
-        await asyncio.sleep(3)
+        assert isinstance(store, SQLStore)
+        await parked(store, claimers=1, finishers=1)
         way.garble(garbage)
         # The connections of the writer and of the listener, then one of those for reads.
         await store.add_resources({})

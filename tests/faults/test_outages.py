@@ -8,7 +8,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from urllib.parse import urlsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
@@ -19,11 +19,29 @@ from store.db.drivers.postgres import dialect as driver
 from store.errors import Incompatible, StoreError, Unavailable
 from store.interface.store import Store
 from store.journal import writer
+from store.sql.store import SQLStore
+from tests.faults.sessions import parked
 from tests.postgres import PostgresServer, with_partition
+from tests.torture import Rounds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 CALLERS = 16
+
+
+@pytest.fixture(scope="module")
+def module_postgres() -> Iterator[PostgresServer]:
+    """A server that the tests of this module use one after the other."""
+    with PostgresServer.start() as server:
+        yield server
+
+
+@pytest.fixture
+def private_postgres(module_postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A running server, which the test may stop, crash, freeze and restart."""
+    yield module_postgres
+    if not module_postgres.is_running:
+        module_postgres.restart()
 
 
 async def assert_sound(store: Store) -> None:
@@ -46,9 +64,10 @@ async def enqueue_until(
             acknowledged.append(f"{name} {number}")
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 async def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
-    private_postgres: PostgresServer, mode: str
+    private_postgres: PostgresServer, rounds: Rounds, mode: str
 ) -> None:
     async with await open_store(with_partition(private_postgres.url)) as store:
         stop, told, acknowledged = asyncio.Event(), list[StoreError](), list[str]()
@@ -59,7 +78,7 @@ async def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
             while len(acknowledged) < before + 2 * CALLERS:  # noqa: ASYNC110 - no event signals this
                 await asyncio.sleep(0.05)
 
-        for _ in range(2):
+        for _ in range(rounds(2, few=1)):
             await calls_go_on()
             await asyncio.to_thread(private_postgres.stop, "immediate" if mode == "immediate" else "fast")
             await asyncio.sleep(0.2)
@@ -72,7 +91,7 @@ async def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
         assert set(stored.values()) == {1}
         assert all(type(error) is Unavailable for error in told)
         await assert_sound(store)
-    print(f"\n{len(acknowledged):,} calls acknowledged through two {mode} restarts, {len(told)} told to try again")
+    print(f"\n{len(acknowledged):,} calls acknowledged through {mode} restarts, {len(told)} told to try again")
 
 
 async def test_whoever_waits_through_a_restart_hears_of_what_comes_after(private_postgres: PostgresServer) -> None:
@@ -81,8 +100,8 @@ async def test_whoever_waits_through_a_restart_hears_of_what_comes_after(private
         rollout = await store.start_rollout("task")
         ended = asyncio.create_task(store.wait_for_rollouts([rollout.rollout_id], timeout=40))
         claimed = asyncio.create_task(store.dequeue_rollout("w1", wait_seconds=40))
-        # Both calls first read the database. Then they wait.
-        await asyncio.sleep(3)
+        assert isinstance(store, SQLStore)
+        await parked(store, claimers=1, finishers=1)
         await asyncio.to_thread(private_postgres.stop, "immediate")
         await asyncio.to_thread(private_postgres.restart)
         await elsewhere.update_rollout(rollout.rollout_id, status="succeeded")
