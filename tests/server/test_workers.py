@@ -17,6 +17,7 @@ from store import open_store
 from store.client import HTTPStore
 from store.db.url import parse
 from tests.server.fleet import HANG, SCRIPT, Fleet, fleet, until
+from tests.server.test_serving import run
 
 ENQUEUE = "/v1/agl/queues/rollouts/enqueue"
 ONE = {"rollouts": [{"input": 1}]}
@@ -105,9 +106,19 @@ async def test_a_worker_that_dies_is_replaced_and_the_others_go_on(postgres_url:
         assert (code, logged.count("ended with -9")) == (0, 1)
 
 
-@pytest.mark.parametrize("whom", ["parent", "group"])
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_all_of_it_in_peace(postgres_url: str, whom: str, how: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "whom,how",
+    [
+        # Ctrl+C in a shell. SIGTERM to the parent is a test below.
+        ("group", signal.SIGINT),
+        pytest.param("group", signal.SIGTERM, marks=pytest.mark.torture_only),
+        pytest.param("parent", signal.SIGINT, marks=pytest.mark.torture_only),
+        pytest.param("parent", signal.SIGTERM, marks=pytest.mark.torture_only),
+    ],
+)
+async def test_a_signal_answers_waiting_calls_and_ends_all_processes(
+    postgres_url: str, whom: str, how: signal.Signals
+) -> None:
     async with fleet(postgres_url) as server:
         workers = server.workers()
         directories = _directories(server)
@@ -137,18 +148,10 @@ def _directories(server: Fleet) -> list[Path]:
     return list(found)
 
 
-async def test_workers_do_not_outlive_their_parent(postgres_url: str) -> None:
-    async with fleet(postgres_url) as server:
-        workers = server.workers()
-        server.process.kill()
-        await server.process.wait()
-        await until(lambda: not any(worker.is_running() for worker in workers))
-
-
-async def test_under_load_all_that_was_answered_is_there_after_the_end(postgres_url: str) -> None:
+async def test_acknowledged_calls_are_stored_when_the_workers_end_under_load(postgres_url: str) -> None:
     answered: list[str] = []
 
-    async def enqueue_on_and_on(url: str) -> None:
+    async def enqueue_repeatedly(url: str) -> None:
         async with aiohttp.ClientSession() as session:
             while True:
                 async with session.post(f"{url}{ENQUEUE}", json=ONE) as answer:
@@ -157,34 +160,40 @@ async def test_under_load_all_that_was_answered_is_there_after_the_end(postgres_
                     answered.append((await answer.json())[0]["rollout_id"])
 
     async with fleet(postgres_url) as server:
-        callers = [asyncio.ensure_future(enqueue_on_and_on(server.url)) for _ in range(16)]
+        workers, directories = server.workers(), _directories(server)
+        callers = [asyncio.ensure_future(enqueue_repeatedly(server.url)) for _ in range(16)]
         await until(lambda: len(answered) >= 100)
         server.process.terminate()
         async with asyncio.timeout(HANG):
             ends = await asyncio.gather(*callers, return_exceptions=True)
         code, logged = await server.ended()
+        assert not any(worker.is_running() for worker in workers)
+        assert not any(directory.exists() for directory in directories)
     assert code == 0, logged
+    assert "Traceback" not in logged
     assert all(end is None or isinstance(end, aiohttp.ClientError | ConnectionError) for end in ends)
     async with await open_store(postgres_url) as store:
         assert {each.rollout_id for each in await store.query_rollouts()} >= set(answered)
         assert (await store.log.verify()).ok
 
 
-@pytest.mark.parametrize(
-    "db,code,told",
-    [
-        ("postgresql://postgres@127.0.0.1:1/postgres", 4, "cannot be reached"),
-        ("sqlite:///run.db", 2, "--workers"),
-        ("memory://", 2, "--workers"),
-    ],
-)
-def test_workers_that_cannot_start_are_one_line(tmp_path: Path, db: str, code: int, told: str) -> None:
+def test_workers_that_cannot_start_are_one_line(tmp_path: Path) -> None:
+    db = "postgresql://postgres@127.0.0.1:1/postgres"
     command = [sys.executable, "-c", SCRIPT, "serve", "--db", db, "--port", "0", "--workers", "2"]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     done: Any = subprocess.run(
         command, capture_output=True, text=True, timeout=HANG, check=False, cwd=tmp_path, env=environment
     )
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr.splitlines()[-1]
+    assert done.returncode == 4, done.stderr
+    assert "cannot be reached" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("db", ["sqlite:///run.db", "memory://"])
+def test_several_workers_need_postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, db: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = run("serve", "--db", db, "--port", "0", "--workers", "2")
+    assert refused.exit_code == 2
+    assert "--workers" in refused.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
