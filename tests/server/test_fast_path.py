@@ -32,6 +32,8 @@ _STATUS = re.compile(rb"HTTP/1.1 (\d+)")
 _LENGTH = re.compile(rb"content-length: (\d+)")
 # What differs between two answers to the same: when, which request, what they are about, and so their length.
 _OWN = re.compile(rb"date: .*|content-length: .*|x-request-id: .*|ro-[0-9a-f]{12}|at-[0-9a-f]{8}|_time\":[0-9.]+")
+_NEVER = 1e6
+"""The seconds until overdue attempts are looked for again, which only the application does."""
 _UNUSUAL = b"x-unusual: 1\r\n"
 # What both ways are asked; the last two of them are refused.
 _CALLS: tuple[tuple[str, Any], ...] = (
@@ -125,8 +127,8 @@ async def serving(store: SQLStore, **settings: Any) -> AsyncGenerator[Served]:
 
 @pytest.fixture
 async def store(store_url: str) -> AsyncIterator[SQLStore]:
-    async with await SQLStore.open(store_url) as store:
-        # Which looks for overdue attempts now, and not again for a while.
+    async with await SQLStore.open(store_url, scan_debounce_seconds=_NEVER) as store:
+        # Which looks for overdue attempts now, and not again.
         await store.enqueue_rollout("first")
         await store.dequeue_rollout()
         yield store
@@ -301,7 +303,7 @@ class Keyed:
 @pytest.fixture
 async def keyed(store_url: str) -> AsyncIterator[Keyed]:
     steps, clock = Steps(), ManualClock(system_clock())
-    async with await SQLStore.open(store_url) as store, AsyncExitStack() as stack:
+    async with await SQLStore.open(store_url, scan_debounce_seconds=_NEVER) as store, AsyncExitStack() as stack:
         ring, keys = KeyRing(store_url, clock=clock, monotonic=steps), await Keys.open(store_url, create=True)
         stack.push_async_callback(keys.close)
         stack.push_async_callback(ring.close)
@@ -392,7 +394,7 @@ async def test_who_leaves_before_all_has_arrived_is_counted_as_that(served: Serv
 
 async def test_what_was_begun_when_the_server_stops_is_answered_last(tmp_path: Path) -> None:
     path = tmp_path / "stopping.db"
-    async with await SQLStore.open(f"sqlite:///{path}") as store:
+    async with await SQLStore.open(f"sqlite:///{path}", scan_debounce_seconds=_NEVER) as store:
         await store.enqueue_rollout("first")
         async with serving(store) as served, served.line() as line:
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
