@@ -274,7 +274,7 @@ async def test_a_client_that_sends_a_body_to_its_end_gets_the_answer_that_was_se
     # However slow this machine is, the body is read to its end.
     monkeypatch.setattr(exchange, "DRAIN_SECONDS", 600)
     headers = {"connection": "close"} if how == "of the client" else {}
-    sent: Any = (b" " * 1_000_000 for _ in range(20)) if how == "in pieces" else b" " * _LARGE
+    sent: Any = (b" " * 1_000_000 for _ in range(40)) if how == "in pieces" else b" " * _LARGE
     closing = [] if how == "of the client" else [_CLOSING]
     async with serving(answering(start(_LENGTH, *closing, status=413), body(b"whole")), []) as address:
         assert await asyncio.to_thread(_posted, address, sent, **headers) == b"whole"
