@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+import pytest
+
+from store import open_store
 from store.db.dialect import Changes, ReadSession, Sql, dialect_for
 from store.db.tables.core import events
 from store.db.url import parse
@@ -16,11 +20,17 @@ from store.models import AttemptedRollout, Difference, VerifyReport
 from store.runtime.clock import Clock
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from store.verification import log_scan
+from store.verification import log_scan, rebuild
 from store.verification.differences import Differences
+from tests.faults import processes
 from tests.journal.given import ask
 
 T = TypeVar("T")
+
+
+ON_SQLITE = pytest.mark.parametrize("copy_url", ["sqlite"], indirect=True)
+"""The comparison is the same code for all databases, and needs a test on Postgres only where its SQL differs."""
+ON_POSTGRES = pytest.mark.parametrize("copy_url", ["postgres"], indirect=True)
 
 
 class Filled:
@@ -108,6 +118,25 @@ async def record(url: str, clock: Clock | None, fact: BodyDropped) -> int:
     await session.commit()
     await session.close()
     return position
+
+
+async def rebuild_until_repair(ready: Connection, url: str, repairs: int) -> None:
+    """Rebuild in small transactions, and wait to be killed before the commit of one of them, counted from 1."""
+    count = 0
+    write = rebuild._Mending._write  # pyright: ignore[reportPrivateUsage]
+
+    async def write_and_wait(self: Any, session: Any, queue_epoch: int) -> Any:
+        nonlocal count
+        count += 1
+        written = await write(self, session, queue_epoch)
+        if count == repairs:
+            await processes.until_left(ready)
+        return written
+
+    rebuild.ROWS_AT_ONCE = 50  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
+    rebuild._Mending._write = write_and_wait  # pyright: ignore[reportPrivateUsage]
+    async with await open_store(url) as store:
+        await store.log.rebuild()
 
 
 def database_of(url: str) -> str:

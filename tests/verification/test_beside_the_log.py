@@ -8,13 +8,14 @@ import pytest
 
 from store.models import RolloutConfig
 from tests.journal.given import ask, blob, run_sql, tamper
-from tests.verification.filled import Filled, database_of
+from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled, database_of
 
 
 def is_sqlite(filled: Filled) -> bool:
     return database_of(filled.url) == "sqlite"
 
 
+@ON_SQLITE
 async def test_heartbeats_are_not_compared(filled: Filled) -> None:
     await run_sql(filled.url, "DELETE FROM worker_signals", "DELETE FROM attempt_signals")
     assert await filled.differences() == []
@@ -41,12 +42,14 @@ async def test_a_check_of_the_watchdog_that_is_missing_or_late_is_found(filled: 
     assert await ask(filled.url, "SELECT check_at FROM watch") == [[before]]
 
 
+@ON_SQLITE
 async def test_an_earlier_check_of_the_watchdog_is_harmless(filled: Filled) -> None:
     await filled.store.start_rollout({"w": 1}, config=RolloutConfig(timeout_seconds=30))
     await run_sql(filled.url, "UPDATE watch SET check_at = 5")
     assert await filled.differences() == []
 
 
+@ON_SQLITE
 async def test_a_check_of_a_rollout_without_limit_is_found(filled: Filled) -> None:
     rollout_id = filled.first.rollout_id
     await run_sql(filled.url, f"INSERT INTO watch VALUES ('{rollout_id}', 5)")
@@ -70,6 +73,7 @@ async def test_a_lost_epoch_of_the_queue_is_found_and_restored(filled: Filled, *
     assert await filled.differences() == []
 
 
+@ON_SQLITE
 async def test_another_row_of_the_epoch_is_found_and_removed(filled: Filled) -> None:
     await run_sql(filled.url, "INSERT INTO queue_epoch VALUES (2, 7)")
     assert (await filled.only("queue_epoch")).found == {"id": 2, "epoch": 7}
@@ -93,9 +97,9 @@ async def test_a_trigger_of_another_program_is_found(filled: Filled) -> None:
     assert found.expected is None
 
 
+@ON_POSTGRES
 async def test_a_rule_that_rewrites_statements_is_found(filled: Filled) -> None:
-    if is_sqlite(filled):
-        pytest.skip("SQLite has no rules")
+    # SQLite has no rules.
     await run_sql(filled.url, "CREATE RULE eats AS ON INSERT TO queue DO INSTEAD NOTHING")
     assert (await filled.only("guards")).key == "table queue: rule eats is not part of the store"
 
@@ -112,6 +116,7 @@ async def test_a_dropped_index_is_found(filled: Filled) -> None:
     assert (await filled.only("guards")).key == "table rollouts: the index on (first_position) is missing"
 
 
+@ON_SQLITE
 async def test_bytes_after_a_compressed_body_are_found(filled: Filled) -> None:
     ((length, codec),) = await ask(filled.url, "SELECT raw_len, codec FROM bodies WHERE position = 1")
     hexed = "hex(body)" if is_sqlite(filled) else "encode(body, 'hex')"
@@ -134,23 +139,42 @@ async def test_another_description_of_the_open_store_is_found(filled: Filled, ch
     assert (await filled.only("store_info")).field == field
 
 
-@pytest.mark.parametrize(
-    "table,change",
-    [
-        ("events", "body_hash = {}"),
-        ("events", "data = '[1, \"\\u0000\"]'"),
-        ("events", "data = 'no JSON'"),
-        ("events", "type = 'span.recorded', data = '{{\"sequence_id\": \"x\"}}'"),
-        ("events", "at = 9223372036854775807, version = 9223372036854775807"),
-        ("events", "shape = 32000, command = -1"),
-        ("bodies", "body = {}"),
-        ("bodies", "codec = 32000, raw_len = -1"),
-        ("commits", "chain_hash = {}"),
-        ("commits", "first_position = 9223372036854775807, recorded_at = -9223372036854775808"),
-        ("commits", "events = -9223372036854775808"),
-    ],
-)
+OUT_OF_RANGE = [
+    ("events", "body_hash = {}"),
+    ("events", "data = '[1, \"\\u0000\"]'"),
+    ("events", "data = 'no JSON'"),
+    ("events", "type = 'span.recorded', data = '{{\"sequence_id\": \"x\"}}'"),
+    ("events", "at = 9223372036854775807, version = 9223372036854775807"),
+    ("events", "shape = 32000, command = -1"),
+    ("bodies", "body = {}"),
+    ("bodies", "codec = 32000, raw_len = -1"),
+    ("commits", "chain_hash = {}"),
+    ("commits", "first_position = 9223372036854775807, recorded_at = -9223372036854775808"),
+    ("commits", "events = -9223372036854775808"),
+]
+
+
+@pytest.mark.parametrize("table,change", OUT_OF_RANGE)
+@ON_SQLITE
 async def test_values_outside_of_their_range_are_differences(filled: Filled, table: str, change: str) -> None:
     key = "commit_id" if table == "commits" else "position"
     await tamper(filled.url, f"UPDATE {table} SET {change.format(blob(b'', filled.url))} WHERE {key} = 1")
     assert not (await filled.report()).ok
+
+
+@ON_POSTGRES
+async def test_values_outside_of_their_range_are_differences_on_postgres(filled: Filled) -> None:
+    restore: list[str] = []
+    for table, change in OUT_OF_RANGE:
+        key = "commit_id" if table == "commits" else "position"
+        saved = f"CREATE TABLE saved AS SELECT * FROM {table} WHERE {key} = 1"
+        update = f"UPDATE {table} SET {change.format(blob(b'', filled.url))} WHERE {key} = 1"
+        await tamper(filled.url, *restore, saved, update)
+        assert not (await filled.report()).ok, (table, change)
+        restore = [
+            f"DELETE FROM {table} WHERE {key} = 1",
+            f"INSERT INTO {table} SELECT * FROM saved",
+            "DROP TABLE saved",
+        ]
+    await tamper(filled.url, *restore)
+    assert (await filled.report()).ok

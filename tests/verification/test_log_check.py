@@ -10,7 +10,7 @@ from store.domain.events import BodyDropped
 from store.sql.store import SQLStore
 from store.verification import log_scan
 from tests.journal.given import ask, blob, run_sql, tamper
-from tests.verification.filled import Filled, database_of, number_of, record
+from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled, database_of, number_of, record
 
 
 async def test_a_flipped_byte_in_an_event_is_found(filled: Filled) -> None:
@@ -26,20 +26,22 @@ async def test_a_flipped_byte_in_an_event_is_found(filled: Filled) -> None:
     assert (name.field, name.expected, name.found) == ("name", "stop", "step")
 
 
-@pytest.mark.parametrize(
-    "column, value",
-    [
-        ("actor", "'somebody'"),
-        ("at", "at + 1"),
-        ("cause", "1"),
-        ("command", "command + 1"),
-        ("body_hash", None),
-        ("shape", "2"),
-        ("type", "'span.erased'"),
-        ("version", "version + 1000"),
-        ("stream", "'rollout/elsewhere'"),
-    ],
-)
+COLUMNS_OF_EVENTS = [
+    ("actor", "'somebody'"),
+    ("at", "at + 1"),
+    ("cause", "1"),
+    ("command", "command + 1"),
+    ("body_hash", None),
+    ("shape", "2"),
+    ("type", "'span.erased'"),
+    ("version", "version + 1000"),
+    ("stream", "'rollout/elsewhere'"),
+]
+COLUMNS_OF_COMMITS = ["recorded_at", "first_position", "last_position"]
+
+
+@pytest.mark.parametrize("column, value", COLUMNS_OF_EVENTS)
+@ON_SQLITE
 async def test_every_column_of_an_event_is_part_of_the_chain(filled: Filled, column: str, value: str | None) -> None:
     position = await number_of(filled, "span.recorded")
     value = blob(bytes(32), filled.url) if value is None else value
@@ -47,13 +49,34 @@ async def test_every_column_of_an_event_is_part_of_the_chain(filled: Filled, col
     assert "chain_hash" in {each.field for each in await filled.differences() if each.check == "chain"}
 
 
-@pytest.mark.parametrize("column", ["recorded_at", "first_position", "last_position"])
+@pytest.mark.parametrize("column", COLUMNS_OF_COMMITS)
+@ON_SQLITE
 async def test_every_number_of_a_commit_is_part_of_the_chain(filled: Filled, column: str) -> None:
     await tamper(filled.url, f"UPDATE commits SET {column} = {column} + 1 WHERE commit_id = 3")
     found = [each for each in await filled.differences() if each.check == "chain"]
     assert any(each.key.startswith("commit 3") for each in found)
 
 
+@ON_POSTGRES
+async def test_every_column_of_the_log_is_part_of_the_chain_on_postgres(filled: Filled) -> None:
+    # Each change is in a commit of its own, whose hash differs by it.
+    query = "SELECT commit_id, min(position) FROM events GROUP BY commit_id ORDER BY commit_id"
+    commits = iter(await ask(filled.url, query))
+    changes: dict[str, str] = {}
+    for column, value in COLUMNS_OF_EVENTS:
+        commit_id, position = next(commits)
+        literal = blob(bytes(32), filled.url) if value is None else value
+        changes[commit_id] = f"UPDATE events SET {column} = {literal} WHERE position = {position}"
+    for column in COLUMNS_OF_COMMITS:
+        commit_id, _ = next(commits)
+        changes[commit_id] = f"UPDATE commits SET {column} = {column} + 1 WHERE commit_id = {commit_id}"
+    await tamper(filled.url, *changes.values())
+    keys = [each.key for each in await filled.differences() if each.check == "chain"]
+    for commit_id, change in changes.items():
+        assert any(key.startswith(f"commit {commit_id} ") for key in keys), (change, keys)
+
+
+@ON_SQLITE
 async def test_an_event_that_says_it_is_of_another_commit_is_found(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE events SET commit_id = 1 WHERE position = 4")
     found = await filled.only("chain")
@@ -71,18 +94,21 @@ async def test_a_flipped_byte_in_a_body_is_found(filled: Filled) -> None:
     assert found.field == "body"
 
 
+@ON_SQLITE
 async def test_a_wrong_length_of_a_body_is_found(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE bodies SET raw_len = raw_len + 1 WHERE position = 1")
     found = await filled.only("bodies")
     assert (found.key, found.field) == ("event 1", "raw_len")
 
 
+@ON_SQLITE
 async def test_a_body_that_is_gone_without_an_order_is_found(filled: Filled) -> None:
     await tamper(filled.url, "DELETE FROM bodies WHERE position = 1")
     found = await filled.only("bodies")
     assert (found.key, found.field, found.found) == ("event 1", None, None)
 
 
+@ON_SQLITE
 async def test_permission_to_drop_a_body_counts_only_with_the_event_that_ordered_it(filled: Filled) -> None:
     await tamper(filled.url, "DELETE FROM bodies WHERE position = 1", "INSERT INTO dropped VALUES (1, 2)")
     assert await _named(filled) == {("bodies", "event 1"), ("dropped", "1")}
@@ -93,6 +119,7 @@ async def _named(filled: Filled) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("ordered_by", [2, 99999])
+@ON_SQLITE
 async def test_permission_to_drop_a_body_that_no_event_ordered_is_found(filled: Filled, ordered_by: int) -> None:
     await run_sql(filled.url, f"INSERT INTO dropped VALUES (1, {ordered_by})")
     assert (await filled.only("dropped")).key == "1"
@@ -128,12 +155,14 @@ async def test_a_deleted_event_is_found(filled: Filled) -> None:
     assert any(each.check == "events" and each.key.startswith("rollout/") for each in found)
 
 
+@ON_SQLITE
 async def test_a_deleted_commit_is_found(filled: Filled) -> None:
     await tamper(filled.url, "DELETE FROM commits WHERE commit_id = 2")
     keys = {each.key for each in await filled.differences() if each.check == "chain"}
     assert any(key.startswith("commit 3") for key in keys)
 
 
+@ON_SQLITE
 async def test_a_deleted_commit_with_all_its_events_is_found(filled: Filled) -> None:
     await tamper(
         filled.url,
@@ -145,6 +174,7 @@ async def test_a_deleted_commit_with_all_its_events_is_found(filled: Filled) -> 
     assert any(each.field == "chain_hash" and each.key.startswith("commit 3") for each in found)
 
 
+@ON_SQLITE
 async def test_a_swapped_pair_of_events_is_found(filled: Filled) -> None:
     a = await number_of(filled, "span.recorded")
     b = a + 3
@@ -170,12 +200,14 @@ async def test_an_event_that_no_commit_holds_is_found(filled: Filled) -> None:
     assert [(each.check, each.key) for each in found] == [("chain", "event 1005"), ("workers", "ghost")]
 
 
+@ON_SQLITE
 async def test_wrong_running_totals_are_found(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE commits SET spans = spans + 1 WHERE commit_id = 4")
     found = await filled.differences()
     assert ("totals", "commit 4", "spans") in {(each.check, each.key, each.field) for each in found}
 
 
+@ON_SQLITE
 async def test_damage_at_the_boundary_of_two_ranges_is_found(filled: Filled) -> None:
     assert isinstance(filled.store, SQLStore)
     dialect = filled.store.core.dialect
@@ -209,6 +241,7 @@ async def test_damage_at_the_boundary_of_two_ranges_is_found(filled: Filled) -> 
     assert (await filled.report()).ok
 
 
+@ON_SQLITE
 async def test_an_event_that_cannot_be_decoded_is_a_difference_and_no_crash(filled: Filled) -> None:
     stream = f"rollout/{filled.first.rollout_id}"
     await tamper(filled.url, f"UPDATE events SET data = '[1' WHERE stream = '{stream}' AND version = 2")
@@ -216,11 +249,13 @@ async def test_an_event_that_cannot_be_decoded_is_a_difference_and_no_crash(fill
     assert any(each.check == "events" and each.key == f"{stream}, event 2" for each in found)
 
 
+@ON_SQLITE
 async def test_an_event_of_a_newer_version_is_a_difference_and_no_crash(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE events SET shape = 9 WHERE stream LIKE 'resources/%' AND version = 2")
     assert any(each.check == "events" and "shape 9" in str(each.found) for each in await filled.differences())
 
 
+@ON_SQLITE
 async def test_an_event_that_does_not_follow_is_a_difference_and_no_crash(filled: Filled) -> None:
     stream = f"rollout/{filled.first.rollout_id}"
     await tamper(
@@ -231,6 +266,7 @@ async def test_an_event_that_does_not_follow_is_a_difference_and_no_crash(filled
     assert any(each.check == "events" and each.key.startswith(stream) for each in await filled.differences())
 
 
+@ON_SQLITE
 async def test_an_event_of_an_unknown_kind_of_stream_is_a_difference_and_no_crash(filled: Filled) -> None:
     await tamper(filled.url, "UPDATE events SET stream = 'aaa/1', type = 'aaa.done' WHERE position = 1")
     assert any(each.key == "aaa/1, event 1" for each in await filled.differences())

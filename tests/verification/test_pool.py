@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import threading
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -19,7 +18,8 @@ from store.verification.compare import STRETCHES
 from store.verification.log_scan import Bounds
 from store.verification.pool import CheckRest, Compare, ProofJob, Walk
 from tests.journal.given import blob, run_sql, tamper
-from tests.verification.filled import Filled
+from tests.torture import Rounds
+from tests.verification.filled import ON_SQLITE, Filled
 
 
 @pytest.mark.slow
@@ -38,6 +38,7 @@ async def test_a_long_log_is_proven_by_other_processes(filled: Filled, monkeypat
 
 
 @pytest.mark.slow
+@ON_SQLITE
 async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     before = await filled.report()
     await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
@@ -61,6 +62,7 @@ async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["body", "blob"])
+@ON_SQLITE
 async def test_what_belongs_to_no_event_is_found_beside_other_processes(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -80,6 +82,7 @@ async def test_what_belongs_to_no_event_is_found_beside_other_processes(
 
 
 @pytest.mark.slow
+@ON_SQLITE
 async def test_an_event_that_does_not_follow_stops_a_rebuild_by_several_processes(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[type[Any], list[bool]]:
 
 
 @pytest.mark.slow
+@ON_SQLITE
 async def test_the_progress_of_other_processes_is_reported(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     done = _elsewhere(monkeypatch)
     seen: list[OperationProgress] = []
@@ -123,6 +127,7 @@ async def test_the_progress_of_other_processes_is_reported(filled: Filled, monke
 
 
 @pytest.mark.parametrize("executable", ["/bin/false", "/bin/cat", "/does/not/exist"])
+@ON_SQLITE
 async def test_without_another_process_the_proof_is_made_here(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, executable: str
 ) -> None:
@@ -136,6 +141,7 @@ async def test_without_another_process_the_proof_is_made_here(
 
 @pytest.mark.parametrize("survivors", [0, 1])
 @pytest.mark.slow
+@ON_SQLITE
 async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, survivors: int
 ) -> None:
@@ -164,6 +170,7 @@ async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
 
 
 @pytest.mark.slow
+@ON_SQLITE
 async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     start, sees = pool.start, pool.Team.sees
@@ -198,7 +205,7 @@ async def test_processes_end_when_a_proof_is_given_up(filled: Filled, monkeypatc
 @pytest.mark.slow
 @pytest.mark.torture
 async def test_several_processes_see_one_state_while_others_write(
-    filled: Filled, monkeypatch: pytest.MonkeyPatch, rounds: Callable[[int], int]
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, rounds: Rounds
 ) -> None:
     done = _elsewhere(monkeypatch)
     # On a loaded machine, the processes need many attempts until their snapshots have the same state.

@@ -8,35 +8,31 @@ import pytest
 
 from store.testing.samples import make_span
 from tests.journal.given import SPAN, run_sql
-from tests.verification.filled import Filled
+from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled
+
+EDITS = [
+    ("rollouts", "status", "'cancelled'"),
+    ("rollouts", "config", "'{}'"),
+    ("rollouts", "last_reward", "0.5"),
+    ("rollouts", "plan_key", "'other'"),
+    ("rollouts", "tokens_in", "tokens_in + 1"),
+    ("attempts", "worker_id", "'thief'"),
+    ("attempts", "released_position", "3"),
+    ("attempts", "last_heartbeat_time", "1.5"),
+    ("spans", "start_time", "-2.0"),
+    ("spans", "parent_id", "'p'"),
+    ("spans", "position", "position + 1"),
+    ("rewards", "value", "1.0"),
+    ("workers", "status", "'unknown'"),
+    ("resources", "version", "9"),
+    ("queue", "rollout_id", "'ro-nobody'"),
+]
 
 
-@pytest.mark.parametrize(
-    "table, column, value",
-    [
-        ("rollouts", "status", "'cancelled'"),
-        ("rollouts", "config", "'{}'"),
-        ("rollouts", "last_reward", "0.5"),
-        ("rollouts", "plan_key", "'other'"),
-        ("rollouts", "tokens_in", "tokens_in + 1"),
-        ("attempts", "worker_id", "'thief'"),
-        ("attempts", "released_position", "3"),
-        ("attempts", "last_heartbeat_time", "1.5"),
-        ("spans", "start_time", "-2.0"),
-        ("spans", "parent_id", "'p'"),
-        ("spans", "position", "position + 1"),
-        ("rewards", "value", "1.0"),
-        ("workers", "status", "'unknown'"),
-        ("resources", "version", "9"),
-        ("queue", "rollout_id", "'ro-nobody'"),
-    ],
-)
+@pytest.mark.parametrize("table, column, value", EDITS)
+@ON_SQLITE
 async def test_an_edited_row_is_named_with_its_column(filled: Filled, table: str, column: str, value: str) -> None:
-    await run_sql(
-        filled.url,
-        f"UPDATE {table} SET {column} = {value} WHERE {_first_key(table)} ="
-        f" (SELECT min({_first_key(table)}) FROM {table})",
-    )
+    await run_sql(filled.url, _edit((table, column, value)))
     found = await filled.differences()
     assert {each.check for each in found} == {table}
     assert all(each.expected != each.found for each in found)
@@ -45,33 +41,66 @@ async def test_an_edited_row_is_named_with_its_column(filled: Filled, table: str
 
 
 @pytest.mark.parametrize("table", ["rollouts", "attempts", "spans", "rewards", "resources", "workers", "queue"])
+@ON_SQLITE
 async def test_a_deleted_row_is_named(filled: Filled, table: str) -> None:
-    key = _first_key(table)
-    await run_sql(filled.url, f"DELETE FROM {table} WHERE {key} = (SELECT max({key}) FROM {table})")
+    await run_sql(filled.url, _deletion(table))
     found = await filled.differences()
     assert found
     assert {(each.check, each.field, each.found) for each in found} == {(table, None, None)}
 
 
-@pytest.mark.parametrize(
-    "table, values",
-    [
-        (f"spans {SPAN}", "'ro-a', 'at-a', 's', 1, 't', 'n', 'OK', 9999"),
-        (f"spans {SPAN}", "'{first}', 'at-a', 's', 1, 't', 'n', 'OK', 9999"),
-        ("rewards", "'zz', 77, 0, 'at-a', 'n', 1.0"),
-        ("rewards", "'{first}', 9999, 0, 'at-a', 'n', 1.0"),
-        ("workers", "'zz', 'idle', NULL, NULL, NULL, NULL, 1, 1, 1"),
-        ("resources", "'aa', 1, 1, 1, 1, 1, 1, 1"),
-        ("queue", "99999, 'ro-zzz'"),
-        ("queue", "99999, '{first}'"),
-    ],
-)
+EXTRA_ROWS = [
+    (f"spans {SPAN}", "'ro-a', 'at-a', 's', 1, 't', 'n', 'OK', 9999"),
+    (f"spans {SPAN}", "'{first}', 'at-a', 's', 1, 't', 'n', 'OK', 9999"),
+    ("rewards", "'zz', 77, 0, 'at-a', 'n', 1.0"),
+    ("rewards", "'{first}', 9999, 0, 'at-a', 'n', 1.0"),
+    ("workers", "'zz', 'idle', NULL, NULL, NULL, NULL, 1, 1, 1"),
+    ("resources", "'aa', 1, 1, 1, 1, 1, 1, 1"),
+    ("queue", "99999, 'ro-zzz'"),
+    ("queue", "99998, '{first}'"),
+]
+
+
+@pytest.mark.parametrize("table, values", EXTRA_ROWS)
+@ON_SQLITE
 async def test_an_extra_row_is_named(filled: Filled, table: str, values: str) -> None:
     await run_sql(filled.url, f"INSERT INTO {table} VALUES ({values.format(first=filled.first.rollout_id)})")
     found = await filled.only(table.partition(" ")[0])
     assert (found.expected, found.field) == (None, None)
 
 
+@ON_POSTGRES
+async def test_differences_in_every_table_are_named_on_postgres(filled: Filled) -> None:
+    rollout_id = filled.first.rollout_id
+    for table, values in EXTRA_ROWS:
+        await run_sql(filled.url, f"INSERT INTO {table} VALUES ({values.format(first=rollout_id)})")
+    extra = [(each.check, each.expected, each.field) for each in await filled.differences()]
+    assert sorted(extra) == sorted((table.partition(" ")[0], None, None) for table, _ in EXTRA_ROWS)
+    await filled.store.log.rebuild()
+    await run_sql(filled.url, *map(_edit, EDITS))
+    found = await filled.differences()
+    assert all(each.expected != each.found for each in found)
+    expected = {(table, column) for table, column, _ in EDITS if table != "queue"}
+    assert {(each.check, each.field) for each in found} == expected | {("queue", None)}
+    await filled.store.log.rebuild()
+    tables = dict.fromkeys(table for table, _, _ in EDITS)
+    await run_sql(filled.url, *map(_deletion, tables))
+    deleted = {(each.check, each.field, each.found) for each in await filled.differences()}
+    assert deleted == {(table, None, None) for table in tables}
+
+
+def _edit(change: tuple[str, str, str]) -> str:
+    table, column, value = change
+    key = _first_key(table)
+    return f"UPDATE {table} SET {column} = {value} WHERE {key} = (SELECT min({key}) FROM {table})"
+
+
+def _deletion(table: str) -> str:
+    key = _first_key(table)
+    return f"DELETE FROM {table} WHERE {key} = (SELECT max({key}) FROM {table})"
+
+
+@ON_SQLITE
 async def test_a_counter_behind_the_log_is_found(filled: Filled) -> None:
     rollout_id = filled.first.rollout_id
     await run_sql(filled.url, f"UPDATE span_counters SET value = 2 WHERE rollout_id = '{rollout_id}'")
@@ -79,6 +108,7 @@ async def test_a_counter_behind_the_log_is_found(filled: Filled) -> None:
     assert (found.key, found.field, found.expected, found.found) == (rollout_id, "value", 3, 2)
 
 
+@ON_SQLITE
 async def test_a_counter_ahead_of_the_log_is_fine(filled: Filled) -> None:
     for _ in range(3):
         await filled.store.get_next_span_sequence_id(filled.first.rollout_id, "any")
@@ -98,14 +128,16 @@ async def test_a_counter_row_that_is_missing_is_found(filled: Filled) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, expected",
+    "copy_url, change, expected",
     [
-        ("value = 3", {("value", 35, 3)}),
-        ("reserved = NULL", {("value", 35, 6), ("reserved", 35, None)}),
-        ("reserved = 0", {("value", 35, 6), ("reserved", 35, 0)}),
-        ("reserved = 99", {("value", 35, 6), ("reserved", 35, 99)}),
-        ("value = 40, reserved = 99", {("reserved", 35, 99)}),
+        ("postgres", "value = 40, reserved = 99", {("reserved", 35, 99)}),
+        ("sqlite", "value = 3", {("value", 35, 3)}),
+        ("sqlite", "reserved = NULL", {("value", 35, 6), ("reserved", 35, None)}),
+        ("sqlite", "reserved = 0", {("value", 35, 6), ("reserved", 35, 0)}),
+        ("sqlite", "reserved = 99", {("value", 35, 6), ("reserved", 35, 99)}),
+        ("sqlite", "value = 40, reserved = 99", {("reserved", 35, 99)}),
     ],
+    indirect=["copy_url"],
 )
 async def test_a_counter_that_contradicts_its_reservation_is_found(
     filled: Filled, change: str, expected: set[Any]
@@ -119,6 +151,7 @@ async def test_a_counter_that_contradicts_its_reservation_is_found(
     assert {(each.field, each.expected, each.found) for each in found} == expected
 
 
+@ON_SQLITE
 async def test_the_first_differences_are_named_and_all_are_counted(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

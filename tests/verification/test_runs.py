@@ -17,14 +17,14 @@ from store.verification import compare
 from tests.journal.copies import opened_copy
 from tests.journal.given import ask, blob, contents, run_sql, tamper
 from tests.journal.given_runs import LONG, NODE, run, tell
-from tests.verification.filled import Filled
+from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled
 
 RUNS = [table.name for table in core_tables.RUNS]
 
 
 @pytest.fixture
-async def played(durable_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
-    async with opened_copy(_run, durable_url, clock) as (url, store, first):
+async def played(copy_url: str, clock: ManualClock) -> AsyncIterator[Filled]:
+    async with opened_copy(_run, copy_url, clock) as (url, store, first):
         yield Filled(url, store, first, clock)
 
 
@@ -40,6 +40,7 @@ def told(differences: list[Difference]) -> set[tuple[str, str | None]]:
     return {(each.check, each.field) for each in differences}
 
 
+@ON_SQLITE
 async def test_a_run_nobody_tampered_with_is_sound(played: Filled) -> None:
     report = await played.report()
     assert report.differences == []
@@ -48,6 +49,7 @@ async def test_a_run_nobody_tampered_with_is_sound(played: Filled) -> None:
 
 
 @pytest.mark.parametrize("table", RUNS)
+@ON_SQLITE
 async def test_deleted_rows_of_runs_come_back_as_they_were(played: Filled, table: str) -> None:
     before = await content(played)
     await run_sql(played.url, f"DELETE FROM {table}")
@@ -58,25 +60,26 @@ async def test_deleted_rows_of_runs_come_back_as_they_were(played: Filled, table
     assert await played.differences() == []
 
 
-@pytest.mark.parametrize(
-    "table,column,value",
-    [
-        ("run_events", "attempt", "7"),
-        ("run_events", "node_id", "'other'"),
-        ("run_events", "metrics", "'{}'"),
-        ("forks", "base_version", "base_version + 1"),
-        ("forks", "scopes", "NULL"),
-        ("fork_masks", "scope", "NULL"),
-        ("checkpoints", "name", "'other'"),
-        ("artifacts", "retracted", "NULL"),
-        ("run_keys", "last_version", "99"),
-        ("rollouts", "head", "2"),
-        ("rollouts", "run_version", "NULL"),
-        ("attempts", "base", "9"),
-        ("attempts", "fork_version", "NULL"),
-        ("attempts", "tries", "5"),
-    ],
-)
+EDITS = [
+    ("run_events", "attempt", "7"),
+    ("run_events", "node_id", "'other'"),
+    ("run_events", "metrics", "'{}'"),
+    ("forks", "base_version", "base_version + 1"),
+    ("forks", "scopes", "NULL"),
+    ("fork_masks", "scope", "NULL"),
+    ("checkpoints", "name", "'other'"),
+    ("artifacts", "retracted", "NULL"),
+    ("run_keys", "last_version", "99"),
+    ("rollouts", "head", "2"),
+    ("rollouts", "run_version", "NULL"),
+    ("attempts", "base", "9"),
+    ("attempts", "fork_version", "NULL"),
+    ("attempts", "tries", "5"),
+]
+
+
+@pytest.mark.parametrize("table,column,value", EDITS)
+@ON_SQLITE
 async def test_edited_rows_of_runs_are_named_and_become_right_again(
     played: Filled, table: str, column: str, value: str
 ) -> None:
@@ -84,6 +87,19 @@ async def test_edited_rows_of_runs_are_named_and_become_right_again(
     await run_sql(played.url, f"UPDATE {table} SET {column} = {value}")
     assert told(await played.differences()) == {(table, column)}
     assert set((await played.store.log.rebuild()).written) == {table}
+    assert await content(played) == before
+
+
+@ON_POSTGRES
+async def test_rows_of_all_run_tables_become_right_again_on_postgres(played: Filled) -> None:
+    before = await content(played)
+    await run_sql(played.url, *(f"DELETE FROM {table}" for table in RUNS))
+    assert told(await played.differences()) == {(table, None) for table in RUNS}
+    assert (await played.store.log.rebuild()).written == {table: len(before[table]) for table in RUNS}
+    assert await content(played) == before
+    await run_sql(played.url, *(f"UPDATE {table} SET {column} = {value}" for table, column, value in EDITS))
+    assert told(await played.differences()) == {(table, column) for table, column, _ in EDITS}
+    assert set((await played.store.log.rebuild()).written) == {table for table, _, _ in EDITS}
     assert await content(played) == before
 
 
@@ -107,6 +123,7 @@ async def test_rows_that_no_event_accounts_for_go(played: Filled) -> None:
     assert await played.differences() == []
 
 
+@ON_SQLITE
 async def test_a_long_run_is_compared_and_mended_piece_by_piece(
     played: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,26 +175,32 @@ async def blobs_of(filled: Filled) -> dict[str, str]:
     return found
 
 
+@ON_SQLITE
 async def test_what_recurs_is_stored_once(played: Filled) -> None:
     ((count,),) = await ask(played.url, "SELECT count(*) FROM blobs")
     # A prompt of each of four nodes, the second of one of them being equal; a state; the content of two artifacts.
     assert count == "6"
 
 
-@pytest.mark.parametrize("what,check", [("prompt", "blobs"), ("checkpoint", "bodies"), ("artifact", "bodies")])
-async def test_a_blob_that_is_missing_is_named(played: Filled, what: str, check: str) -> None:
-    await tamper(played.url, f"DELETE FROM blobs WHERE hash = '{(await blobs_of(played))[what]}'")
+async def test_blobs_that_are_missing_are_named(played: Filled) -> None:
+    blobs = await blobs_of(played)
+    await tamper(played.url, *(f"DELETE FROM blobs WHERE hash = '{name}'" for name in blobs.values()))
     differences = await played.differences()
-    assert {(each.check, each.found) for each in differences} == {(check, None)}
+    assert {(each.check, each.found) for each in differences} == {("blobs", None), ("bodies", None)}
+    ((prompt,),) = [[each.key] for each in differences if each.check == "blobs"]
+    assert blobs["prompt"] in prompt
+    assert sum(each.check == "bodies" for each in differences) >= 2
 
 
 @pytest.mark.parametrize("what", ["prompt", "checkpoint", "artifact"])
+@ON_SQLITE
 async def test_a_blob_that_was_changed_is_named(played: Filled, what: str) -> None:
     name = (await blobs_of(played))[what]
     await tamper(played.url, f"UPDATE blobs SET body = {blob(b'{}', played.url)}, codec = 0 WHERE hash = '{name}'")
     assert ("blobs", name, "body") in {(each.check, each.key, each.field) for each in await played.differences()}
 
 
+@ON_SQLITE
 async def test_a_blob_whose_length_is_wrong_is_named(played: Filled) -> None:
     name = (await blobs_of(played))["prompt"]
     await tamper(played.url, f"UPDATE blobs SET raw_len = raw_len + 1 WHERE hash = '{name}'")
@@ -192,6 +215,7 @@ async def test_a_blob_that_no_event_names_is_left_over(played: Filled) -> None:
     assert (found.key, found.expected, found.found) == (name, None, "a blob to which no event refers")
 
 
+@ON_SQLITE
 async def test_history_and_tail_carry_the_bodies_that_lie_in_blobs(played: Filled) -> None:
     history = await played.store.log.history(played.first.rollout_id)
     bodies = {event.type: event.body for event in history if event.type in {"checkpoint.saved", "artifact.saved"}}
@@ -200,6 +224,7 @@ async def test_history_and_tail_carry_the_bodies_that_lie_in_blobs(played: Fille
     assert [event.body for event in tailed] == [{"content": LONG}] * 2
 
 
+@ON_SQLITE
 async def test_the_head_is_read_in_the_past(played: Filled) -> None:
     history = await played.store.log.history(played.first.rollout_id)
     (moved,) = [event for event in history if event.type == "rollout.head_moved"]
@@ -208,6 +233,7 @@ async def test_the_head_is_read_in_the_past(played: Filled) -> None:
     assert (now.head, then.head) == (1, 2)
 
 
+@ON_SQLITE
 async def test_bytes_after_a_compressed_blob_are_found(played: Filled) -> None:
     name = (await blobs_of(played))["prompt"]
     body = blob(zlib.compress((LONG + "Bull").encode()) + b"more", played.url)

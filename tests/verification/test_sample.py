@@ -8,7 +8,7 @@ from store.models import Difference
 from store.sql.store import SQLStore
 from store.verification.sample import SampleReport, verify_sample
 from tests.journal.given import ask, run_sql, tamper
-from tests.verification.filled import Filled
+from tests.verification.filled import ON_SQLITE, Filled
 
 
 async def sampled(filled: Filled, *, commits: int = 1000, streams: int = 300) -> SampleReport:
@@ -38,11 +38,13 @@ async def test_an_intact_store_has_no_differences(filled: Filled) -> None:
 
 
 @pytest.mark.parametrize("commits", [1, 2, 5])
+@ON_SQLITE
 async def test_only_the_last_commits_are_checked(filled: Filled, commits: int) -> None:
     report = await sampled(filled, commits=commits)
     assert (report.commits, report.differences) == (commits, [])
 
 
+@ON_SQLITE
 async def test_an_empty_store_has_no_differences(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> None:
     url = f"sqlite:///{tmp_path_factory.mktemp('empty') / 'empty.db'}"
     del filled
@@ -59,6 +61,7 @@ async def test_a_changed_row_of_a_stream_in_the_sample_is_found(filled: Filled) 
     ]
 
 
+@ON_SQLITE
 async def test_a_lost_row_and_a_row_without_a_stream_are_found(filled: Filled) -> None:
     await run_sql(filled.url, "DELETE FROM workers", "DELETE FROM spans")
     assert {"workers", "spans"} <= {each.check for each in await differences(filled)}
@@ -73,6 +76,7 @@ async def test_a_changed_event_at_the_end_is_found_and_one_before_it_is_not(fill
     assert (await sampled(filled, commits=1)).differences == []
 
 
+@ON_SQLITE
 async def test_a_wrong_total_is_found(filled: Filled) -> None:
     await tamper(
         filled.url, "UPDATE commits SET spans = spans + 1 WHERE commit_id = (SELECT max(commit_id) FROM commits)"
