@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
+from store import open_store
 from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, RolloutMode
 from store.training.agent import LitAgent, rollout
 from store.training.algorithm import algo
-from store.training.emit import emit_annotation
+from store.training.emit import emit_annotation, emit_message
+from store.training.hooks import Hook
 from store.training.plan import Plan
+from store.training.runner import Runner
+from tests.faults import processes
 
 RESOURCES: NamedResources = {
     "main_llm": LLM(endpoint="http://127.0.0.1:9", model="m"),
@@ -61,6 +69,36 @@ class Informed(LitAgent[Any]):
         names = sorted(trainer.initial_resources)
         emit_annotation({"seed": trainer.seed, "resources": names, "status": found.status})
         return float(trainer.n_runners)
+
+
+@rollout
+async def endless(task: Any) -> None:
+    """Emit a message and never end."""
+    emit_message("at work")
+    await asyncio.Event().wait()
+
+
+async def serve_endlessly(connection: Connection, url: str, worker_id: int, settings: dict[str, Any]) -> None:
+    """Run `endless` on the queue of a store, and send the task of each attempt that has started."""
+
+    class Reporting(Hook):
+        async def on_trace_start(self, *, rollout: Any, **_: Any) -> None:
+            connection.send(rollout.input)
+
+    async with await open_store(url) as store:
+        runner: Runner[Any] = Runner(**settings)
+        with runner.run_context(agent=endless, store=store, hooks=[Reporting()], worker_id=worker_id):
+            await runner.iter()
+
+
+def runner_at_work(url: str, attempts: int = 1, *, worker_id: int = 0, **settings: Any) -> BaseProcess:
+    """Return the process of a runner that executes attempts."""
+    ours, theirs = multiprocessing.Pipe()
+    process = processes.start(serve_endlessly, theirs, url, worker_id, settings)
+    theirs.close()
+    for _ in range(attempts):
+        ours.recv()
+    return process
 
 
 def prompt(value: float) -> NamedResources:

@@ -8,9 +8,9 @@ import pytest
 
 # The fork server belongs to this process, and this module names the modules that it imports first.
 import tests.faults.processes  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from tests.training.stores import live, memory, training_server
+from tests.training.stores import live, memory, place, timed, training_server
 
-__all__ = ["forked_parts", "live", "memory", "training_server"]
+__all__ = ["forked_parts", "live", "memory", "place", "timed", "training_server"]
 
 
 @pytest.fixture

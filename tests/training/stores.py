@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from store import HTTPStore, open_store
 from store.interface.store import Store
+from store.testing import ManualClock
 from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE
 
@@ -30,18 +34,42 @@ async def memory() -> AsyncIterator[Store]:
         yield store
 
 
+class Place(NamedTuple):
+    """Where a store is kept, and the server before it, if there is one."""
+
+    url: str
+    server: Served | None = None
+
+
 @pytest.fixture(params=[SQLITE, POSTGRES, HTTP])
-async def live(request: pytest.FixtureRequest, tmp_path: object) -> AsyncIterator[Store]:
-    """A store on each database, and one behind a server."""
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Each database, and a server."""
     if request.param == "postgres":
-        url: str = request.getfixturevalue("postgres_url")
-    else:
-        url = f"sqlite:///{tmp_path}/rollbook.db"
-    async with await open_store(url, scan_debounce_seconds=0.05) as store:
-        if request.param != "http":
+        return Place(request.getfixturevalue("postgres_url"))
+    url = f"sqlite:///{tmp_path}/rollbook.db"
+    return Place(url, request.getfixturevalue("training_server") if request.param == "http" else None)
+
+
+@pytest.fixture
+async def live(place: Place) -> AsyncIterator[Store]:
+    """A store on each database, and one behind a server."""
+    async with _opened(place, scan_debounce_seconds=0.05) as store:
+        yield store
+
+
+@pytest.fixture
+async def timed(place: Place, clock: ManualClock) -> AsyncIterator[Store]:
+    """As `live`, with the clock of the test."""
+    async with _opened(place, scan_debounce_seconds=0, clock=clock) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _opened(place: Place, **options: Any) -> AsyncGenerator[Store]:
+    async with await open_store(place.url, **options) as store:
+        if place.server is None:
             yield store
             return
-        served: Served = request.getfixturevalue("training_server")
-        with served.serving(store) as at:
-            async with HTTPStore(at) as over_http:
+        with place.server.serving(store) as url:
+            async with HTTPStore(url) as over_http:
                 yield over_http

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,14 @@ from store import open_store
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.runtime.process import is_gone, this_process, worker_name
+from store.testing import ManualClock
 from store.training import (
     Runner,
+    heartbeat,
 )
 from store.training.machine import snapshot
+from tests.faults import processes
+from tests.training.agents import runner_at_work
 from tests.training.doing import (
     Doing,
     Gate,
@@ -32,42 +37,77 @@ from tests.training.doing import (
 from tests.training.given import RESOURCES, until
 from tests.training.unreliable import Unreliable
 
+OFTEN: dict[str, Any] = {"heartbeat_interval": 0.3, "interval_jitter": 0.0}
+LIMITED = RolloutConfig(unresponsive_seconds=4.0)
+MOST_OF_THE_LIMIT = 3.0
+
+
+@pytest.fixture
+def clock(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of the store, by which the time of a runner advances too."""
+    began = clock()
+    advancing = SimpleNamespace(monotonic=lambda: time.monotonic() + (clock() - began) / 1e6)
+    monkeypatch.setattr(heartbeat, "time", advancing)
+    return clock
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["thread", "asyncio"])
-async def test_a_quiet_agent_stays_alive_while_its_worker_is(live: Store, mode: Any) -> None:
+async def test_a_quiet_agent_stays_alive_while_its_worker_is(timed: Store, clock: ManualClock, mode: Any) -> None:
     gate = Gate()
-    settings: dict[str, Any] = {"heartbeat_interval": 0.1, "interval_jitter": 0.0, "heartbeat_launch_mode": mode}
-    async with running(live, gate.agent(), worker_id=5, **settings):
-        rollout = await live.enqueue_rollout(1, config=RolloutConfig(unresponsive_seconds=4.0))
+    async with running(timed, gate.agent(), worker_id=5, heartbeat_launch_mode=mode, **OFTEN):
+        rollout = await timed.enqueue_rollout(1, config=LIMITED)
         await gate.holds(1)
-        began = time.monotonic()
 
-        async def beaten() -> bool:
-            attempt = await live.get_latest_attempt(rollout.rollout_id)
+        async def last_sign() -> float | None:
+            attempt = await timed.get_latest_attempt(rollout.rollout_id)
             assert attempt is not None
             assert attempt.status == "preparing"
-            return time.monotonic() - began > 5.0
+            return attempt.last_heartbeat_time
 
-        await until(beaten)
+        for _ in range(2):
+            clock.advance(MOST_OF_THE_LIMIT)
+            # The first heartbeat may have been on its way before.
+            for _ in range(2):
+                last = await last_sign()
+
+                async def is_next(last: float | None = last) -> bool:
+                    return await last_sign() != last
+
+                await until(is_next)
         gate.open.set()
-        (found,) = await ended(live, rollout)
+        (found,) = await ended(timed, rollout)
     assert found.status == "succeeded"
-    worker = await live.get_worker_by_id(worker_name(5))
+    worker = await timed.get_worker_by_id(worker_name(5))
     assert worker is not None
     assert worker.heartbeat_stats is not None
     assert worker.heartbeat_stats["pid"] == os.getpid()
 
 
 @pytest.mark.slow
-async def test_an_agent_that_blocks_the_event_loop_stays_alive_all_the_same(memory: Store) -> None:
-    async def agent(*_: Any) -> float:
-        time.sleep(5.0)  # noqa: ASYNC251 - as careless agents do
+async def test_an_agent_that_blocks_the_event_loop_stays_alive_all_the_same(clock: ManualClock) -> None:
+    class Counting(Unreliable):
+        def __init__(self, target: Store) -> None:
+            super().__init__(target)
+            self.heartbeats = 0
+
+        async def update_attempt(self, *args: Any, **kwargs: Any) -> Any:
+            attempt = await super().update_attempt(*args, **kwargs)
+            self.heartbeats += "last_heartbeat_time" in kwargs
+            return attempt
+
+    async def agent(*arguments: Any) -> float:
+        for _ in range(2):
+            clock.advance(MOST_OF_THE_LIMIT)
+            before = store.heartbeats
+            while store.heartbeats < before + 2:
+                time.sleep(0.005)  # noqa: ASYNC251 - as careless agents do
         return 1.0
 
-    async with running(memory, Doing(agent), heartbeat_interval=0.1, interval_jitter=0.0):
-        rollout = await memory.enqueue_rollout(1, config=RolloutConfig(unresponsive_seconds=4.0))
-        (found,) = await ended(memory, rollout)
+    async with await open_store("memory://", clock=clock, scan_debounce_seconds=0) as target:
+        store = Counting(target)
+        async with running(store, Doing(agent), **OFTEN):
+            (found,) = await ended(store, await store.enqueue_rollout(1, config=LIMITED))
     assert (found.status, found.attempt.last_heartbeat_time is not None) == ("succeeded", True)
 
 
@@ -126,44 +166,14 @@ def test_a_process_is_gone_only_if_it_was_of_this_machine_and_runs_no_more() -> 
     assert not is_gone({})
 
 
-RUNNER = """
-import asyncio, sys
-from store import HTTPStore, open_store
-from store.training import Runner, Tracer, emit_message, rollout
-
-@rollout
-async def agent(task, llm):
-    emit_message("at work")
-    print("at work", flush=True)
-    await asyncio.Event().wait()
-
-async def main(url):
-    async with await open_store(url) as store:
-        runner = Runner()
-        with runner.run_context(agent=agent, store=store, worker_id=1):
-            await runner.iter()
-
-asyncio.run(main(sys.argv[1]))
-"""
-
-
-def started_runner(url: str) -> subprocess.Popen[str]:
-    """Return a process of a runner that has begun its first attempt."""
-    process = subprocess.Popen([sys.executable, "-c", RUNNER, url], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "at work\n"
-    return process
-
-
 @pytest.mark.slow
 async def test_a_runner_that_starts_again_closes_what_its_last_process_left(durable_url: str) -> None:
     async with await open_store(durable_url) as store:
         await store.add_resources(dict(RESOURCES))
         config = RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
         left, untouched = await store.enqueue_rollout(1, config=config), await store.start_rollout(2)
-        process = await asyncio.to_thread(started_runner, durable_url)
-        process.kill()
-        process.communicate()
+        process = await asyncio.to_thread(runner_at_work, durable_url, worker_id=1)
+        processes.kill(process)
         async with running(store, returning(1.0), worker_id=1):
             (found,) = await ended(store, left)
         assert found.status == "succeeded"
@@ -178,13 +188,14 @@ async def test_ctrl_c_closes_the_attempt_as_failed(durable_url: str) -> None:
     async with await open_store(durable_url) as store:
         await store.add_resources(dict(RESOURCES))
         rollout = await store.enqueue_rollout(1)
-        process = await asyncio.to_thread(started_runner, durable_url)
-        process.send_signal(signal.SIGINT)
-        await asyncio.to_thread(process.communicate)
+        process = await asyncio.to_thread(runner_at_work, durable_url)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        await asyncio.to_thread(process.join)
         found: Any = await store.get_rollout_by_id(rollout.rollout_id)
         assert (found.status, found.attempt.status) == ("failed", "failed")
         assert found.attempt.metadata == {"reason": "interrupted"}
-        assert process.returncode != 0
+        assert process.exitcode != 0
 
 
 def test_a_heartbeat_tells_of_gpus_what_nvidia_smi_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

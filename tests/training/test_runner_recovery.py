@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,38 +12,18 @@ from store import open_store
 from store.interface.store import Store
 from store.models import AttemptedRollout, RolloutConfig
 from store.training import Runner
+from tests.faults import processes
+from tests.training.agents import runner_at_work
 from tests.training.doing import Doing, ended, returning, running, status_of
 from tests.training.given import RESOURCES, until
 
-RUNNER = """
-import asyncio, sys
-from store import open_store
-from store.training import Runner, rollout
-
-@rollout
-async def agent(task):
-    print("at work", flush=True)
-    await asyncio.Event().wait()
-
-async def main(url):
-    async with await open_store(url) as store:
-        runner = Runner(heartbeat_interval=0.2, interval_jitter=0.0, concurrency=3)
-        with runner.run_context(agent=agent, store=store):
-            await runner.iter()
-
-asyncio.run(main(sys.argv[1]))
-"""
 FAST: dict[str, Any] = {"heartbeat_interval": 0.2, "interval_jitter": 0.0}
 
 
 def killed_at_work(url: str, attempts: int) -> str:
     """Return the name of a runner that was killed while it executed so many attempts."""
-    process = subprocess.Popen([sys.executable, "-c", RUNNER, url], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for _ in range(attempts):
-        assert process.stdout.readline() == "at work\n"
-    process.kill()
-    process.communicate()
+    process = runner_at_work(url, attempts, concurrency=attempts, **FAST)
+    processes.kill(process)
     return f"{os.uname().nodename}-{process.pid}-0"
 
 
