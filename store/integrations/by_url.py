@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import threading
 import weakref
@@ -166,4 +167,8 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
+    # Python calls the functions of `before` in the reverse order of their registration. This module registers one that
+    # stops thread pools during a fork. It has to come after ours, which waits until a store is open: opening a file
+    # uses a thread pool.
+    importlib.import_module("concurrent.futures.thread")
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

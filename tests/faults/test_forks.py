@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from store import open_store
+from tests.torture import Rounds
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]
 
@@ -45,7 +47,7 @@ async def use_in_child(number):
     await store.close()
 
 async def fill():
-    for number in range(200):
+    for number in range(40):
         await store.call(Store.enqueue_rollout, f"before {number}")
 
 asyncio.run(fill())
@@ -69,6 +71,42 @@ for thread in threads:
     thread.join()
 assert not errors, errors
 print(codes.count(0))
+"""
+
+# A fork begins while another thread opens the store.
+DURING_OPENING = """
+import asyncio, os, sys, threading
+from store.integrations import by_url
+from store.interface.store import Store
+
+store, opening, forking = by_url.StoreByURL(sys.argv[1]), threading.Event(), threading.Event()
+open_store = by_url.open_store
+
+async def open_during_fork(*arguments, **options):
+    opening.set()
+    forking.wait()
+    return await open_store(*arguments, **options)
+
+async def enqueue(value):
+    await store.call(Store.enqueue_rollout, value)
+    await store.close()
+
+by_url.open_store = open_during_fork
+# The function that is registered last is called first.
+os.register_at_fork(before=forking.set)
+thread = threading.Thread(target=asyncio.run, args=(enqueue("parent"),))
+thread.start()
+opening.wait()
+child = os.fork()
+if not child:
+    code = 1
+    try:
+        asyncio.run(enqueue("child"))
+        code = 0
+    finally:
+        os._exit(code)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
 """
 
 OPENED_AGAIN = """
@@ -113,14 +151,22 @@ def run(script: str, *args: str) -> str:
     return done.stdout.strip()
 
 
-async def test_forks_during_calls_damage_nothing_and_disturb_no_call(durable_url: str) -> None:
-    forks = 200 if os.environ.get("ROLLBOOK_TORTURE") else 20
+@pytest.mark.torture
+async def test_forks_during_calls_damage_nothing_and_disturb_no_call(durable_url: str, rounds: Rounds) -> None:
+    forks = rounds(200, few=3)
     assert run(DURING_CALLS, durable_url, str(forks)) == str(forks)
     async with await open_store(durable_url) as store:
         report = await store.log.verify()
         assert report.ok, report.differences
         inputs = {rollout.input for rollout in (await store.query_rollouts()).items}
-        assert inputs >= {f"before {number}" for number in range(200)} | {f"child {number}" for number in range(forks)}
+        assert inputs >= {f"before {number}" for number in range(40)} | {f"child {number}" for number in range(forks)}
+
+
+async def test_fork_waits_until_another_thread_has_opened_the_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'run.db'}"
+    assert run(DURING_OPENING, url) == "0"
+    async with await open_store(url) as store:
+        assert {rollout.input for rollout in (await store.query_rollouts()).items} == {"parent", "child"}
 
 
 @pytest.mark.parametrize("state", ["open", "closed"])
