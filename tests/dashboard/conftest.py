@@ -14,14 +14,18 @@ from store.interface.store import Store
 from store.server.partitions import Partitions
 from store.sql.store import SQLStore
 from tests.client.served import Served
+from tests.conftest import SQLITE
 from tests.dashboard.browsing import Site, running, watched
 from tests.server.api import Api, speaking_to
 
 
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    """The databases that a server is meant for."""
-    return durable_url
+@pytest.fixture(params=[SQLITE])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An SQLite file, or a partition of Postgres in tests marked `ON_BOTH` (`tests.dashboard.given`)."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'rollbook.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
 
 
 @pytest.fixture

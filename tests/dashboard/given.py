@@ -5,8 +5,14 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any, Final
 
+import pytest
+
 from store.interface.store import Store
 from store.models import UNSET, AttemptedRollout, AttemptError
+from tests.conftest import POSTGRES, SQLITE
+
+ON_BOTH: Final = pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
+"""For tests of SQL. The other tests use SQLite."""
 
 HOSTILE: Final = '<script>alert(1)</script>"><img src=x onerror=alert(2)>'
 

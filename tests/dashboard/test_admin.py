@@ -18,14 +18,14 @@ from store.server.partitions import Partitions
 from store.server.process.scheduler import Scheduler
 from store.server.quotas import Quota, Quotas
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
-from tests.dashboard.given import HOSTILE, Read, succeeded
+from tests.conftest import SQLITE
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, succeeded
 from tests.journal.given import run_sql
 from tests.server.api import Answer, Api, speaking_to
 from tests.server.keyed import Keyed, keyed_server, own_database
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
+@pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return own_database(request, tmp_path)
 
@@ -151,6 +151,7 @@ async def test_an_admin_of_a_partition_has_to_do_with_its_keys_alone(keyed: Keye
     assert (refused.status, "for all partitions" in refused.body.decode()) == (403, True)
 
 
+@ON_BOTH
 async def test_the_database_is_described_without_its_password(keyed: Keyed, store: Store) -> None:
     await succeeded(store)
     page: Any = (await keyed.ask(None, path="//ui/admin.json")).ok()
@@ -164,6 +165,7 @@ async def test_the_database_is_described_without_its_password(keyed: Keyed, stor
     assert re.search(r"Migrations revision \d{4}", text)
 
 
+@ON_BOTH
 async def test_checks_show_problems_and_their_remedies(keyed: Keyed, store_url: str) -> None:
     found = (await keyed.ask(None, path="//ui/admin/checks.json")).ok()["diagnosis"]
     names = [each["name"] for each in found["checks"]]

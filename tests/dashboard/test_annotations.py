@@ -7,7 +7,7 @@ import pytest
 from store.db.reports.annotations import labels_in_use, labels_of
 from store.interface.store import Store
 from store.sql.store import SQLStore
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read
 from tests.server.api import Api
 
 
@@ -89,6 +89,7 @@ async def test_the_list_is_narrowed_by_a_label_and_shows_labels(store: Store, ap
     assert (await api.get("//ui/rollouts.json?label=none")).ok()["rollouts"] == []
 
 
+@ON_BOTH
 async def test_labels_in_use_are_found_once_each_and_in_order(store: SQLStore) -> None:
     assert await store.core.look(lambda dialect, session: labels_in_use(dialect, session, limit=9)) == []
     rollouts = [await store.enqueue_rollout({"q": number}) for number in range(3)]

@@ -16,6 +16,7 @@ from store.dashboard.request import segment
 from store.dashboard.site import ROUTES
 from store.sql.store import SQLStore
 from tests.dashboard.filled import Filled, address, fill
+from tests.dashboard.given import ON_BOTH
 from tests.dashboard.traces import member
 from tests.server.api import Api
 
@@ -51,6 +52,7 @@ def _addresses(filled: Filled) -> Iterator[str]:
             yield address(odd, filled).partition("?")[0]
 
 
+@ON_BOTH
 @pytest.mark.slow
 async def test_no_parameter_breaks_a_page(api: Api, store: SQLStore) -> None:
     filled = await fill(store)

@@ -13,7 +13,7 @@ from store.db.reports import log_rows
 from store.interface.store import Store
 from store.models import LoggedEvent
 from tests import databases
-from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.server.api import Api
 
 
@@ -33,6 +33,7 @@ async def walked(api: Api, query: str = "") -> list[Any]:
         before = f"&before={page['next_before']}"
 
 
+@ON_BOTH
 async def test_the_pages_are_the_log_newest_first_without_gaps(api: Api, store: Store) -> None:
     await succeeded(store)
     await failed(store)
@@ -44,6 +45,7 @@ async def test_the_pages_are_the_log_newest_first_without_gaps(api: Api, store: 
         assert (row["commit_id"], row["at"] / 1e6, row["data"]) == (event.commit_id, event.at, event.data)
 
 
+@ON_BOTH
 async def test_events_are_found_by_stream_type_and_actor(api: Api, store: Store) -> None:
     first = await succeeded(store)
     await failed(store, worker="w-1")

@@ -11,7 +11,7 @@ from store.dashboard.views.failed_attempts import alike
 from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, Read, failed
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed
 from tests.server.api import Api
 
 
@@ -81,6 +81,7 @@ async def test_attempts_out_of_time_and_silent_ones_are_kinds_of_their_own(
     assert "no error reported" in text
 
 
+@ON_BOTH
 async def test_each_kind_leads_to_as_many_rollouts_as_it_says(api: Api, store: Store, clock: ManualClock) -> None:
     for error in (None, AttemptError(type="KeyError"), AttemptError(type="Key"), AttemptError(type='Odd"Error')):
         await failed(store, error)
@@ -93,6 +94,7 @@ async def test_each_kind_leads_to_as_many_rollouts_as_it_says(api: Api, store: S
     assert totals == [kind["rollouts"] for kind in await kinds(api)] == [2, 1, 1, 1, 1]
 
 
+@ON_BOTH
 async def test_they_are_filtered_by_type_status_and_words(api: Api, store: Store) -> None:
     await failed(store, AttemptError(type="KeyError", message="'reward'"))
     await failed(store, AttemptError(type="ValueError", message="no answer"))

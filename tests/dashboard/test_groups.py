@@ -10,7 +10,7 @@ import pytest
 from store.dashboard.pages.groups import WIDTH, Scale
 from store.interface.store import Store
 from store.models import PromptTemplate
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read
 from tests.dashboard.traces import member
 from tests.server.api import Api
 
@@ -51,6 +51,7 @@ async def test_a_group_tells_how_its_rollouts_ended_and_what_they_earned(api: Ap
     assert rows["alone"]["spread"] is None
 
 
+@ON_BOTH
 async def test_groups_are_sorted_filtered_and_paged(api: Api, store: Store) -> None:
     await given(store)
     assert await ids(api) == ["alone", "agrees", "differs"]
@@ -68,6 +69,7 @@ async def test_groups_are_sorted_filtered_and_paged(api: Api, store: Store) -> N
     assert (await api.get("//ui/groups.json?sort=nonsense")).status == 422
 
 
+@ON_BOTH
 async def test_a_group_of_several_steps_is_found_by_each_and_told_of_as_a_whole(api: Api, store: Store) -> None:
     for reward, step in ((0.0, -1), (1.0, 2**60)):
         await member(store, "long", reward, step=step)
@@ -88,6 +90,7 @@ async def test_a_place_past_the_last_group_says_so_and_leads_back(api: Api, stor
     assert "No group matches." in Read((await api.get("//ui/groups?q=nobody")).body).text
 
 
+@ON_BOTH
 async def test_rewards_that_no_sum_can_hold_are_shown_all_the_same(api: Api, store: Store) -> None:
     await store.update_resources("r", {"p": PromptTemplate(template="a", engine="f-string")})
     for reward in (1.7e308, 1.7e308, -1.7e308, 1e200, 0.5):

@@ -9,6 +9,7 @@ import orjson
 from store.dashboard.pages import live
 from store.interface.store import Store
 from store.sql.store import SQLStore
+from tests.dashboard.given import ON_BOTH
 
 
 async def told(store: Store, after: int) -> dict[str, Any]:
@@ -22,6 +23,7 @@ async def told(store: Store, after: int) -> dict[str, Any]:
         await news.aclose()
 
 
+@ON_BOTH
 async def test_a_page_hears_which_streams_changed_since_it_was_drawn(store: Store) -> None:
     made = [await store.enqueue_rollout(number) for number in range(3)]
     assert isinstance(store, SQLStore)

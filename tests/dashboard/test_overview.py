@@ -5,7 +5,7 @@ from __future__ import annotations
 from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.journal.given import run_sql
 from tests.server.api import Api
 
@@ -37,6 +37,7 @@ async def test_counts_by_status_lead_to_the_rollouts_in_it(api: Api, store: Stor
         assert (await api.get(f"/{link.replace('?', '.json?')}")).ok()["total"] == count
 
 
+@ON_BOTH
 async def test_what_ended_is_counted_in_its_minute(api: Api, store: Store, clock: ManualClock) -> None:
     await succeeded(store)
     clock.advance(3 * 60)
@@ -62,6 +63,7 @@ async def test_one_that_is_tried_again_has_not_ended(api: Api, store: Store) -> 
     assert (await api.get("//ui/overview.json")).ok()["throughput"]["last_hour"] == 0
 
 
+@ON_BOTH
 async def test_the_stuck_are_named_with_their_reasons(api: Api, store: Store, clock: ManualClock) -> None:
     silent = await store.start_rollout({"question": 1}, worker_id="w-1")
     waiting = await store.enqueue_rollout({"question": 2})
@@ -132,9 +134,9 @@ async def test_the_last_verification_is_shown_with_its_commit(api: Api, store: S
     assert "alert" not in page.marked("role")
 
 
-async def test_differences_are_a_warning_that_leads_to_the_audit_page(api: Api, store: Store, durable_url: str) -> None:
+async def test_differences_are_a_warning_that_leads_to_the_audit_page(api: Api, store: Store, store_url: str) -> None:
     begun = await succeeded(store)
-    await run_sql(durable_url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{begun.rollout_id}'")
+    await run_sql(store_url, f"UPDATE rollouts SET status = 'failed' WHERE rollout_id = '{begun.rollout_id}'")
     await store.log.verify()
     assert (await api.get("//ui/overview.json")).ok()["verified"]["whole"]["differences"] == 1
     page = Read((await api.get("//ui/")).body)
@@ -143,9 +145,9 @@ async def test_differences_are_a_warning_that_leads_to_the_audit_page(api: Api, 
     assert page.links.count("/ui/audit") > Read((await api.get("//ui/failures")).body).links.count("/ui/audit")
 
 
-async def test_a_failed_verification_is_a_warning_with_its_error(api: Api, durable_url: str) -> None:
+async def test_a_failed_verification_is_a_warning_with_its_error(api: Api, store_url: str) -> None:
     await run_sql(
-        durable_url,
+        store_url,
         "INSERT INTO operation_runs (operation, attempted_at, runs, failures, failed_at, error)"
         f" VALUES ('verify_sample', 5, 1, 1, 6, '{HOSTILE.replace(chr(39), '')}')",
     )

@@ -26,8 +26,8 @@ from store.server.process import scheduler as scheduling
 from store.server.process.scheduler import Scheduler
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
-from tests.dashboard.given import HOSTILE, Read, succeeded
+from tests.conftest import SQLITE
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, succeeded
 from tests.operations.test_runs import claimed
 from tests.server.api import Answer, Api, speaking_to
 from tests.server.keyed import bearer, keyed_server, own_database
@@ -36,7 +36,7 @@ SECRET = "jane@example.org"
 ALL_STATUSES = {"status": "succeeded\nfailed\ncancelled"}
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
+@pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return own_database(request, tmp_path)
 
@@ -114,6 +114,7 @@ async def _input(store: Store, rollout: AttemptedRollout) -> Any:
     return found.input
 
 
+@ON_BOTH
 async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store: Store) -> None:
     old = await succeeded(store, input={"question": SECRET})
     active = await store.start_rollout({"question": 2})
@@ -214,16 +215,14 @@ async def test_a_server_without_a_directory_makes_no_archives(store: Store, stor
         assert (refused.status, "--archive-dir" in Read(refused.body).text) == (409, True)
 
 
-async def test_a_text_is_searched_before_the_payload_with_it_is_removed(
-    api: Api, store: Store, store_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(0)
+@ON_BOTH
+async def test_a_text_is_searched_in_payload_and_in_rows(api: Api, store: Store) -> None:
     rollout = await succeeded(store, input={"question": f"Write to {SECRET.upper()} {HOSTILE}"})
-    other = await succeeded(store, input={"question": 2})
+    await succeeded(store, input={"question": 2})
     await store.add_resources({"prompt": PromptTemplate(template=SECRET, engine="f-string")})
-    found = await _sent(api, "admin/payload/search", text=SECRET, ignore_case="1")
-    read = Read(found.body)
-    assert found.status == 200
+    answer = await _sent(api, "admin/payload/search", text=SECRET, ignore_case="1")
+    read = Read(answer.body)
+    assert answer.status == 200
     assert "1 event of 1 rollout contains" in read.text
     assert HOSTILE[:20] in read.text
     assert "1 place that keeps the text" in read.text
@@ -231,6 +230,16 @@ async def test_a_text_is_searched_before_the_payload_with_it_is_removed(
     values = [(name, value or "") for mark in read.marks for name, value in mark.items()]
     assert [name for name, value in values if "jane" in value] == ["value"]
     assert await _runs(store) == {}
+
+
+async def test_the_payload_with_a_text_is_removed_for_a_reason(
+    api: Api, store: Store, store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    rollout = await succeeded(store, input={"question": f"Write to {SECRET.upper()} {HOSTILE}"})
+    other = await succeeded(store, input={"question": 2})
+    await store.add_resources({"prompt": PromptTemplate(template=SECRET, engine="f-string")})
+    assert (await _sent(api, "admin/payload/search", text=SECRET, ignore_case="1")).status == 200
     refused = await _sent(api, "admin/payload/forget", text=SECRET, ignore_case="1", reason=f"by {SECRET}")
     assert (refused.status, "leave the text out" in Read(refused.body).text) == (409, True)
     for reason in ("", " ", "x" * 201):
@@ -243,10 +252,9 @@ async def test_a_text_is_searched_before_the_payload_with_it_is_removed(
     assert "jane" not in caplog.text
     assert (await _input(store, rollout), await _input(store, other)) == (None, {"question": 2})
     assert [each["reason"] for each in await _removals(store)] == ["request 17"]
-    if store_url.startswith("sqlite"):
-        files = list(Path(store_url.removeprefix("sqlite:///")).parent.glob("*.db*"))
-        assert files
-        assert not any(SECRET.upper().encode() in file.read_bytes() for file in files)
+    files = list(Path(store_url.removeprefix("sqlite:///")).parent.glob("*.db*"))
+    assert files
+    assert not any(SECRET.upper().encode() in file.read_bytes() for file in files)
     clean = Read((await _sent(api, "admin/payload/search", text="Write to", ignore_case="1")).body)
     assert "0 events of 0 rollouts contain" in clean.text
     # A removal that was stopped may have left the text in the files.

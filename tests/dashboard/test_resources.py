@@ -13,7 +13,7 @@ from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read
 from tests.server.api import Api
 
 
@@ -42,6 +42,7 @@ async def test_an_empty_store_says_how_resources_are_published(api: Api) -> None
     assert "add_resources" in Read((await api.get("//ui/resources")).body).text
 
 
+@ON_BOTH
 async def test_the_list_tells_what_is_in_them_and_how_rollouts_fared(api: Api, store: Store) -> None:
     older = await _versions(store, make_prompt("A"))
     newer = await _versions(store, make_prompt("B"), {**make_prompt("C"), "llm": LLM(endpoint="http://l", model="m")})
@@ -69,6 +70,7 @@ async def test_the_list_is_told_in_pages(api: Api, store: Store) -> None:
     assert shown == ids[::-1]
 
 
+@ON_BOTH
 async def test_each_version_tells_its_rewards_and_when_it_was_used(api: Api, store: Store, clock: ManualClock) -> None:
     resources_id = await _versions(store, make_prompt("A"))
     await _used(store, resources_id, 0.0)

@@ -16,7 +16,7 @@ from store.interface.store import Store
 from store.models import RolloutMode
 from store.testing import ManualClock
 from store.testing.samples import make_span
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read
 from tests.server.api import Api
 
 
@@ -60,6 +60,7 @@ async def test_an_empty_store_says_how_curves_begin(api: Api) -> None:
     assert "rollbook.step" in Read((await api.get("//ui/rewards")).body).text
 
 
+@ON_BOTH
 async def test_a_mean_is_of_the_last_rewards_of_the_rollouts_of_its_step_and_mode(api: Api, store: Store) -> None:
     for step, rewards in ((1, (0.0, 1.0)), (2, (0.5, 0.25)), (4, (1.0,))):
         for reward in rewards:
@@ -102,6 +103,7 @@ async def test_length_and_duration_are_means_over_rollouts(api: Api, store: Stor
     assert _line(values, "duration", "train")["mean"] == [pytest.approx(3.0, abs=0.01)]
 
 
+@ON_BOTH
 async def test_curves_by_time_follow_the_ends_of_rollouts(api: Api, store: Store, clock: ManualClock) -> None:
     for reward in (0.0, 1.0, 0.5):
         await _rewarded(store, reward, mode=None)
@@ -116,6 +118,7 @@ async def test_curves_by_time_follow_the_ends_of_rollouts(api: Api, store: Store
         assert row["last_reward"] == reward
 
 
+@ON_BOTH
 async def test_each_dimension_that_is_chosen_has_a_curve(api: Api, store: Store) -> None:
     await _rewarded(store, 1.0, 0.25, step=1, names=("primary", "brevity"))
     await _rewarded(store, 0.0, 0.75, step=1, names=("primary", "brevity"))
@@ -131,12 +134,13 @@ async def test_a_dimension_shows_the_last_value_of_a_rollout(api: Api, store: St
     assert _line(await _curves(api, "?name=primary"), "reward-0", "train")["mean"] == [0.9]
 
 
+@ON_BOTH
 async def test_every_bar_of_the_histogram_leads_to_the_rollouts_it_counts(api: Api, store: Store) -> None:
     drawn = random.Random(5)
-    for _ in range(60):
+    for _ in range(25):
         await _rewarded(store, round(drawn.gauss(0, 2), 3), step=1)
     bins = (await _curves(api))["histogram"]
-    assert sum(each["count"] for each in bins) == 60
+    assert sum(each["count"] for each in bins) == 25
     links = [link for link in Read((await api.get("//ui/rewards")).body).links if "reward_min" in link]
     assert len(links) == len(bins)
     for link, each in zip(links, bins, strict=True):
@@ -152,6 +156,7 @@ async def test_every_row_under_a_chart_leads_to_the_rollouts_it_counts(api: Api,
     assert totals == [3, 2, 1]
 
 
+@ON_BOTH
 async def test_far_steps_share_buckets_and_a_bucket_leads_to_all_of_its_steps(api: Api, store: Store) -> None:
     for step in (0, 1, 2_000):
         await _rewarded(store, 1.0, step=step)
@@ -179,6 +184,7 @@ async def test_of_many_rollouts_the_page_stands_before_they_are_counted(
     assert _line(await _curves(api, "?by=step&mode=train"), "reward", "train")["mean"] == [0.375, 0.75]
 
 
+@ON_BOTH
 @pytest.mark.parametrize("by", ["step", "time"])
 async def test_rewards_as_large_as_numbers_become_are_counted(api: Api, store: Store, by: str) -> None:
     for reward in (1.7e308, 1.7e308, 5e-324):

@@ -10,7 +10,7 @@ from store.models import AttemptError, RolloutConfig, Span
 from store.runtime import context
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, Read, failed
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed
 from tests.server.api import Answer, Api
 
 TABS = ("", "/transcript", "/waterfall", "/events", "/training", "/raw")
@@ -67,6 +67,7 @@ async def _act(api: Api, rollout_id: str, action: str) -> Answer:
 # -- the past --------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_as_of_each_of_its_events_the_page_shows_what_the_store_says_of_that_moment(
     store: SQLStore, api: Api
 ) -> None:
@@ -159,6 +160,7 @@ async def test_no_page_is_larger_than_two_megabytes_unasked(store: SQLStore, api
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
     history = await store.log.history(rollout_id)

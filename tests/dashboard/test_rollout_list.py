@@ -9,7 +9,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import AttemptError, EnqueueRolloutRequest
-from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.server.api import Api
 
 
@@ -41,6 +41,7 @@ async def shown(api: Api, path: str) -> list[str]:
     return [value.removeprefix("row-") for value in page.marked("id") if value.startswith("row-")]
 
 
+@ON_BOTH
 @pytest.mark.parametrize("order", ["", "&desc=0", "&sort=reward"])
 async def test_following_the_pages_shows_every_rollout_once_there_and_back(api: Api, store: Store, order: str) -> None:
     made = await enqueued(store, 7)
@@ -97,6 +98,7 @@ async def test_the_first_page_is_asked_for_again_without_what_is_new_and_says_ho
     assert await shown(api, pill) == [*new, *made]
 
 
+@ON_BOTH
 async def test_statuses_are_counted_under_the_other_filters(api: Api, store: Store) -> None:
     await succeeded(store, mode="train")
     await failed(store, mode="train")
@@ -107,6 +109,7 @@ async def test_statuses_are_counted_under_the_other_filters(api: Api, store: Sto
     assert (await listed(api, status=["failed", "succeeded"]))["total"] == 3
 
 
+@ON_BOTH
 async def test_each_filter_finds_its_rollouts(api: Api, store: Store) -> None:
     metadata = {"rollbook.group": "g/1", "rollbook.step": 4}
     await store.update_resources("prompts", {})
@@ -135,6 +138,7 @@ async def test_a_status_that_is_named_twice_counts_once(api: Api, store: Store) 
     assert (await listed(api, status=["failed", "failed"]))["total"] == 1
 
 
+@ON_BOTH
 async def test_steps_lie_within_a_range_whose_ends_are_no_whole_numbers(api: Api, store: Store) -> None:
     made = {step: await succeeded(store, metadata={"rollbook.step": step}) for step in (-2, -1, 1, 2)}
     assert await ids(api, step_min=1.5) == [made[2].rollout_id]
@@ -200,6 +204,7 @@ async def test_an_input_is_known_by_how_it_begins(api: Api, store: Store) -> Non
         assert await previewed(api, store, given) == text
 
 
+@ON_BOTH
 async def test_a_long_input_is_shown_though_only_its_beginning_is_read(api: Api, store: Store) -> None:
     # The first is stored compressed, the second cannot be.
     for given in ({"question": "é" * 300_000}, {"question": "".join(map(chr, range(0x4E00, 0x9FFF))) * 2}):

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read
 from tests.runs.given import auto_run, begin, do_phase, ended, say, whole_rerun
 from tests.runs.trading import DEBATE, FUND, MARKET, RISK
 from tests.server.api import Api
@@ -27,6 +27,7 @@ async def drawn(api: Api, run: AttemptedRollout, query: str = "") -> dict[Any, A
 # -- the list --------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_rollouts_that_say_nothing_as_runs_do_are_not_listed(api: Api, store: Store) -> None:
     assert "rollbook trading" in Read((await api.get("//ui/runs")).body).text
     runs = [await begin(store) for _ in range(3)]
@@ -47,6 +48,7 @@ async def test_rollouts_that_say_nothing_as_runs_do_are_not_listed(api: Api, sto
     assert found == [run.rollout_id for run in reversed(runs)]
 
 
+@ON_BOTH
 async def test_a_phase_that_began_again_counts_as_begun_until_it_is_done_again(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     again = (await store.runs.fork(run.rollout_id, phase="risk", scopes=["RIG"], confirm_side_effects=True)).rollout

@@ -17,16 +17,15 @@ from store.interface.store import Store
 from store.server.auth import admission
 from store.server.routes.dashboard import COOKIE
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
+from tests.conftest import SQLITE
+from tests.dashboard.given import ON_BOTH
 from tests.server.api import Answer
 from tests.server.keyed import Keyed, keyed_server, own_database
 
-ON_ONE = pytest.mark.parametrize("store_url", [SQLITE], indirect=True)
-"""What is decided before any database is asked."""
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
+@pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return own_database(request, tmp_path)
 
@@ -100,7 +99,6 @@ async def test_the_cookie_is_for_this_server_and_no_program_of_a_page(keyed: Key
         assert (given["expires"], given["max-age"]) == ("", "")
 
 
-@ON_ONE
 @pytest.mark.parametrize(
     "next_",
     ["//evil.example/", "/\\evil.example", "\\\\evil.example", "https://evil.example/ui/", "javascript:alert(1)",
@@ -115,7 +113,6 @@ async def test_the_login_leads_nowhere_else(keyed: Keyed, next_: str) -> None:
     assert list(SimpleCookie(logged_in.headers["set-cookie"])) == [COOKIE]
 
 
-@ON_ONE
 @pytest.mark.parametrize("others", ['seen={"a": 1}; ', "=; ", "a b; ", 'x="', "\xe9=\xe9; ", "{}; [](); "])
 async def test_a_key_is_found_among_the_cookies_that_others_on_this_machine_keep(keyed: Keyed, others: str) -> None:
     key = await keyed.key("reader")
@@ -155,7 +152,6 @@ async def test_a_cookie_opens_what_its_key_opens(keyed: Keyed) -> None:
     assert (await keyed.ask(None, "GET", "//ui/nothing")).status == 401
 
 
-@ON_ONE
 @pytest.mark.parametrize(
     "origin", [None, "null", "", "http://evil.example", "http://127.0.0.1:1", "https://127.0.0.1.evil.example"], ids=str
 )
@@ -169,7 +165,6 @@ async def test_what_changes_something_has_to_come_from_a_page_of_this_origin(
     assert refused.status in {401, 403}
 
 
-@ON_ONE
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.method == "POST"], ids=lambda route: route.path)
 async def test_who_may_only_read_changes_nothing(keyed: Keyed, route: Any) -> None:
     await keyed.key("admin")
@@ -179,6 +174,7 @@ async def test_who_may_only_read_changes_nothing(keyed: Keyed, route: Any) -> No
     assert "requires the role" in refused.body.decode()
 
 
+@ON_BOTH
 async def test_a_key_of_a_partition_opens_its_partition_alone(keyed: Keyed) -> None:
     url = with_partition(keyed.url, "mine")
     async with await open_store(url, scan_debounce_seconds=0) as mine:

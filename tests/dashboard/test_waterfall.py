@@ -12,7 +12,7 @@ from store.dashboard.pages.waterfall import ROWS
 from store.dashboard.views.span_fields import MOST_FIELDS, fields_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, Event
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read
 from tests.dashboard.traces import START, a_span, answered, rewarded, span_id
 from tests.server.api import Api
 
@@ -38,6 +38,7 @@ async def test_following_the_pages_gives_every_span_once_in_the_order_in_which_t
     assert found == [span_id(number) for number in range(1, 8)]
 
 
+@ON_BOTH
 async def test_columns_tell_of_each_span_what_is_drawn_and_no_body(api: Api, store: Store) -> None:
     rollout = await store.start_rollout("task")
     kinds: list[tuple[str, dict[str, Any], str]] = [

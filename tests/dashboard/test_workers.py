@@ -12,7 +12,7 @@ from store.models import RolloutConfig
 from store.runtime.clock import MICROSECONDS
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, Read, failed, succeeded
+from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.server.api import Api
 
 
@@ -51,6 +51,7 @@ async def test_a_claim_that_was_given_back_counts_for_nobody(api: Api, store: St
     assert (found["hour"], found["lane"], found["attempts"]) == ({"succeeded": 0, "failed": 0}, [], [])
 
 
+@ON_BOTH
 async def test_a_lane_shows_when_a_worker_was_at_work(api: Api, store: Store, clock: ManualClock) -> None:
     begun = await store.start_rollout({"question": 1}, worker_id="w-1")
     clock.advance(600)
@@ -88,6 +89,7 @@ async def test_of_a_store_at_rest_the_last_hour_of_work_is_shown(api: Api, store
     assert "the last hour with activity" in Read((await api.get("//ui/workers")).body).text
 
 
+@ON_BOTH
 async def test_workers_are_sorted_filtered_and_told_in_pages(api: Api, store: Store) -> None:
     for name in ("w-1", "w-2", "x-3"):
         await store.update_worker(name)
