@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.journal.given import contents, run_sql
 from tests.journal.given_runs import GRAPH, LONG, NODE, result
+from tests.torture import rounds
 
 TABLES = [table.name for table in (*core_tables.RUNS, core_tables.rollouts, core_tables.attempts)]
 NODES = ("Bull", "Bear", "Risk Officer", "Trader", "Decision", "elsewhere")
@@ -147,11 +147,9 @@ def _text_key(table: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.torture
-async def test_a_damaged_run_becomes_what_it_was(
-    durable_url: str, clock: ManualClock, rounds: Callable[[int], int]
-) -> None:
+async def test_a_damaged_run_becomes_what_it_was(durable_url: str, clock: ManualClock) -> None:
     async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
-        for seed in range(rounds(100)):
+        for seed in range(rounds(100, few=2)):
             history = History(store, clock, seed)
             await history.play()
             sound = await store.log.verify()

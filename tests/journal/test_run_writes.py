@@ -12,7 +12,11 @@ from store import open_store
 from store.errors import Conflict, Invalid, NotFound, TooLarge
 from store.interface.store import Store
 from store.models.runs import RunEvent
+from tests.conftest import SQLITE
 from tests.journal.given_runs import GRAPH, LONG, result, run, tell
+
+ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+"""For a claim about code that is the same on each database."""
 
 
 async def started(store: Store) -> tuple[str, str]:
@@ -69,6 +73,7 @@ async def test_a_call_repeated_under_its_key_is_answered_by_a_store_opened_anew(
         assert await store.log.history(where[0]) == before
 
 
+@ON_SQLITE
 async def test_a_key_stands_for_one_kind_of_call(store: Store) -> None:
     where = await started(store)
     await tell(store, *where, "Bull", key="k")
@@ -83,6 +88,7 @@ async def test_equal_calls_at_once_under_one_key_are_one(store: Store) -> None:
     assert len((await store.runs.query_events(where[0])).items) == 2
 
 
+@ON_SQLITE
 async def test_a_graph_decides_what_a_checkpoint_keeps(store: Store) -> None:
     where = await started(store)
     saved = await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "buy"}, graph=GRAPH)
@@ -98,6 +104,7 @@ async def test_a_graph_decides_what_a_checkpoint_keeps(store: Store) -> None:
     assert later.parent_id == saved.checkpoint_id
 
 
+@ON_SQLITE
 async def test_a_state_may_lie_elsewhere_but_not_nowhere(store: Store) -> None:
     where = await started(store)
     external = {"kind": "langgraph", "thread_id": "t"}
@@ -121,6 +128,7 @@ NOT_KEPT: list[tuple[Any, str]] = [
 ]
 
 
+@ON_SQLITE
 async def test_what_cannot_be_kept_is_refused_by_name_and_nothing_is_told(
     store: Store, subtests: pytest.Subtests
 ) -> None:
@@ -132,12 +140,14 @@ async def test_what_cannot_be_kept_is_refused_by_name_and_nothing_is_told(
             assert (await store.runs.query_events(where[0])).items == []
 
 
+@ON_SQLITE
 async def test_too_many_events_for_one_call_are_refused(store: Store) -> None:
     where = await started(store)
     with pytest.raises(TooLarge, match="events"):
         await store.runs.append_events(*where, [result("Bull")] * 10_001)
 
 
+@ON_SQLITE
 async def test_what_is_not_there_is_named(store: Store) -> None:
     rollout_id, attempt_id = await started(store)
     for where in (("ro-nobody", attempt_id), (rollout_id, "at-nobody")):
@@ -161,6 +171,7 @@ async def test_a_retracted_artifact_says_so_and_can_be_retracted_again(store: St
     assert [event.type for event in await store.log.history(where[0])].count("artifact.retracted") == 1
 
 
+@ON_SQLITE
 async def test_no_events_are_no_call(store: Store) -> None:
     where = await started(store)
     before = await store.log.history(where[0])

@@ -29,7 +29,11 @@ from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import spans as span_mapping
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_span
+from tests.conftest import SQLITE
 from tests.torture import IS_TORTURE
+
+ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+"""For a claim about code that is the same on each database."""
 
 STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]
 MODES: list[Any] = ["train", "val", "test", None]
@@ -352,7 +356,11 @@ class Life:
         return await self.desk.read(ask)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "durable_url,seed",
+    [("sqlite", 0), ("sqlite", 1), ("postgres", 0), pytest.param("postgres", 1, marks=pytest.mark.torture_only)],
+    indirect=["durable_url"],
+)
 @pytest.mark.slow
 @pytest.mark.torture
 async def test_the_past_answers_as_it_did_when_it_was_the_present(desk: Desk, clock: ManualClock, seed: int) -> None:
@@ -394,6 +402,7 @@ async def test_calls_that_share_a_commit_are_told_apart(desk: Desk) -> None:
     assert await desk.totals_at(rows[-1][0]) == await desk.read(pages.totals)
 
 
+@ON_SQLITE
 async def test_a_moment_after_the_end_is_the_end_and_before_the_first_event_is_nothing(desk: Desk) -> None:
     assert await desk.moment(7) == 0
     await desk.store.enqueue_rollout(1)
@@ -420,12 +429,17 @@ async def test_a_time_means_what_was_recorded_by_then(desk: Desk, clock: ManualC
     assert await desk.moment(at + timedelta(seconds=1)) == two[0]
 
 
-@pytest.mark.parametrize("as_at", [datetime(2025, 1, 1), 1.0, True, -1, "3", None, [3]])  # noqa: DTZ001 (naive is the point)
-async def test_what_is_no_moment_is_refused_by_name(desk: Desk, as_at: Any) -> None:
-    with pytest.raises(Invalid, match="as_at"):
-        await desk.moment(as_at)
+NO_MOMENTS: list[Any] = [datetime(2025, 1, 1), 1.0, True, -1, "3", None, [3]]  # noqa: DTZ001 - naive on purpose
 
 
+@ON_SQLITE
+async def test_what_is_no_moment_is_refused_by_name(desk: Desk, subtests: pytest.Subtests) -> None:
+    for as_at in NO_MOMENTS:
+        with subtests.test(as_at=repr(as_at)), pytest.raises(Invalid, match="as_at"):
+            await desk.moment(as_at)
+
+
+@ON_SQLITE
 async def test_an_event_of_a_rollout_is_found_by_its_number(desk: Desk) -> None:
     await desk.store.enqueue_rollout(1)
     claimed = await desk.store.dequeue_rollout("w1")
@@ -440,6 +454,7 @@ async def test_an_event_of_a_rollout_is_found_by_its_number(desk: Desk) -> None:
         await desk.moment_of("\x00", 1)
 
 
+@ON_SQLITE
 async def test_a_past_in_which_too_much_was_different_is_refused_unless_it_is_narrowed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,6 +484,7 @@ async def test_a_claim_that_was_released_is_seen_in_its_time_only(desk: Desk) ->
     assert now == queued
 
 
+@ON_SQLITE
 async def test_payload_of_the_past_is_what_it_was(desk: Desk) -> None:
     rollout = await desk.store.enqueue_rollout({"version": 1}, metadata={"m": 1})
     until = (await desk.events())[-1][0]

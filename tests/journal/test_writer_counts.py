@@ -82,7 +82,9 @@ def count_hops(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch)
     return hops
 
 
-@pytest.mark.parametrize("callers", [8, 32, 128])
+@pytest.mark.parametrize(
+    "durable_url,callers", [("sqlite", 8), ("sqlite", 32), ("sqlite", 128), ("postgres", 32)], indirect=["durable_url"]
+)
 @pytest.mark.slow
 async def test_a_commit_carries_nearly_all_who_wait(
     opened: SQLStore, callers: int, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import statistics
 from contextlib import closing
@@ -14,7 +15,7 @@ import pytest
 from store import open_store
 from store.domain.commands import Idempotency
 from store.interface.store import Store
-from store.models import Attempt
+from store.models import Attempt, EnqueueRolloutRequest
 from store.runtime import context
 from store.runtime.ids import call_key
 from store.testing.samples import make_span
@@ -35,6 +36,21 @@ def pages_written(path: Path) -> list[int]:
     return numbers
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Attempt]]:
+    """A file with 5,700 spans, and its attempts. Tests write to a copy."""
+    path = tmp_path_factory.mktemp("filled") / "run.db"
+    return path, asyncio.run(_fill(path))
+
+
+async def _fill(path: Path) -> list[Attempt]:
+    async with await open_store(f"sqlite:///{path}") as store:
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=task) for task in range(300)])
+        attempts = [rollout.attempt for rollout in await store.dequeue_many_rollouts(300)]
+        await store.add_many_spans([make_span(attempt, number) for attempt in attempts for number in range(1, 20)])
+    return attempts
+
+
 @pytest.mark.parametrize(
     "is_drawn,most",
     [
@@ -45,19 +61,19 @@ def pages_written(path: Path) -> list[int]:
         pytest.param(True, 8, id="the store numbers the span"),
     ],
 )
-async def test_a_commit_with_one_span_writes_few_pages(tmp_path: Path, is_drawn: bool, most: int) -> None:
-    path = tmp_path / "run.db"
-    async with await open_store(f"sqlite:///{path}") as store:
-        rollouts = [await store.start_rollout(task) for task in range(300)]
-        await store.add_many_spans([make_span(each.attempt, number) for each in rollouts for number in range(1, 20)])
+async def test_a_commit_with_one_span_writes_few_pages(
+    filled: tuple[Path, list[Attempt]], tmp_path: Path, is_drawn: bool, most: int
+) -> None:
+    source, attempts = filled
+    path = Path(shutil.copy(source, tmp_path))
     written: list[int] = []
     async with await open_store(f"sqlite:///{path}") as store:
-        for each in rollouts[100:130]:
+        for attempt in attempts[100:130]:
             number = 100
             if is_drawn:
-                number = await store.get_next_span_sequence_id(each.rollout_id, each.attempt.attempt_id)
+                number = await store.get_next_span_sequence_id(attempt.rollout_id, attempt.attempt_id)
             before = len(pages_written(path))
-            await store.add_span(make_span(each.attempt, number))
+            await store.add_span(make_span(attempt, number))
             written.append(len(pages_written(path)) - before)
     # Sometimes a page is full and the commit adds pages, so the median is compared.
     assert statistics.median(written) <= most, written
