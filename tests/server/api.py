@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+import pytest
 from yarl import URL
 
 from store.server.app import build_app
@@ -17,11 +18,13 @@ from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.process.listener import bind
 from store.server.process.serve import Server
+from tests.conftest import POSTGRES, SQLITE
 from tests.prompt_uvicorn import end_at_once
 
 end_at_once()
 
 PREFIX = "/v1/agl"
+ON_BOTH_DATABASES = pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,16 @@ from tests.server.api import Api, speaking_to
 
 
 @pytest.fixture
-def store_url(tmp_path: Path) -> str:
-    """A file: most of what a server adds to a store has nothing to do with the database.
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a file: most of what a server adds to a store has nothing to do with the database.
 
-    A module whose claims depend on the database overrides this by `durable_url`.
+    A test whose claim depends on the database has the mark `ON_BOTH_DATABASES`. A module may also override this by
+    `durable_url`.
     """
-    return f"sqlite:///{tmp_path / 'rollbook.db'}"
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return f"sqlite:///{tmp_path / 'rollbook.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from itertools import count
 from typing import Any, ClassVar
@@ -24,17 +24,13 @@ from store.server.process.listener import bind
 from store.server.process.serve import Server
 from store.sql.queue import SQLQueue
 from store.sql.store import SQLStore
-from tests.server.api import Api, speaking_to
+from tests.server.api import ON_BOTH_DATABASES, Api, speaking_to
+from tests.torture import Rounds
 
 HANG = 60
 # Makes the databases known.
 import_module("store.opening")
 DEQUEUE = "/v1/agl/queues/rollouts/dequeue"
-
-
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
 
 
 class Leaver:
@@ -102,13 +98,14 @@ class Remembering(SQLQueue):
         self.core.thread.call_soon(self._give_back, claims, claimed[0].attempt.worker_id)
 
 
+@ON_BOTH_DATABASES
 @pytest.mark.torture
 @pytest.mark.slow
 async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_with_it(
-    store_url: str, rounds: Callable[[int], int]
+    store_url: str, rounds: Rounds
 ) -> None:
     read = unread = 0
-    turns = rounds(1000)
+    turns = rounds(1000, few=12)
     async with await GivesBack.open(store_url) as store, speaking_to(Partitions(store)) as api:
         for turn in count():
             # A busy machine may need longer instants to see both kinds.

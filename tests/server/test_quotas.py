@@ -47,17 +47,12 @@ from store.server.quotas import PartitionQuota, Quota, Quotas, StoreLimiter, add
 from store.server.streaming.paths import LOG_SOCKET
 from store.sql.store import SQLStore
 from tests.runs.given import auto_run
-from tests.server.api import PREFIX, Answer, Api, a_span, speaking_to
+from tests.server.api import ON_BOTH_DATABASES, PREFIX, Answer, Api, a_span, speaking_to
 from tests.server.keyed import Steps
 
 ONE = {"rollouts": [{"input": 1}]}
 HANG = 60
 ENQUEUE = "/queues/rollouts/enqueue"
-
-
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
 
 
 @asynccontextmanager
@@ -226,6 +221,7 @@ def test_calls_are_admitted_at_most_at_their_rate_and_one_burst() -> None:
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH_DATABASES
 @pytest.mark.parametrize("has_fast_path", [True, False])
 async def test_many_callers_at_once_never_exceed_the_events(store: Store, has_fast_path: bool) -> None:
     async with limited(store, Quota(events=25), has_fast_path=has_fast_path) as (api, _):
@@ -255,6 +251,7 @@ async def test_a_call_of_many_items_is_refused_as_a_whole(store: Store) -> None:
     assert await events_of(store) == 10
 
 
+@ON_BOTH_DATABASES
 async def test_two_servers_of_one_database_share_the_events(store: Store, store_url: str) -> None:
     async with (
         await open_store(store_url) as other,
@@ -397,6 +394,7 @@ def payload(size: int) -> str:
     return random.Random(size).randbytes(size // 2).hex()
 
 
+@ON_BOTH_DATABASES
 async def test_a_partition_grows_to_its_bytes_and_removed_payload_makes_room(store: Store, store_url: str) -> None:
     assert isinstance(store, SQLStore)
     limit = await store.core.size_bytes() + 4_000_000

@@ -9,14 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.server.api import Answer, Api, a_span
+from tests.server.api import ON_BOTH_DATABASES, Answer, Api, a_span
 
 ENQUEUE, DEQUEUE = "/queues/rollouts/enqueue", "/queues/rollouts/dequeue"
-
-
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
 
 
 async def _twice(api: Api, path: str, body: Any) -> tuple[Answer, Answer]:
@@ -24,12 +19,14 @@ async def _twice(api: Api, path: str, body: Any) -> tuple[Answer, Answer]:
     return await api.post(path, body, headers=headers), await api.post(path, body, headers=headers)
 
 
+@ON_BOTH_DATABASES
 async def test_nothing_is_enqueued_twice(api: Api) -> None:
     first, second = await _twice(api, ENQUEUE, {"rollouts": [{"input": 1}, {"input": 2}]})
     assert first.ok(201) == second.ok(201)
     assert (await api.get("/rollouts")).ok()["total"] == 2
 
 
+@ON_BOTH_DATABASES
 async def test_nothing_is_claimed_twice(api: Api) -> None:
     await api.enqueue(1, 2)
     first, second = await _twice(api, DEQUEUE, {"limit": 1, "worker_id": "w"})

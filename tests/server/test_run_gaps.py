@@ -11,23 +11,25 @@ from store.client import HTTPStore
 from store.errors import Incompatible, Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
+from store.sql import core, waiters
 from store.sql.store import SQLStore
 from tests.journal.given import tamper
 from tests.runs.following import Reader
 from tests.runs.given import begin, do_phase, say, seen
 from tests.runs.trading import MARKET
+from tests.server.api import ON_BOTH_DATABASES
 from tests.server.stream_given import Json, serving
 from tests.server.test_run_streams import follow, frames_to, held, places
 from tests.server.test_streams import WAYS
 
-# On Postgres nobody wakes the readers of a log that somebody else has cut: they look for themselves, now and then.
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
-async def store(durable_url: str) -> AsyncIterator[SQLStore]:
-    """A store that outlasts its own log's end."""
-    async with await open_store(durable_url) as opened:
+async def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SQLStore]:
+    """A store that outlasts the end of its log."""
+    # On Postgres, nothing wakes the readers of a log that another program has cut. They look again after this time.
+    for module in (core, waiters):
+        monkeypatch.setattr(module, "FALLBACK_SECONDS", 0.1)
+    async with await open_store(store_url) as opened:
         assert isinstance(opened, SQLStore)
         yield opened
 
@@ -67,15 +69,16 @@ def messages(frames: list[Json]) -> list[str | None]:
     return [event.message for event in held(frames)]
 
 
+@ON_BOTH_DATABASES
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_reader_is_told_of_the_gap_and_reads_the_run_anew(durable_url: str, store: SQLStore, way: str) -> None:
+async def test_a_reader_is_told_of_the_gap_and_reads_the_run_anew(store_url: str, store: SQLStore, way: str) -> None:
     run = await at_work(store)
     async with serving(store) as client:
         async with follow(client, run, way) as stream:
             await frames_to(stream, "status")
             lost = await say_what_is_lost(store, run)
             assert messages(await frames_to(stream, "event", lost)) == ["lost"]
-            await cut_back(durable_url, store, run)
+            await cut_back(store_url, store, run)
             (gap,) = await frames_to(stream, "gap")
             # The last of its stream, at the place where it stood.
             assert await stream.frame() is None
@@ -93,7 +96,7 @@ async def test_a_reader_is_told_of_the_gap_and_reads_the_run_anew(durable_url: s
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_all_readers_of_a_run_are_told_and_those_of_before_do_not_mislead_others(
-    durable_url: str, store: SQLStore, way: str
+    store_url: str, store: SQLStore, way: str
 ) -> None:
     run = await at_work(store)
     async with serving(store) as client:
@@ -101,7 +104,7 @@ async def test_all_readers_of_a_run_are_told_and_those_of_before_do_not_mislead_
             lost = await say_what_is_lost(store, run)
             for stream in (one, other):
                 await frames_to(stream, "event", lost)
-            await cut_back(durable_url, store, run)
+            await cut_back(store_url, store, run)
             await frames_to(one, "gap")
             version = await mended(store, run, "said instead")
             # The other has not left yet, and what was read for it does not count any more.
@@ -115,14 +118,14 @@ async def test_all_readers_of_a_run_are_told_and_those_of_before_do_not_mislead_
 
 
 async def test_whoever_goes_on_from_beyond_the_gap_is_refused_instead_of_misled(
-    durable_url: str, store: SQLStore
+    store_url: str, store: SQLStore
 ) -> None:
     run = await at_work(store)
     async with serving(store) as client:
         async with follow(client, run, "events") as stream:
             lost = await say_what_is_lost(store, run)
             await frames_to(stream, "event", lost)
-            await cut_back(durable_url, store, run)
+            await cut_back(store_url, store, run)
             await frames_to(stream, "gap")
         await store.log.rebuild()
         events, socket = places(run)
@@ -135,13 +138,13 @@ async def test_whoever_goes_on_from_beyond_the_gap_is_refused_instead_of_misled(
 
 
 async def test_a_reader_in_python_is_told_by_an_error_and_follows_from_the_beginning(
-    durable_url: str, store: SQLStore
+    store_url: str, store: SQLStore
 ) -> None:
     run = await at_work(store)
     async with serving(store) as client, HTTPStore(client.url) as distant:
         lost = await say_what_is_lost(store, run)
         with pytest.raises(Incompatible, match="restored"):
-            await _follow_over_the_gap(distant, durable_url, store, run, lost)
+            await _follow_over_the_gap(distant, store_url, store, run, lost)
         version = await mended(store, run, "said instead")
         anew = Reader(distant, run)
         await anew.read(version)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -26,20 +25,15 @@ from store.sql.store import SQLStore
 from store.sql.waiters import WaitingCalls
 from store.testing import ManualClock
 from store.wire import paths
-from tests.conftest import POSTGRES, SQLITE
 from tests.runs.following import PATIENCE, last_of
 from tests.runs.given import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import MARKET
-from tests.server.keyed import bearer, keyed_server, own_database
+from tests.server.api import ON_BOTH_DATABASES
+from tests.server.keyed import bearer, keyed_server
 from tests.server.stream_given import Client, Events, Json, Stream, serving, until
 from tests.server.test_streams import WAYS, NotReading
 
 VIEWERS = 20
-
-
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
 
 
 @pytest.fixture
@@ -110,6 +104,7 @@ async def test_a_run_is_told_and_its_end(store: Store, client: Client, way: str)
     assert terminal == {"v": 1, "kind": "terminal", "seq": last, "attempt": 1, "outcome": "succeeded"}
 
 
+@ON_BOTH_DATABASES
 async def test_both_ways_carry_the_same_frames_from_anywhere(store: Store, client: Client) -> None:
     run = await auto_run(store, tickers=("RIG",))
     await whole_rerun(store, run, "risk", "RIG")
@@ -215,17 +210,11 @@ async def test_a_socket_of_a_missing_run_gets_an_error_frame_and_a_refusal(clien
         assert (closing.type, closing.data) == (aiohttp.WSMsgType.CLOSE, 1008)
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
-def keyed_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database with keys of its own."""
-    return own_database(request, tmp_path)
-
-
 async def test_a_run_is_followed_with_the_key_of_a_reader_and_no_longer_than_it_counts(
-    keyed_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "CHECK_SECONDS", 0.02)
-    async with await open_store(keyed_url, clock=clock) as store, keyed_server(store, keyed_url, clock) as keyed:
+    async with await open_store(store_url, clock=clock) as store, keyed_server(store, store_url, clock) as keyed:
         run = await begin(store)
         events, socket = (keyed.api.url + path for path in places(run))
         key, text = await keyed.make("reader")
@@ -391,6 +380,7 @@ class Silent(WaitingCalls):
         super().committed(working_set, None)
 
 
+@ON_BOTH_DATABASES
 @pytest.mark.parametrize("is_announced", [True, False])
 async def test_what_another_process_commits_is_told_whether_or_not_it_is_announced(
     store: Store, store_url: str, is_announced: bool, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from store.planning.run_state import CUT_OFF
 from store.run_folders import export_run_folder, import_runs
 from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, PORTFOLIO, RISK, SCAN
 from tests.cli.conftest import COMMAND, environment
-from tests.conftest import SQLITE
+from tests.conftest import POSTGRES, SQLITE
 
 PIPELINE = "from store.examples.trading.desk import Desk\npipeline = Desk(pace=0.03).pipeline\n"
 POSTED = {"date": "2026-11-20", "tickers": ["RIG", "TSDD"], "portfolio_id": FUND}
@@ -142,6 +142,9 @@ def answered(run: Any) -> list[tuple[str, str]]:
     return [(event["identifier"], event["node_id"]) for event in run["events"] if event["type"] == "result"]
 
 
+@pytest.mark.parametrize(
+    "durable_url", [POSTGRES, pytest.param("sqlite", id="sqlite", marks=pytest.mark.torture_only)], indirect=True
+)
 async def test_no_run_stays_running_after_a_kill_of_runner_and_server(
     place: Path, durable_url: str, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +18,7 @@ from store.server.streaming.output import PIECE_BYTES
 from store.server.streaming.paths import LOG_SOCKET
 from store.server.streaming.slots import StreamSlots
 from store.testing import ManualClock
-from tests.conftest import POSTGRES, SQLITE
-from tests.server.keyed import bearer, keyed_server, own_database
+from tests.server.keyed import bearer, keyed_server
 from tests.server.stream_given import LOG, Client, Socket, serving, until
 from tests.server.test_hub import ALL, HANG, Counting, counting
 from tests.server.test_streams import NotReading, as_events, logged
@@ -28,11 +26,6 @@ from tests.server.test_streams import NotReading, as_events, logged
 WAYS = ["events", "socket"]
 LARGE = 5 * 2**20
 __all__ = ["counting"]
-
-
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
 
 
 # -- the number of streams -------------------------------------------------------------------------------------------
@@ -72,17 +65,11 @@ async def test_streams_beyond_the_limit_are_refused_until_another_ends(store: St
         await _until_followed(client)
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
-def keyed_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database with keys of its own."""
-    return own_database(request, tmp_path)
-
-
-async def test_one_key_cannot_take_the_streams_of_others(keyed_url: str, clock: ManualClock) -> None:
+async def test_one_key_cannot_take_the_streams_of_others(store_url: str, clock: ManualClock) -> None:
     slots = StreamSlots(total=3, per_key=1)
     async with (
-        await open_store(keyed_url, clock=clock) as store,
-        keyed_server(store, keyed_url, clock, stream_slots=slots) as keyed,
+        await open_store(store_url, clock=clock) as store,
+        keyed_server(store, store_url, clock, stream_slots=slots) as keyed,
     ):
         first, second = await keyed.make("reader"), await keyed.make("reader")
 
