@@ -134,6 +134,7 @@ async def test_bytes_after_a_compressed_body_are_found(filled: Filled) -> None:
 
 
 @pytest.mark.parametrize("change,field", [("store_id = 'other'", "store_id"), ("log_format = 0", "log_format")])
+@ON_SQLITE
 async def test_another_description_of_the_open_store_is_found(filled: Filled, change: str, field: str) -> None:
     await run_sql(filled.url, f"UPDATE store_info SET {change}")
     assert (await filled.only("store_info")).field == field

@@ -13,7 +13,7 @@ from store.models import Seal
 from store.testing import ManualClock
 from tests.journal.given import fill
 
-ON_SQLITE = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+ON_SQLITE = pytest.mark.parametrize("durable_url", ["sqlite"], indirect=True)
 """For tests of files, which are the same for every database."""
 
 

@@ -270,7 +270,10 @@ async def test_a_value_of_another_type_is_named_and_hides_nothing_else(edited: E
 @pytest.mark.parametrize("family", ["projection", "signal", "store", "access", "report"])
 async def test_a_rebuild_repairs_many_values_of_another_type(edited: Edited, family: str) -> None:
     tables = [table for table in metadata.tables.values() if table.info["family"] == family]
-    for damages in side_by_side(unreadable(damages_of(table)) for table in tables):
+    step = 1 if IS_TORTURE else 2
+    for damages in side_by_side(
+        islice(unreadable(damages_of(table)), number % step, None, step) for number, table in enumerate(tables)
+    ):
         await rebuilt(edited, damages)
 
 

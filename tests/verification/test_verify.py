@@ -113,6 +113,7 @@ async def test_verify_goes_on_while_others_write(filled: Filled) -> None:
     await writing
 
 
+@ON_SQLITE
 async def test_a_store_open_for_reading_can_be_verified(filled: Filled) -> None:
     async with await open_store(filled.url, read_only=True, create=False) as reader:
         assert (await reader.log.verify()).chain_head == (await filled.report()).chain_head
