@@ -5,11 +5,11 @@ Acceptance scenarios 52 and 57.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -18,27 +18,21 @@ from store import open_store
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.run_folders import ImportReport, export_run_folder, import_runs, writing
+from tests.conftest import SQLITE
+from tests.faults import processes
+from tests.run_folders.conftest import POSTGRES_TOO
 from tests.run_folders.given import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
 from tests.runs.given import auto_run, whole_rerun
-from tests.torture import IS_TORTURE
+from tests.torture import Rounds
 
-ROUNDS = 30 if IS_TORTURE else 3
 
-EXPORTER = """
-import asyncio, sys
-from store import open_store
-from store.run_folders import export_run_folder
-
-async def main():
-    url, rollout_id, root = sys.argv[1:]
+async def export_in_turns(exported: Connection, url: str, rollout_id: str, root: Path) -> None:
+    """Export two views in turns, with a message to the test after each."""
     async with await open_store(url, read_only=True) as store:
         while True:
             for view in ("attempt:1", "head"):
                 await export_run_folder(store, rollout_id, root, view=view)
-                print(view, flush=True)
-
-asyncio.run(main())
-"""
+                exported.send(None)
 
 
 async def reports(store: Store, root: Path) -> list[ImportReport]:
@@ -47,21 +41,21 @@ async def reports(store: Store, root: Path) -> list[ImportReport]:
 
 def export_and_kill(url: str, rollout_id: str, root: Path, seconds: float) -> None:
     """Let a process export two views in turns, and kill it at a moment that may be any."""
-    arguments = [sys.executable, "-c", EXPORTER, url, rollout_id, str(root)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        time.sleep(seconds)
-        child.kill()
+    exporter = processes.Killable(export_in_turns, url, rollout_id, root)
+    time.sleep(seconds)
+    exporter.kill()
 
 
 def no_exchange(*_: Path) -> bool:
     return False
 
 
+@pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES_TOO], indirect=True)
 @pytest.mark.torture
 @pytest.mark.slow
-async def test_a_killed_export_leaves_the_old_folder_or_the_new_one(durable_url: str, tmp_path: Path) -> None:
+async def test_a_killed_export_leaves_the_old_folder_or_the_new_one(
+    durable_url: str, rounds: Rounds, tmp_path: Path
+) -> None:
     async with await open_store(durable_url) as store:
         run = await auto_run(store, date=DAY)
         for number in range(20):
@@ -76,8 +70,8 @@ async def test_a_killed_export_leaves_the_old_folder_or_the_new_one(durable_url:
         assert versions[0] != versions[1]
         root = tmp_path / "out"
         chance = random.Random(7)
-        for _ in range(ROUNDS):
-            export_and_kill(durable_url, run.rollout_id, root, chance.uniform(0, 0.2))
+        for _ in range(rounds(30, few=2)):
+            await asyncio.to_thread(export_and_kill, durable_url, run.rollout_id, root, chance.uniform(0, 0.2))
             assert tree(root / "daily" / DAY / run.rollout_id) in versions
         out = await export_run_folder(store, run.rollout_id, root)
         assert tree(out) == versions[1]

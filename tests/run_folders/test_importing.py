@@ -19,6 +19,7 @@ from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import ImportReport, export_run_folder, import_run_folder, import_runs
+from tests.conftest import POSTGRES, SQLITE
 from tests.run_folders.given import (
     ADR_NAMES,
     DAY,
@@ -198,6 +199,7 @@ async def test_importing_twice_changes_nothing(store: Store, tmp_path: Path) -> 
     assert await store.log.history(first.rollout_id) == before
 
 
+@pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
 async def test_of_a_folder_that_has_grown_only_what_is_new_comes_in(store: Store, tmp_path: Path) -> None:
     root = tmp_path / "in"
     whole = lines([*EVENTS, event("result", "Trader", "RIG", rerun_seq=1), event("log", None, None, rerun_seq=1)])

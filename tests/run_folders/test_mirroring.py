@@ -9,12 +9,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from store import open_store
+from store.cli.app import app
 from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import Mirror, export_run_folder
 from tests.cli.conftest import COMMAND, environment
+from tests.conftest import SQLITE
+from tests.run_folders.conftest import POSTGRES_TOO
 from tests.run_folders.given import DAY, tree
 from tests.runs.given import auto_run, begin, say, whole_rerun
 
@@ -88,11 +92,12 @@ def await_written(child: subprocess.Popen[str], rollout_id: str) -> None:
 
 
 def mirror_once(url: str, root: Path) -> str:
-    arguments = [*COMMAND, "mirror", str(root), "--once"]
-    done = subprocess.run(arguments, env=environment(url), capture_output=True, text=True, check=True, timeout=60)
+    done = CliRunner().invoke(app, ["mirror", str(root), "--once", "--db", url])
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 
+@pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES_TOO], indirect=True)
 @pytest.mark.slow
 async def test_killed_it_catches_up_from_where_it_was(durable_url: str, tmp_path: Path) -> None:
     async with await open_store(durable_url) as store:

@@ -14,6 +14,7 @@ from store import open_store
 from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import export_run_folder, import_run_folder, import_runs
+from tests.conftest import POSTGRES, SQLITE
 from tests.run_folders.given import (
     ADR_NAMES,
     EVENTS,
@@ -28,9 +29,8 @@ from tests.run_folders.given import (
     with_defaults,
 )
 from tests.runs.given import auto_run, whole_rerun
-from tests.torture import IS_TORTURE
+from tests.torture import rounds
 
-EXAMPLES = 150 if IS_TORTURE else 15
 OWN_WORD = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1], "prompt": "p" * 3000})
 
 
@@ -103,6 +103,7 @@ async def test_interleaved_reruns_stay_in_the_order_of_the_file(store: Store, tm
     assert tree(await export_run_folder(store, rollout_id, tmp_path / "out")) == tree(folder)
 
 
+@pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
 async def test_a_run_with_a_rerun_comes_back_as_it_was(store: Store, tmp_path: Path) -> None:
     run = await auto_run(store)
     again = await whole_rerun(store, run, "debate_and_trader", "RIG")
@@ -213,7 +214,7 @@ FOLDERS = st.builds(
 
 @pytest.mark.torture
 @pytest.mark.slow
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(150, few=15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(folder=FOLDERS)
 async def test_any_undamaged_folder_comes_out_byte_by_byte(store: Store, tmp_path: Path, folder: Any) -> None:
     folder.run_id = f"run-{(await store.query_rollouts(limit=0)).total}"
