@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from store import open_store
 from store.cli.app import app
 from store.db.schema.history import HEAD
+from tests import databases
 
 ROOT = Path(__file__).parents[2]
 BEFORE_HEAD = f"{int(HEAD) - 1:04}"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.new_partition]
 
 
 @pytest.fixture
@@ -42,6 +43,15 @@ def current(ini: str, url: str) -> str:
     """Return the revision that alembic prints, in a process as a user starts it."""
     command = [sys.executable, "-m", "alembic", "-c", ini, "-x", f"db={url}", "current"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+async def revision_of(url: str) -> str:
+    database = await databases.connect(url)
+    try:
+        ((revision,),) = await database.rows("SELECT version_num FROM alembic_version")
+        return revision
+    finally:
+        await database.close()
 
 
 def accepts(url: str) -> bool:
@@ -66,11 +76,11 @@ async def annotate(url: str) -> None:
 
 def test_a_new_store_is_accepted_by_every_command_and_may_be_downgraded(durable_url: str, ini: str) -> None:
     run(ini, durable_url, "upgrade", "head")
-    assert current(ini, durable_url) == f"{HEAD} (head)"
+    assert asyncio.run(revision_of(durable_url)) == HEAD
     assert accepts(durable_url)
 
     run(ini, durable_url, "downgrade", "-1")
-    assert current(ini, durable_url) == BEFORE_HEAD
+    assert asyncio.run(revision_of(durable_url)) == BEFORE_HEAD
     run(ini, durable_url, "upgrade", "head")
     asyncio.run(draw(durable_url))
     assert "FAILED" not in run(ini, durable_url, "downgrade", "0007")
@@ -91,8 +101,7 @@ def test_a_store_with_annotations_may_be_downgraded_to_the_revision_that_added_t
 
 def test_every_revision_of_an_empty_store_has_a_downgrade(durable_url: str, ini: str) -> None:
     run(ini, durable_url, "upgrade", "head")
-    for _ in range(int(HEAD)):
-        assert "FAILED" not in run(ini, durable_url, "downgrade", "-1")
+    assert "FAILED" not in run(ini, durable_url, "downgrade", "base")
     run(ini, durable_url, "upgrade", "head")
     assert accepts(durable_url)
 
@@ -112,6 +121,7 @@ def test_the_environment_names_the_database(tmp_path: Path, ini: str, monkeypatc
     monkeypatch.setenv("ROLLBOOK_DB", url)
     run(ini, None, "upgrade", "head")
     assert accepts(url)
+    assert current(ini, url) == f"{HEAD} (head)"
 
 
 def test_an_error_says_what_is_missing(tmp_path: Path, ini: str, monkeypatch: pytest.MonkeyPatch) -> None:

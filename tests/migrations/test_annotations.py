@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from store import open_store
 from store.db.schema import migrate
 from store.db.url import parse
@@ -23,6 +25,7 @@ async def test_an_upgraded_store_takes_annotations(own_url: str, clock: ManualCl
         assert (report.rows["labels"], report.rows["notes"]) == (1, 1)
 
 
+@pytest.mark.new_partition
 async def test_an_app_role_from_before_may_use_the_new_tables(postgres_url: str) -> None:
     await migrate_from_nothing(postgres_url, _BEFORE)
     owner, role = await databases.connect(postgres_url), f"app_{parse(postgres_url).partition}"

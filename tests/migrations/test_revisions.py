@@ -10,12 +10,15 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from store.db.schema import HEAD, history, migrate, prepare_sqlite, triggers
-from store.db.schema.postgres import PREFIX
+from store.db.schema.postgres import PREFIX, migrating_postgres
+from store.db.schema.sqlite import migrating_sqlite
 from store.db.tables.core import metadata
 from store.db.url import parse
 from tests import databases, postgres
 from tests.alembic_check import check, migrate_from_nothing
 from tests.databases import Database
+
+pytestmark = pytest.mark.new_partition
 
 SCRIPTS = ScriptDirectory(str(history.MIGRATIONS))
 REVISIONS = sorted(script.revision for script in SCRIPTS.walk_revisions())
@@ -60,6 +63,19 @@ def another(url: str) -> str:
     return postgres.with_partition(parsed.dsn)
 
 
+async def upgrade(url: str, revision: str) -> None:
+    """Upgrade a partition to a revision."""
+    parsed = parse(url)
+    if parsed.path is not None:
+        with migrating_sqlite(parsed.path) as connection:
+            history.run_migrations(connection, revision)
+    else:
+        assert parsed.dsn is not None
+        schema = PREFIX + parsed.partition
+        async with migrating_postgres(parsed.dsn, schema) as connection, history.turn_in_loop():
+            await connection.run_sync(history.run_migrations, revision)
+
+
 def test_the_head_constant_is_alembics_head() -> None:
     assert SCRIPTS.get_heads() == [HEAD]
 
@@ -81,34 +97,37 @@ async def test_a_new_partition_equals_one_that_went_through_all_migrations(durab
     assert {name for kind, name in expected if kind in {"table", "options"}} >= metadata.tables.keys()
     for table in ("alembic_version", "queue_epoch"):
         assert await created.rows(f"SELECT * FROM {table}") == await migrated.rows(f"SELECT * FROM {table}")
+    guards = triggers.guards(migrated.kind, PREFIX + parse(migrated_url).partition)
+    rows = await migrated.rows(guards.in_place.text, *guards.in_place.args({}))
+    assert triggers.missing(guards, rows) == []
     await created.close()
     await migrated.close()
 
 
-async def test_a_migrated_partition_has_every_trigger_and_unique_key(durable_url: str) -> None:
-    await migrate_from_nothing(durable_url)
-    database = await databases.connect(durable_url)
-    guards = triggers.guards(database.kind, PREFIX + parse(durable_url).partition)
-    rows = await database.rows(guards.in_place.text, *guards.in_place.args({}))
-    assert triggers.missing(guards, rows) == []
-    await database.close()
-
-
-async def test_alembic_finds_nothing_to_do_after_the_migrations(durable_url: str) -> None:
+async def test_alembic_finds_a_difference_only_if_a_migrated_partition_has_one(durable_url: str) -> None:
     await migrate_from_nothing(durable_url)
     assert await check(durable_url) is None
-
-
-async def test_alembic_finds_a_column_that_the_code_does_not_know(durable_url: str) -> None:
-    await migrate_from_nothing(durable_url)
     database = await databases.connect(durable_url)
     await database.execute("ALTER TABLE rollouts ADD COLUMN unknown TEXT")
     await database.close()
     assert "unknown" in str(await check(durable_url))
 
 
-@pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.slow
+async def test_each_revision_leaves_every_row_of_the_log_as_it_was(own_url: str) -> None:
+    await migrate_from_nothing(own_url, REVISIONS[0])
+    database = await databases.connect(own_url)
+    await databases.fill_log(database)
+    before = await databases.read_log(database)
+    for revision in REVISIONS[1:]:
+        await upgrade(own_url, revision)
+        assert await databases.read_log(database) == before, revision
+        assert await database.rows("SELECT version_num FROM alembic_version") == [(revision,)]
+    await database.close()
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.torture_only
 async def test_an_upgrade_leaves_every_row_of_the_log_as_it_was(own_url: str, revision: str) -> None:
     await migrate_from_nothing(own_url, revision)
     database = await databases.connect(own_url)
@@ -131,30 +150,30 @@ async def test_sequences_are_the_partitions_own_and_have_no_cache(postgres_url: 
     await database.close()
 
 
-@pytest.mark.parametrize(
-    "insert,update",
-    [
-        ("attempt_signals VALUES ('ro', 'at', 1.0, 1)", "attempt_signals SET beat_time = {n}, stamped_at = {n}"),
-        ("worker_signals VALUES ('w', '{{}}', 1, 1, 1, 1)", "worker_signals SET last_heartbeat_at = {n}"),
-        ("span_counters VALUES ('ro', 1, NULL)", "span_counters SET value = {n}"),
-    ],
-    ids=["attempt_signals", "worker_signals", "span_counters"],
+HEARTBEATS = (
+    ("attempt_signals VALUES ('ro', 'at', 1.0, 1)", "attempt_signals SET beat_time = {n}, stamped_at = {n}"),
+    ("worker_signals VALUES ('w', '{{}}', 1, 1, 1, 1)", "worker_signals SET last_heartbeat_at = {n}"),
+    ("span_counters VALUES ('ro', 1, NULL)", "span_counters SET value = {n}"),
 )
-async def test_a_heartbeat_touches_no_index(postgres_url: str, insert: str, update: str) -> None:
+
+
+async def test_a_heartbeat_touches_no_index(postgres_url: str, subtests: pytest.Subtests) -> None:
     await databases.prepare(postgres_url)
     database = await databases.connect(postgres_url)
-    await database.execute(f"INSERT INTO {insert}")
-    table = insert.partition(" ")[0]
-    # A transaction cannot prune what it killed itself: as many updates as fit on the first page.
-    await database.execute("BEGIN")
-    for n in range(20):
-        await database.execute(f"UPDATE {update.format(n=n)}")
-    asked = (
-        "SELECT pg_stat_get_xact_tuples_hot_updated('{0}'::regclass), pg_stat_get_xact_tuples_updated('{0}'::regclass)"
-    )
-    hot, updated = (await database.rows(asked.format(table)))[0]
-    await database.execute("ROLLBACK")
-    assert hot == updated == 20
+    for insert, update in HEARTBEATS:
+        table = insert.partition(" ")[0]
+        with subtests.test(table=table):
+            await database.execute(f"INSERT INTO {insert}")
+            # A transaction cannot prune what it killed itself: as many updates as fit on the first page.
+            await database.execute("BEGIN")
+            for n in range(20):
+                await database.execute(f"UPDATE {update.format(n=n)}")
+            ((hot, updated),) = await database.rows(
+                f"SELECT pg_stat_get_xact_tuples_hot_updated('{table}'::regclass),"
+                f" pg_stat_get_xact_tuples_updated('{table}'::regclass)"
+            )
+            await database.execute("ROLLBACK")
+            assert hot == updated == 20
     await database.close()
 
 

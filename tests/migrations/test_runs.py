@@ -108,6 +108,7 @@ async def test_an_upgraded_store_goes_on_where_it_was(old: str, clock: ManualClo
         assert (await store.log.verify()).ok
 
 
+@pytest.mark.new_partition
 async def test_an_app_role_from_before_may_use_the_new_tables(postgres_url: str) -> None:
     await migrate_from_nothing(postgres_url, _BEFORE)
     owner, role = await databases.connect(postgres_url), f"app_{parse(postgres_url).partition}"

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from store import open_store
+from store.cli.app import app
 from store.db.schema import HEAD, lock_key, migrate, prepare_postgres, prepare_sqlite
 from store.db.schema import history as schema_history
 from store.db.schema.postgres import PREFIX
 from store.db.url import parse
 from store.errors import Incompatible, Invalid, NotFound
 from tests import databases, postgres
-from tests.server.test_serving import run, serving
+from tests.client.server_process import ServerProcess
 
 NEXT = f"{int(HEAD) + 1:04}"
 ADDS_A_COLUMN = 'op.add_column("rollouts", sa.Column("colour", sa.Text()))'
@@ -280,12 +282,14 @@ async def test_what_has_no_migrations_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
-    own_url: str, next_revision: Next
+    own_url: str, next_revision: Next, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upgrade in the order of docs/production.md. The server's process does not know the next revision."""
     await migrate(own_url)
-    with serving("serve", "--db", own_url, "--port", "0") as (_, endpoint):
-        async with await open_store(endpoint) as client:
+    server = ServerProcess(own_url)
+    await asyncio.to_thread(server.start)
+    try:
+        async with await open_store(server.url) as client:
             await client.enqueue_rollout("before")
             stop = asyncio.Event()
 
@@ -312,5 +316,9 @@ async def test_a_server_of_the_old_version_works_during_and_after_the_upgrade(
                 assert (await new.query_rollouts(status_in=["queuing"], limit=0)).total == enqueued
                 assert (await new.log.verify()).ok
             assert (await client.query_rollouts(status_in=["queuing"], limit=0)).total == enqueued
-        refused = await asyncio.to_thread(run, "stats", "--db", own_url)
-    assert (refused.returncode, NEXT in refused.stderr) == (1, True), refused
+    finally:
+        await asyncio.to_thread(server.kill)
+    # From here on, this program does not know the next revision either.
+    monkeypatch.undo()
+    refused = await asyncio.to_thread(CliRunner().invoke, app, ["stats", "--db", own_url])
+    assert (refused.exit_code, NEXT in refused.stderr) == (1, True), refused.output
