@@ -125,7 +125,7 @@ class Cost:
         self.wall += wall
 
 
-@dataclass
+@dataclass(eq=False)
 class Report:
     """Sums up the tests of all processes, and prints the table."""
 
