@@ -28,6 +28,10 @@ from store.runtime import ids
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_span
 from tests import postgres
+from tests.conftest import POSTGRES, SQLITE
+
+ON_BOTH = pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES], indirect=True)
+"""Runs a test on both databases. The others use SQLite: a command's output does not depend on the database."""
 
 # Wide enough that no help text is broken in the middle of what a test looks for.
 WIDTH = "200"
@@ -84,6 +88,15 @@ class Filled:
 
 
 @pytest.fixture
+def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store that does not exist yet: a file, or what `ON_BOTH` says."""
+    if getattr(request, "param", "sqlite") == "postgres":
+        url: str = request.getfixturevalue("postgres_url")
+        return url
+    return f"sqlite:///{tmp_path / 'rollbook.db'}"
+
+
+@pytest.fixture
 def rollbook(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
     """The command line, on the filled store unless another is named."""
     return runner(filled.url, monkeypatch)
@@ -134,19 +147,20 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Filled:
 
 @pytest.fixture
 def filled(durable_url: str, request: pytest.FixtureRequest) -> Filled:
-    """A filled store, on each durable backend."""
+    """A filled store."""
     if not durable_url.startswith("sqlite"):
         return asyncio.run(fill(durable_url))
-    return _copied(request.getfixturevalue("original"), durable_url)
+    return copied(request.getfixturevalue("original"), durable_url)
 
 
 @pytest.fixture
 def filled_file(original: Filled, tmp_path: Path) -> Filled:
     """A filled store in a file, for what does not depend on the database."""
-    return _copied(original, f"sqlite:///{tmp_path / 'file.db'}")
+    return copied(original, f"sqlite:///{tmp_path / 'file.db'}")
 
 
-def _copied(original: Filled, url: str) -> Filled:
+def copied(original: Filled, url: str) -> Filled:
+    """Return a copy of a filled file."""
     # Closing left nothing in the write-ahead log.
     shutil.copy(urlsplit(original.url).path[1:], urlsplit(url).path[1:])
     return replace(original, url=url)

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.cli.conftest import Filled, Rollbook
-
-
-@pytest.fixture
-def durable_url(tmp_path: Path) -> str:
-    """A file: each command is tried on both databases in `test_errors`."""
-    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 def test_labels_and_a_note_are_recorded_and_shown(rollbook: Rollbook, filled: Filled) -> None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.cli.conftest import COMMAND, Filled, Rollbook, execute, runner
+from tests.cli.conftest import COMMAND, ON_BOTH, Filled, Rollbook, execute, runner
 
 READING = [
     ("ls", "rollouts"),
@@ -44,6 +44,8 @@ def at_revision(filled: Filled) -> Iterator[Callable[[str], None]]:
     execute(filled.url, f"UPDATE alembic_version SET version_num = '{revision}'")
 
 
+@pytest.mark.new_partition
+@ON_BOTH
 def test_reading_never_creates_a_store_and_says_how_to(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +59,8 @@ def test_reading_never_creates_a_store_and_says_how_to(
     assert rollbook("stats").code == 5
 
 
+@pytest.mark.new_partition
+@ON_BOTH
 def test_migrate_makes_an_empty_store_and_leaves_one_alone(durable_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rollbook = runner(durable_url, monkeypatch)
     made = rollbook("migrate", "--json").json
@@ -98,6 +102,7 @@ def test_a_role_that_does_not_exist_is_not_found(postgres_url: str, monkeypatch:
     assert "nobody_of_this_name" in printed.err
 
 
+@pytest.mark.new_partition
 @pytest.mark.postgres
 def test_a_role_is_let_in_but_not_to_change_the_log(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rollbook = runner(postgres_url, monkeypatch)
@@ -113,6 +118,7 @@ def test_a_role_is_let_in_but_not_to_change_the_log(postgres_url: str, monkeypat
     assert may("rollouts", "UPDATE")
 
 
+@ON_BOTH
 def test_a_store_that_is_behind_is_left_as_it_is_and_the_cure_named(
     *,
     rollbook: Rollbook,
@@ -149,7 +155,7 @@ def test_the_demo_runs_on_the_database_and_with_the_runners_named(
     pytest_cache: pytest.Cache = request.config.cache  # pyright: ignore[reportAssignmentType]  None only without plugin
     cache = pytest_cache.mkdir("doc-search")
     url = make_url("demo.db")
-    arguments = ["demo", "--db", url, "--runners", "3", "--seed", "5"]
+    arguments = ["demo", "--db", url, "--runners", "2", "--seed", "5"]
     demo = subprocess.Popen(
         [*COMMAND, *arguments],
         env=os.environ | {"XDG_CACHE_HOME": str(cache)},
@@ -160,16 +166,17 @@ def test_the_demo_runs_on_the_database_and_with_the_runners_named(
     )
     try:
         rollbook = runner(url, monkeypatch)
-        deadline = time.monotonic() + 100
-        # Three runners, and what multiprocessing tidies up with.
-        while len(psutil.Process(demo.pid).children()) < 4:
+        deadline = time.monotonic() + 250
+        # Two runners, and what multiprocessing tidies up with.
+        while len(psutil.Process(demo.pid).children()) < 3:
             assert demo.poll() is None, demo.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.1)
         os.killpg(demo.pid, signal.SIGINT)
-        _, said = demo.communicate(timeout=90)
+        _, said = demo.communicate(timeout=250)
         assert demo.returncode == 130
         assert "Traceback" not in said
+        assert "interrupted: finished rollouts are kept" in said
         assert rollbook("verify").code == 0
     finally:
         demo.kill()

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from store.db.schema import HEAD
-from tests.cli.conftest import Filled, Rollbook, execute
+from tests.cli.conftest import ON_BOTH, Filled, Rollbook, execute
 
 
+@ON_BOTH
 def test_the_results_are_printed_for_people_and_programs(rollbook: Rollbook, filled: Filled) -> None:
     rows = rollbook("doctor").table
     checks = rollbook("doctor", "--json").json

@@ -5,16 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Filled, Rollbook
 from tests.run_folders.given import FLOW, RUN, Written, lines, tree
-
-
-@pytest.fixture
-def durable_url(tmp_path: Path) -> str:
-    """A file: each command is tried on both databases in `test_errors`."""
-    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 def test_a_folder_goes_in_once_and_out_as_it_was(rollbook: Rollbook, tmp_path: Path) -> None:

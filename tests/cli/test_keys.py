@@ -22,9 +22,13 @@ from tests.server.test_serving import run, serving
 KEY = re.compile(r"rbk_([0-9a-f]{10})_[a-z2-7]{32}\n")
 
 
-@pytest.fixture(params=[SQLITE, POSTGRES])
+ON_BOTH_DATABASES = pytest.mark.parametrize("url", [SQLITE, POSTGRES], indirect=True)
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return own_database(request, tmp_path)
+    """The URL of a database without a store: a file, or what `ON_BOTH_DATABASES` says."""
+    return own_database(request, tmp_path) if hasattr(request, "param") else f"sqlite:///{tmp_path / 'run.db'}"
 
 
 @pytest.fixture
@@ -70,6 +74,7 @@ def test_what_is_known_of_keys_is_listed_and_never_a_secret(rollbook: Rollbook) 
     assert as_json[1]["expires_at"] - as_json[1]["created_at"] == pytest.approx(12 * 3600)
 
 
+@ON_BOTH_DATABASES
 def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) -> None:
     keys = [rollbook("keys", "create", "--role", "admin", "--json").json for _ in range(3)]
     rollbook("keys", "enforce")
@@ -82,6 +87,7 @@ def test_a_key_is_revoked_by_its_id_its_beginning_or_itself(rollbook: Rollbook) 
     assert rollbook("keys", "revoke", keys[0]["id"], "--json").json["state"] == "revoked"
 
 
+@ON_BOTH_DATABASES
 def test_keys_are_enforced_after_a_delay_and_no_longer(rollbook: Rollbook) -> None:
     assert rollbook("keys", "enforce").code == 5
     rollbook("partitions", "create", "default")
@@ -150,6 +156,7 @@ def test_keys_of_a_store_that_is_not_there_are_not_found(bare: Rollbook) -> None
     assert bare("keys", "ls").code == bare("keys", "revoke", "0").code == 5
 
 
+@ON_BOTH_DATABASES
 def test_a_database_without_the_partition_that_holds_keys_has_none(rollbook: Rollbook, url: str) -> None:
     one, two = with_partition(url, "one"), with_partition(url, "two")
     rollbook("partitions", "create", "one")
@@ -165,13 +172,10 @@ def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
     assert seconds_in(text) == seconds
 
 
-# -- serving -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_other_machines_are_let_in_with_keys_alone(make_url: Callable[[str], str]) -> None:
     refused = run("serve", "--db", make_url("run.db"), "--host", "0.0.0.0", "--port", "0")
-    assert (refused.returncode, "rollbook keys create" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "rollbook keys create" in refused.stderr) == (2, True)
     assert not Path(make_url("run.db").removeprefix("sqlite:///")).exists()
 
 
@@ -188,27 +192,26 @@ async def _until(url: str, status: int, key: str | None = None) -> None:
 
 
 @pytest.mark.slow
-async def test_enforcement_changes_a_server_that_runs(url: str) -> None:
+def test_a_server_that_runs_gets_a_partition_and_follows_enforcement(url: str, rollbook: Rollbook) -> None:
     with serving("serve", "--db", url, "--port", "0") as (_, endpoint):
-        assert await _status(endpoint) == 200
-        keys = await Keys.open(url, create=False)
-        _, text = await keys.create("reader")
-        await keys.enforce()
-        await _until(endpoint, 401)
-        assert await _status(endpoint, text) == 200
-        await keys.stop_enforcing()
-        await _until(endpoint, 200)
-        await keys.close()
-
-
-@pytest.mark.slow
-def test_a_partition_is_created_through_a_server(url: str, rollbook: Rollbook) -> None:
-    with serving("serve", "--db", url, "--port", "0") as (_, endpoint):
-        made = rollbook("partitions", "create", "one", db=endpoint)
-        assert (made.code, made.out) == (0, f"{endpoint}/p/one\n")
+        created = rollbook("partitions", "create", "one", db=endpoint)
+        assert (created.code, created.out) == (0, f"{endpoint}/p/one\n")
         assert rollbook("ls", "rollouts", db=f"{endpoint}/p/one").code == 0
         assert rollbook("ls", "rollouts", db=f"{endpoint}/p/two").code == 5
+        asyncio.run(_enforce_and_stop(url, endpoint))
     assert rollbook("partitions", "ls").out.split() == ["default", "one"]
+
+
+async def _enforce_and_stop(url: str, endpoint: str) -> None:
+    assert await _status(endpoint) == 200
+    keys = await Keys.open(url, create=False)
+    _, text = await keys.create("reader")
+    await keys.enforce()
+    await _until(endpoint, 401)
+    assert await _status(endpoint, text) == 200
+    await keys.stop_enforcing()
+    await _until(endpoint, 200)
+    await keys.close()
 
 
 @pytest.mark.slow

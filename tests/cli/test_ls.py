@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,12 +16,6 @@ from store.testing import ManualClock
 from tests.cli.conftest import Filled, Rollbook
 
 Query = Callable[[Store], Awaitable[PaginatedResult[Any]]]
-
-
-@pytest.fixture
-def durable_url(tmp_path: Path) -> str:
-    """A file: each command is tried on both databases in `test_errors`."""
-    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 def queried(url: str, query: Query) -> PaginatedResult[Any]:

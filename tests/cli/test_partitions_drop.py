@@ -56,7 +56,7 @@ def test_a_terminal_is_asked_for_the_name(database: str, typed: str, code: int) 
     )
     os.close(child)
     os.write(parent, f"{typed}\n".encode())
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=250)
     os.close(parent)
     assert process.returncode == code
     assert b"Type the name of the partition again" in err

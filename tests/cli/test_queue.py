@@ -11,7 +11,7 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import AttemptError
-from tests.cli.conftest import COMMAND, Rollbook, environment, runner
+from tests.cli.conftest import COMMAND, ON_BOTH, Rollbook, environment, runner
 
 
 async def _failed(url: str) -> str:
@@ -49,6 +49,7 @@ def _in_queue(url: str) -> list[object]:
     return [each for each in asyncio.run(read()) if each is not None]
 
 
+@ON_BOTH
 def test_inputs_go_into_the_queue_in_order_with_their_settings(rollbook: Rollbook, empty: str) -> None:
     done = rollbook("enqueue", '"first"', '{"n": 2}', "--mode", "val", "--group", "g", "--step", "3", "--timeout", "9")
     assert done.code == 0, done.err

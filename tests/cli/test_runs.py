@@ -23,7 +23,7 @@ from store.run_folders.trading_phases import DEBATE, PORTFOLIO, RISK, TA
 from tests import postgres
 from tests.cli.conftest import Rollbook, runner
 from tests.client.served import Served
-from tests.conftest import POSTGRES, SQLITE
+from tests.conftest import SQLITE
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +32,6 @@ NEWS = {"news_report": "A strike and a lawsuit: the operator warns of a loss."}
 PIPELINE = "store.examples.trading.desk:pipeline"
 RIG = ("--node", "Bull Researcher", "--scope", "rig")
 SETS = ("--set", f"news_report={orjson.dumps(NEWS['news_report']).decode()}")
-
-
-@pytest.fixture
-def durable_url(tmp_path: Path) -> str:
-    """A file: each command is tried on both databases in `test_errors`."""
-    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +76,10 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture
-def kept(durable_url: str, request: pytest.FixtureRequest) -> Runs:
-    """A filled store, on each durable backend."""
-    if not durable_url.startswith("sqlite"):
-        return asyncio.run(fill(durable_url))
-    copied: Runs = request.getfixturevalue("original")
-    shutil.copy(urlsplit(copied.url).path[1:], urlsplit(durable_url).path[1:])
-    return replace(copied, url=durable_url)
+def kept(durable_url: str, original: Runs) -> Runs:
+    """A filled store that a test may change."""
+    shutil.copy(urlsplit(original.url).path[1:], urlsplit(durable_url).path[1:])
+    return replace(original, url=durable_url)
 
 
 @pytest.fixture
@@ -96,7 +87,11 @@ def rollbook(kept: Runs, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
     return runner(kept.url, monkeypatch)
 
 
-@pytest.fixture(scope="module", params=[SQLITE, POSTGRES])
+ON_POSTGRES = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
+"""The queries are those of `tests/contract`, which runs on both databases."""
+
+
+@pytest.fixture(scope="module", params=[SQLITE, ON_POSTGRES])
 def shared(request: pytest.FixtureRequest) -> Runs:
     """The same, for tests that change nothing."""
     if request.param == "sqlite":

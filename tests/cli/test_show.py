@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from store.models.threads import ThreadCheckpoint
 from store.sql.store import SQLStore
 from store.testing.samples import make_span
 from tests.cli.conftest import Filled, Rollbook
-
-
-@pytest.fixture
-def durable_url(tmp_path: Path) -> str:
-    """A file: each command is tried on both databases in `test_errors`."""
-    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 def test_a_rollout_comes_with_its_attempts_spans_and_rewards(rollbook: Rollbook, filled: Filled) -> None:

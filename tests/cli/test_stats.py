@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from store import open_store
-from tests.cli.conftest import Filled, Rollbook
-from tests.server.test_serving import serving
+from tests.cli.conftest import ON_BOTH, Filled, Rollbook
+from tests.client.served import Served
 
 
+@ON_BOTH
 def test_the_counts_are_those_of_the_store(rollbook: Rollbook, filled: Filled) -> None:
     counted = rollbook("stats", "--json").json
     events = rollbook("tail", "--json").json_lines
@@ -50,9 +51,11 @@ def test_a_log_ahead_of_the_clock_is_told(rollbook: Rollbook, filled: Filled) ->
 @pytest.mark.slow
 def test_of_a_server_all_is_told_but_its_log_and_its_disk(rollbook: Rollbook, filled_file: Filled) -> None:
     counted = rollbook("stats", "--json", db=filled_file.url).json
-    with serving("serve", "--db", filled_file.url, "--port", "0") as (_, url):
+    behind = asyncio.run(open_store(filled_file.url))
+    with Served() as server, server.serving(behind) as url:
         told = rollbook("stats", "--json", db=url).json
         cells = dict(line.split("\t") for line in rollbook("stats", db=url).out.splitlines())
+    asyncio.run(behind.close())
     untold = {name for name, value in told.items() if value is None}
     assert untold == {
         *("events", "commits", "last_position", "last_commit_time"),

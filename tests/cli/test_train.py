@@ -14,7 +14,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import pytest
@@ -22,11 +22,14 @@ import pytest
 from store import open_store
 from store.models import PromptTemplate
 from store.testing import ManualClock
-from tests.cli.conftest import COMMAND, environment
+from tests.cli.conftest import COMMAND, Printed, environment, runner
 from tests.postgres import free_port
 from tests.server.keyed import keyed_server
 from tests.server.test_metrics import families, table
 from tests.server.test_monitoring import promtool
+
+HANG = 250
+"""Seconds after which a test fails instead of waiting for a program. It is far more than a loaded machine needs."""
 
 MODULE = """
 import asyncio
@@ -77,8 +80,28 @@ def rollbook(place: Path, *arguments: str, **variables: str) -> subprocess.Compl
         text=True,
         cwd=place,
         env=environment("sqlite:///unused.db") | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables,
-        timeout=100,
+        timeout=HANG,
     )
+
+
+class Inside(Protocol):
+    """A function that runs the command in this process; `variable` is ROLLBOOK_DB."""
+
+    def __call__(self, *arguments: str, variable: str = "sqlite:///unused.db") -> Printed: ...
+
+
+@pytest.fixture
+def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
+    """The command in this process, in that directory."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+
+    def run(*arguments: str, variable: str = "sqlite:///unused.db") -> Printed:
+        return runner(variable, monkeypatch)(*arguments)
+
+    yield run
+    # The module of the next test has the same name.
+    sys.modules.pop("mine", None)
 
 
 @pytest.mark.slow
@@ -95,10 +118,10 @@ def test_a_trainer_of_a_module_is_run_and_its_report_printed(place: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
-    done = rollbook(place, "train", "mine:trainer", "--agent", "mine:lost", "--train", "many.jsonl")
-    assert done.returncode == 1
-    assert "rollbook: the first 10 attempts all failed, 10 of them with LookupError: the key is gone" in done.stderr
+def test_a_training_that_fails_says_why_in_one_message(inside: Inside) -> None:
+    done = inside("train", "mine:trainer", "--agent", "mine:lost", "--train", "many.jsonl")
+    assert done.code == 1
+    assert "rollbook: the first 10 attempts all failed, 10 of them with LookupError: the key is gone" in done.err
 
 
 @pytest.mark.slow
@@ -126,13 +149,13 @@ def test_a_training_that_fails_says_why_in_one_message(place: Path) -> None:
     ],
     ids=["agent", "form", "import", "name", "kind", "no-agent", "fallback", "json", "empty"],
 )
-def test_what_leads_nowhere_is_a_usage_error_by_name(place: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = rollbook(place, *arguments)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+def test_what_leads_nowhere_is_a_usage_error_by_name(inside: Inside, arguments: tuple[str, ...], said: str) -> None:
+    done = inside(*arguments)
+    assert (done.code, said in done.err) == (2, True), done.err
 
 
 def _scraped(port: int) -> Counter[str]:
-    end = time.monotonic() + 60
+    end = time.monotonic() + HANG
     while True:
         # One runner may have done everything before the other has started.
         try:
@@ -183,13 +206,15 @@ def runners(place: Path, metrics_port: int) -> Iterator[psutil.Popen]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signal_, code", [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    "signal_, code", [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.torture_only)]
+)
 async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
     place: Path, runners: psutil.Popen, metrics_port: int, signal_: str, code: int
 ) -> None:
     async with await open_store(f"sqlite:///{place}/run.db") as store:
         rollouts = [await store.enqueue_rollout(task) for task in range(4)]
-        ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=60)
+        ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in rollouts], timeout=HANG)
         assert Counter(rollout.status for rollout in ended) == {"succeeded": 4}
         scrapes = [await asyncio.to_thread(_scraped, metrics_port + number) for number in range(2)]
         assert sum(each['rollbook_runner_attempts_total{status="succeeded"}'] for each in scrapes) == 4
@@ -197,8 +222,8 @@ async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
         assert [each["rollbook_runner_active_attempts"] for each in scrapes] == [0, 0]
         children = runners.children(recursive=True)
         runners.send_signal(signal.Signals[signal_])
-        assert await asyncio.to_thread(runners.wait, 60) == code
-        assert psutil.wait_procs(children, 30)[1] == []
+        assert await asyncio.to_thread(runners.wait, HANG) == code
+        assert psutil.wait_procs(children, HANG)[1] == []
 
 
 @pytest.mark.slow
@@ -213,16 +238,16 @@ async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
     ],
 )
 def test_a_training_uses_the_option_then_the_code_then_the_variable(
-    place: Path, trainer: str, option: tuple[str, ...], variable: str, used: str | None
+    *, place: Path, inside: Inside, trainer: str, option: tuple[str, ...], variable: str, used: str | None
 ) -> None:
     command = ("train", f"mine:{trainer}", "--agent", "mine:echo", "--train", "tasks.jsonl", *option)
-    done = rollbook(place, *command, ROLLBOOK_DB=variable)
-    assert done.returncode == 0, done.stderr
+    done = inside(*command, variable=variable)
+    assert done.code == 0, done.err
     assert [path.name for path in place.glob("*.db")] == ([] if used is None else [used])
 
 
 @pytest.mark.slow
-def test_a_runner_prints_what_it_does(place: Path) -> None:
+def test_a_runner_prints_its_attempts_until_ctrl_c(place: Path) -> None:
     url = f"sqlite:///{place}/run.db"
 
     async def fill() -> list[str]:
@@ -240,8 +265,8 @@ def test_a_runner_prints_what_it_does(place: Path) -> None:
     ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline().rstrip() for _ in range(6)]
-        process.terminate()
-        process.wait(60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(HANG) == 130
     lines[3], lines[5] = (re.sub(r"[0-9.]+ s", "N s", line) for line in (lines[3], lines[5]))
     assert lines == [
         f"runner of mine:choosy on {url}, one process",
@@ -257,12 +282,11 @@ def test_a_runner_prints_what_it_does(place: Path) -> None:
 @pytest.mark.parametrize(
     "role, partition, count, said",
     [
-        ("reader", "", "1", "has the role reader"),
-        ("reader", "", "2", "has the role reader"),
-        (None, "", "1", "key"),
-        ("runner", "/p/none", "1", "partition"),
+        pytest.param("reader", "", "1", "has the role reader", marks=pytest.mark.torture_only, id="forbidden"),
+        pytest.param("reader", "", "2", "has the role reader", id="forbidden-to-all"),
+        pytest.param(None, "", "1", "key", id="unauthorized"),
+        pytest.param("runner", "/p/none", "1", "partition", marks=pytest.mark.torture_only, id="partition"),
     ],
-    ids=["forbidden", "forbidden-to-all", "unauthorized", "partition"],
 )
 async def test_a_refused_runner_says_so_in_one_line(
     place: Path, role: Any, partition: str, count: str, said: str
