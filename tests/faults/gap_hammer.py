@@ -1,6 +1,6 @@
 """Eight writers that roll back and die at random, and readers who must miss nothing: what the lock is for.
 
-    python -m tests.faults.gap_hammer [--without-lock] [--seconds N]
+    python -m tests.faults.gap_hammer [--without-lock] [--kills N]
 
 Without the lock the writers draw positions from the same sequences and commit in whatever order it happens, on
 Postgres; on SQLite the file itself allows one writer only, so there is nothing to take away.
@@ -37,6 +37,10 @@ from tests.faults.work import Acknowledged, Ledger
 PROCESSES = 4
 STORES_PER_PROCESS = 2
 CALLERS_PER_STORE = 3
+ANSWERS_PER_WRITER = 20
+"""A writer is killed after this number of answers at the earliest."""
+LONGEST_LIFE_SECONDS = 0.3
+"""The maximum time from these answers to the kill."""
 _POSITIONS_AHEAD = 1000
 
 
@@ -170,15 +174,15 @@ class Result:
         )
 
 
-async def hammer(url: str, directory: Path, seconds: float, *, locked: bool = True) -> Result:
-    """Let the writers and two readers loose on a new partition."""
+async def hammer(url: str, directory: Path, kills: int, *, locked: bool = True) -> Result:
+    """Let the writers and two readers loose on a new partition, until so many writers were killed."""
     await databases.prepare(url)
     store, database = await open_store(url, read_only=True), await databases.connect(url)
     by_cursor: list[int] = []
     by_position: list[int] = []
     readers = [asyncio.create_task(_tail(store, by_cursor)), asyncio.create_task(_poll(database, by_position))]
     try:
-        ledgers, kills = await _write_and_kill(url, directory, seconds, locked, readers)
+        ledgers = await _write_and_kill(url, directory, kills, locked, readers)
         log = await _settled_log(url)
         await _until(lambda: by_cursor[-1:] == by_position[-1:] == log[-1:], readers)
         acknowledged = Acknowledged()
@@ -194,34 +198,43 @@ async def hammer(url: str, directory: Path, seconds: float, *, locked: bool = Tr
         await database.close()
         await store.close()
     readings = [Reading("tail by cursor", log, by_cursor), Reading("poll by position", log, by_position)]
-    return Result(readings, len(log), commits, kills, acknowledged.calls, lost)
+    return Result(readings, len(log), commits, len(ledgers), acknowledged.calls, lost)
 
 
 async def _write_and_kill(
-    url: str, directory: Path, seconds: float, locked: bool, readers: list[asyncio.Task[None]]
-) -> tuple[list[Path], int]:
+    url: str, directory: Path, kills: int, locked: bool, readers: list[asyncio.Task[None]]
+) -> list[Path]:
+    """Kill one writer after the other, each a random time after its first answers, then all; return the ledgers."""
     ledgers: list[Path] = []
 
-    def begin() -> BaseProcess:
+    def begin() -> tuple[BaseProcess, Path]:
         ledgers.append(directory / f"hammer{len(ledgers)}")
-        return processes.start(write, url, ledgers[-1], ledgers[-1].name, locked)
+        return processes.start(write, url, ledgers[-1], ledgers[-1].name, locked), ledgers[-1]
+
+    async def has_written(writer: BaseProcess, ledger: Path) -> None:
+        while _answers_in(ledger) < ANSWERS_PER_WRITER:
+            assert writer.is_alive(), "a writer ended by itself"
+            _check(readers)
+            await asyncio.sleep(0.01)
 
     writers = [begin() for _ in range(PROCESSES)]
-    kills = 0
     try:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            await asyncio.sleep(random.uniform(0.2, 0.8))
-            _check(readers)
-            assert all(writer.is_alive() for writer in writers), "a writer ended by itself"
+        for _ in range(kills):
             killed = random.randrange(PROCESSES)
-            processes.kill(writers[killed])
-            kills += 1
+            await has_written(*writers[killed])
+            await asyncio.sleep(random.uniform(0, LONGEST_LIFE_SECONDS))
+            processes.kill(writers[killed][0])
             writers[killed] = begin()
-    finally:
         for writer in writers:
-            processes.kill(writer)
-    return ledgers, kills + PROCESSES
+            await has_written(*writer)
+    finally:
+        for process, _ in writers:
+            processes.kill(process)
+    return ledgers
+
+
+def _answers_in(ledger: Path) -> int:
+    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
 
 
 async def _tail(store: Store, seen: list[int]) -> None:
@@ -257,7 +270,7 @@ async def _settled_log(url: str) -> list[int]:
     return [row[0] for row in log or []]
 
 
-async def _until(is_so: Callable[[], bool], readers: list[asyncio.Task[None]], seconds: float = 20) -> None:
+async def _until(is_so: Callable[[], bool], readers: list[asyncio.Task[None]], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not is_so() and time.monotonic() < deadline:
         _check(readers)
@@ -273,11 +286,11 @@ def _check(readers: list[asyncio.Task[None]]) -> None:
 def _main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.gap_hammer")
     parser.add_argument("--without-lock", action="store_true")
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--kills", type=int, default=20)
     options = parser.parse_args()
     with postgres.PostgresServer.start() as server, tempfile.TemporaryDirectory() as directory:
         url = postgres.with_partition(server.url)
-        result = asyncio.run(hammer(url, Path(directory), options.seconds, locked=not options.without_lock))
+        result = asyncio.run(hammer(url, Path(directory), options.kills, locked=not options.without_lock))
     print("without the lock:" if options.without_lock else "with the lock:", result, sep="\n")
     return 0 if all(reading.seen == reading.log for reading in result.readings) and not result.lost else 1
 

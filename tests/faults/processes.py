@@ -17,6 +17,7 @@ _CONTEXT.set_forkserver_preload(
     [
         *("store.opening", "store.sql.store", "store.server.app", "store.testing.samples", "store.training.runner"),
         *("tests.client.server_process", "tests.examples.guessing", "tests.faults.work", "tests.operations.work"),
+        *("tests.faults.gap_hammer", "tests.faults.turn_taking"),
     ]
 )
 

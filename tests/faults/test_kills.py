@@ -16,12 +16,12 @@ from store import open_store
 from tests import databases
 from tests.faults import processes
 from tests.faults.work import Acknowledged, work, work_copying
+from tests.torture import Rounds
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 Work = Callable[[str, Path, str], Coroutine[Any, Any, None]]
 
-KILLS_PER_STORE = 20
 KILLED_AT_ONCE = 2
 UNTOUCHED_SECONDS = 0.4
 """A writer is killed at a random instant of its first so many seconds, its opening included."""
@@ -36,23 +36,22 @@ MISPLACED = (
 """Rollouts that wait and are not in the queue, or the other way round."""
 
 
-async def test_killed_writers_lose_nothing_they_acknowledged(
-    durable_url: str, rounds: Callable[[int], int], tmp_path: Path
-) -> None:
-    kills = rounds(200)
-    acknowledged = 0
+async def test_killed_writers_lose_nothing_they_acknowledged(durable_url: str, rounds: Rounds, tmp_path: Path) -> None:
+    stores, kills, acknowledged = rounds(10, few=1), rounds(20, few=4), 0
     # What is checked after each kill is the whole store: a new one from time to time keeps that quick.
-    for number in range(kills // KILLS_PER_STORE):
+    for number in range(stores):
         directory = tmp_path / str(number)
         directory.mkdir()
-        acknowledged += await _kill_and_check(_numbered(durable_url, number), directory)
-    print(f"\n{kills} kills on {durable_url.partition(':')[0]}: {acknowledged:,} acknowledged calls, none lost")
+        acknowledged += await _kill_and_check(_numbered(durable_url, number), directory, kills=kills)
+    print(
+        f"\n{stores * kills} kills on {durable_url.partition(':')[0]}: {acknowledged:,} acknowledged calls, none lost"
+    )
 
 
 async def test_writers_killed_while_their_log_is_copied_into_the_file_lose_nothing(
-    rounds: Callable[[int], int], tmp_path: Path
+    rounds: Rounds, tmp_path: Path
 ) -> None:
-    for number in range(rounds(40) // 2):
+    for number in range(rounds(20, few=1)):
         directory = tmp_path / str(number)
         directory.mkdir()
         url = f"sqlite:///{directory / 'run.db'}"
@@ -60,9 +59,9 @@ async def test_writers_killed_while_their_log_is_copied_into_the_file_lose_nothi
 
 
 async def test_a_writer_killed_while_it_creates_the_store_leaves_one_that_opens(
-    durable_url: str, rounds: Callable[[int], int], tmp_path: Path
+    durable_url: str, rounds: Rounds, tmp_path: Path
 ) -> None:
-    for number in range(rounds(60)):
+    for number in range(rounds(60, few=2)):
         url = _numbered(durable_url, number)
         with processes.running(work, (url, tmp_path / f"creator{number}", "creator")):
             await asyncio.sleep(random.uniform(0, CREATING_SECONDS))
@@ -77,7 +76,7 @@ def _numbered(url: str, number: int) -> str:
     return f"{url[:-3]}{number}.db" if url.startswith("sqlite") else f"{url}{number}"
 
 
-async def _kill_and_check(url: str, directory: Path, kills: int = KILLS_PER_STORE, main: Work = work) -> int:
+async def _kill_and_check(url: str, directory: Path, *, kills: int, main: Work = work) -> int:
     """Kill writers beside one that goes on, check after each kill, and return how many calls were acknowledged."""
     await databases.prepare(url)
     acknowledged, names = Acknowledged(), (f"w{number}" for number in count())

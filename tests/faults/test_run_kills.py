@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -17,6 +16,7 @@ from store.models.runs import RunEvent
 from tests import databases
 from tests.faults import processes
 from tests.faults.work import Ledger
+from tests.torture import Rounds
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -51,13 +51,14 @@ def call(key: str) -> list[RunEvent]:
 
 
 async def test_killed_tellers_leave_whole_calls_and_lose_none_they_acknowledged(
-    durable_url: str, rounds: Callable[[int], int], tmp_path: Path
+    durable_url: str, rounds: Rounds, tmp_path: Path
 ) -> None:
     async with await open_store(durable_url) as store:
         run = await store.start_rollout({})
         where = (run.rollout_id, run.attempt.attempt_id)
         acknowledged: dict[str, list[int]] = {}
-        for number in range(rounds(100)):
+        kills = rounds(100, few=2)
+        for number in range(kills):
             ledger = tmp_path / f"w{number}"
             with processes.running(tell, (durable_url, ledger, *where)):
                 await asyncio.to_thread(answered, ledger)
@@ -71,7 +72,7 @@ async def test_killed_tellers_leave_whole_calls_and_lose_none_they_acknowledged(
         assert report.differences == []
         key = max(acknowledged)
         assert await store.runs.append_events(*where, call(key), key=key) == acknowledged[key]
-        print(f"\n{rounds(100)} kills: {len(acknowledged):,} calls acknowledged, {len(found):,} found")  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
+        print(f"\n{kills} kills: {len(acknowledged):,} calls acknowledged, {len(found):,} found")  # pyright: ignore[reportPossiblyUnboundVariable] (there is a round)
 
 
 def answered(path: Path) -> None:

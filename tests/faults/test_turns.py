@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -13,18 +12,17 @@ from store import open_store
 from tests import databases
 from tests.faults import processes
 from tests.faults.turn_taking import BUSY, BUSY_CALLERS, LIGHT, measure
+from tests.torture import Rounds
 
 pytestmark = pytest.mark.slow
 
 OPENERS = 8
-CREATIONS = 25
-FEWEST_CREATIONS = 3
 
 
 async def test_light_writers_get_their_turn_beside_saturating_ones(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'run.db'}"
     await databases.prepare(url)
-    measured = measure(url, tmp_path, 2.0, "the store's")
+    measured = measure(url, tmp_path, 0.7, "the store's")
     print(
         f"\n{BUSY} processes of {BUSY_CALLERS} callers: {measured.commits_per_second:,.0f} calls/s;"
         f" {LIGHT} light ones: {len(measured.light_seconds)} calls,"
@@ -46,10 +44,8 @@ async def open_and_write(url: str, ready: Path, number: int) -> None:
 
 
 @pytest.mark.torture
-async def test_processes_that_open_a_new_file_at_once_make_one_store(
-    rounds: Callable[[int], int], tmp_path: Path
-) -> None:
-    for turn in range(max(FEWEST_CREATIONS, rounds(CREATIONS))):
+async def test_processes_that_open_a_new_file_at_once_make_one_store(rounds: Rounds, tmp_path: Path) -> None:
+    for turn in range(rounds(25, few=1)):
         ready = tmp_path / f"ready{turn}"
         ready.mkdir()
         url = f"sqlite:///{tmp_path / f'run{turn}.db'}"

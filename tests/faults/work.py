@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +132,15 @@ async def _work(store: Store, ledger: Ledger, worker_id: str) -> None:
         if turn % 3:
             ended = await store.update_attempt(attempt.rollout_id, attempt.attempt_id, status="succeeded")
             ledger.note("end", ended.rollout_id, ended.attempt_id, ended.status)
+
+
+async def use_pickled(pickled: bytes, inputs: Path) -> None:
+    """Enqueue a rollout in a store that another process pickled, and write the inputs of all rollouts to a file."""
+    store: Store = pickle.loads(pickled)
+    await store.enqueue_rollout("from the other process")
+    rollouts = (await store.query_rollouts()).items
+    await asyncio.to_thread(inputs.write_bytes, orjson.dumps(sorted(str(rollout.input) for rollout in rollouts)))
+    await store.close()
 
 
 async def _trace(store: Store, ledger: Ledger, attempt: Attempt) -> None:
