@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from tests import postgres
 from tests.machine.backend import Backend, PostgresPartition, SQLiteFiles, plain, state_hash_of
 from tests.machine.model import Json, Model, Refused
 from tests.machine.steps import CALLS, REQUEST, WRITES, Claims, Op, Step, resolve
-from tests.torture import IS_TORTURE
+from tests.torture import IS_TORTURE, Rounds
 
 T = TypeVar("T")
 
@@ -283,7 +283,7 @@ def _comparable(answer: Any) -> Any:
 
 
 def test_both_databases_hold_what_the_model_holds_and_what_their_logs_say(
-    tmp_path: Path, postgres_server: str, rounds: Callable[[int], int]
+    tmp_path: Path, postgres_server: str, rounds: Rounds
 ) -> None:
     databases: list[tuple[str, SQLiteFiles | PostgresPartition]] = [
         ("SQLite", SQLiteFiles(tmp_path)),
@@ -297,10 +297,10 @@ def test_both_databases_hold_what_the_model_holds_and_what_their_logs_say(
     run_state_machine_as_test(
         OnThese,
         settings=settings(
-            max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(200))),
+            max_examples=int(os.environ.get("ROLLBOOK_MACHINE_EXAMPLES", rounds(200, few=8))),
             stateful_step_count=20,
             # The same examples each time, so that a change is judged by what it changed; more of them by the torture.
-            derandomize=rounds(10) == 1,
+            derandomize=not IS_TORTURE,
             database=None,
             deadline=None,
             phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],

@@ -12,8 +12,13 @@ from store.errors import NotFound
 from store.models import RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from tests.conftest import SQLITE
 from tests.machine.backend import Backend
 from tests.machine.steps import release_of, sweep
+
+# The calls of a commit see each other in the working set, which both databases load with the same statements.
+_POSTGRES = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
+pytestmark = [pytest.mark.torture, pytest.mark.parametrize("durable_url", [SQLITE, _POSTGRES], indirect=True)]
 
 RETRY = RolloutConfig(max_attempts=5, retry_condition=["timeout", "failed"], timeout_seconds=10.0)
 
