@@ -1,4 +1,4 @@
-"""What the store has of a call once the client has its answer, on each database."""
+"""The spans in the store when the client has its answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ BACKEND_KEY = "sk-backend-secret"
 TOOL = {"name": "multiply", "description": "a times b", "parameters": {"type": "object"}}
 
 
+ON_EACH_STORE = pytest.mark.usefixtures("live")
+"""With a store on each database, and with one behind a server. The other tests use a store in memory."""
+
+
 @pytest.fixture
-def store(live: Store) -> Store:
-    return live
+def store(request: pytest.FixtureRequest) -> Store:
+    store: Store = request.getfixturevalue("live" if "live" in request.fixturenames else "memory")
+    return store
 
 
+@ON_EACH_STORE
 async def test_a_call_is_one_span_with_what_was_asked_and_answered(agent: Agent) -> None:
     answered = await agent.chat(temperature=0.5, max_tokens=20, tools=[{"type": "function", "function": TOOL}])
     span = await agent.span()
@@ -81,6 +87,7 @@ async def test_c43_three_calls_are_numbered_one_two_three(agent: Agent) -> None:
     assert [span.sequence_id for span in await agent.spans()] == [1, 2, 3]
 
 
+@ON_EACH_STORE
 async def test_c43_ten_calls_at_once_have_ten_numbers(agent: Agent) -> None:
     await asyncio.gather(*(agent.chat() for _ in range(10)))
     assert sorted(span.sequence_id for span in await agent.spans()) == list(range(1, 11))
@@ -102,6 +109,7 @@ async def test_the_number_is_that_of_the_beginning_of_a_call(agent: Agent, model
     assert [span.attributes["gen_ai.request.streaming"] for span in await agent.spans()] == [True, False]
 
 
+@ON_EACH_STORE
 async def test_c44_a_stream_is_recorded_like_an_answer_in_one_piece(agent: Agent, model: ModelServer) -> None:
     first = delta("", [])
     first["prompt_token_ids"] = [11, 12, 13, 14]
@@ -223,6 +231,7 @@ async def test_an_attempt_that_has_ended_gets_no_answer(agent: Agent, model: Mod
     assert await agent.spans() == []
 
 
+@ON_EACH_STORE
 async def test_a_rollout_that_was_cancelled_gets_no_answer(agent: Agent, model: ModelServer) -> None:
     await agent.store.update_rollout(agent.rollout_id, status="cancelled")
     with pytest.raises(openai.ConflictError, match=r"has ended .cancelled."):
@@ -236,6 +245,7 @@ async def test_an_earlier_attempt_that_still_runs_is_recorded(agent: Agent) -> N
     assert (await agent.span()).attempt_id == agent.attempt_id
 
 
+@ON_EACH_STORE
 @pytest.mark.parametrize("path", ["rollout/ro-none/attempt/at-none", "rollout/{rollout}/attempt/at-none"])
 async def test_an_unknown_attempt_gets_no_answer(
     agent: Agent, proxy: LLMProxy, model: ModelServer, new_client: NewClient, path: str
@@ -273,6 +283,7 @@ async def test_no_key_is_in_any_span(
     assert "x-stainless" not in told.lower()
 
 
+@ON_EACH_STORE
 async def test_text_that_no_database_takes_is_recorded_as_far_as_possible(agent: Agent, model: ModelServer) -> None:
     answer = completion()
     answer["choices"][0]["message"]["content"] = "a\0b"

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.llm_proxy.addresses import Endpoint
@@ -17,7 +17,9 @@ from store.llm_proxy.sse import EventReader
 from store.llm_proxy.streams import ASSEMBLIES, ChatAssembly
 from store.models import Span
 from tests.llm_proxy.model_server import delta, events
+from tests.torture import rounds
 
+EXAMPLES = settings(max_examples=rounds(100, few=25))
 LINE_END = st.sampled_from([b"\n", b"\r", b"\r\n"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
@@ -43,6 +45,8 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
     return [raw[start:end] for start, end in pairwise(edges)]
 
 
+@pytest.mark.torture
+@EXAMPLES
 @given(
     st.lists(st.lists(st.text("aé:\N{SNOWMAN} ", min_size=1), min_size=1, max_size=2), max_size=5),
     st.lists(LINE_END, min_size=1, max_size=5),
@@ -62,6 +66,8 @@ def test_events_are_the_same_wherever_the_pieces_end(
     assert found == ["\n".join(lines).encode() for lines in given_events]
 
 
+@pytest.mark.torture
+@EXAMPLES
 @given(st.lists(st.integers(0, 500), max_size=8))
 def test_an_event_that_is_too_long_is_skipped_and_the_next_one_read(places: list[int]) -> None:
     raw = b"data: " + b"x" * 200 + b"\ndata: y\n\ndata: next\n\n"
@@ -128,6 +134,8 @@ def test_token_ids_are_found_wherever_an_engine_puts_them(answer: Any) -> None:
     assert read(Endpoint.CHAT, answer).choices[0].token_ids == [5, 6]
 
 
+@pytest.mark.torture
+@EXAMPLES
 @given(st.sampled_from(sorted(ASSEMBLIES)), st.lists(LIKE_EVENTS, max_size=6))
 def test_no_stream_whatever_it_holds_is_complained_about(endpoint: Endpoint, given_events: list[Any]) -> None:
     assembly = ASSEMBLIES[endpoint](10_000)
@@ -135,12 +143,16 @@ def test_no_stream_whatever_it_holds_is_complained_about(endpoint: Endpoint, giv
     read(endpoint, assembly.answer())
 
 
+@pytest.mark.torture
+@EXAMPLES
 @given(st.sampled_from(sorted(Endpoint)), st.dictionaries(NAMES, LIKE_EVENTS, max_size=5))
 @pytest.mark.slow
 def test_no_answer_whatever_it_holds_is_complained_about(endpoint: Endpoint, answer: dict[str, Any]) -> None:
     read(endpoint, answer)
 
 
+@pytest.mark.torture
+@EXAMPLES
 @given(
     st.sampled_from(sorted(Endpoint)),
     st.dictionaries(
