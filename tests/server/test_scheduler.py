@@ -211,7 +211,9 @@ async def test_a_server_verifies_backs_up_and_leaves_no_process_behind(url: str,
     assert len(list(tmp_path.glob(f"*-{parse(url).partition}-*.backup"))) == 1
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "url", [SQLITE, pytest.param("postgres", id="postgres", marks=pytest.mark.torture_only)], indirect=True
+)
 @pytest.mark.slow
 async def test_the_process_of_an_operation_ends_with_a_killed_server_and_the_next_server_repeats_it(
     url: str,
