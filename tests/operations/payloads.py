@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from store import open_store
 from store.db.url import parse
 from store.interface.store import Store
@@ -17,6 +19,9 @@ from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.journal import given, given_runs
 from tests.journal.given import ask
+
+ON_SQLITE = pytest.mark.parametrize("durable_url", ["sqlite"], indirect=True)
+"""Operations are the same Python code for all databases, and need a test on Postgres only where its SQL differs."""
 
 SECRET = "the number of the account is 4711-0815"
 """Payload that occurs nowhere in `data`."""

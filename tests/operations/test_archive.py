@@ -33,7 +33,7 @@ from tests.faults import processes
 from tests.journal.given import run_sql, tamper
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
-from tests.operations.payloads import SECRET, Place, bodies_of, fill, opened, payload_rows, rows, verified
+from tests.operations.payloads import ON_SQLITE, SECRET, Place, bodies_of, fill, opened, payload_rows, rows, verified
 from tests.operations.work import archive_in_small_steps, archive_until_full
 from tests.torture import Rounds
 
@@ -140,6 +140,7 @@ async def test_an_archive_can_be_restored(kind: str, file_place: Place, archive:
     assert await read(target, file_place, file_place.run) == before
 
 
+@ON_SQLITE
 async def test_only_what_the_policy_selects_is_archived(place: Place, archive: Path) -> None:
     url = f"sqlite:///{archive}"
     policy = RetentionPolicy.of(without_labels=("good",))
@@ -153,6 +154,7 @@ async def test_only_what_the_policy_selects_is_archived(place: Place, archive: P
     assert await bodies_of(place.url, place.run) == 0
 
 
+@ON_SQLITE
 async def test_a_policy_that_selects_nothing_writes_no_file(place: Place, archive: Path) -> None:
     before = await payload_rows(place.url)
     done = await archived(place, archive, RetentionPolicy.of(groups=("nobody",)))
@@ -160,6 +162,7 @@ async def test_a_policy_that_selects_nothing_writes_no_file(place: Place, archiv
     assert await payload_rows(place.url) == before
 
 
+@ON_SQLITE
 async def test_a_second_archive_contains_what_came_later(place: Place, archive: Path) -> None:
     await archived(place, archive)
     async with await opened(place) as store:
@@ -329,6 +332,7 @@ async def test_the_size_limit_selects_the_same_payload_in_the_archive(place: Pla
     assert await bodies_of(f"sqlite:///{archive}", place.active) == 0
 
 
+@ON_SQLITE
 async def test_a_blob_left_by_a_stopped_retention_is_removed(place: Place, archive: Path) -> None:
     """A retention that was stopped has removed bodies, but not yet their blobs."""
     policy = RetentionPolicy.of(without_labels=("good",))

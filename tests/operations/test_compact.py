@@ -72,9 +72,11 @@ async def test_no_write_is_lost_that_is_acknowledged_meanwhile(place: Place) -> 
         async with await open_store(place.url) as store:
             while not done.is_set() or len(written) < 10:
                 written.append((await store.enqueue_rollout(len(written))).rollout_id)
+                # With this pause, there are few writes.
+                await asyncio.sleep(0.005)
 
     writing = asyncio.create_task(write())
-    for _ in range(3):
+    for _ in range(2):
         await compact(place.url, rewrite=True)
     done.set()
     await writing

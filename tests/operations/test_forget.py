@@ -21,7 +21,7 @@ from store.testing.samples import make_span
 from tests.cli.conftest import runner
 from tests.faults import processes
 from tests.journal import given_runs
-from tests.operations.payloads import SECRET, Place, fill, opened, payload_rows, verified
+from tests.operations.payloads import ON_SQLITE, SECRET, Place, fill, opened, payload_rows, verified
 from tests.operations.work import forget_secret
 from tests.torture import Rounds
 
@@ -76,6 +76,7 @@ async def test_matching_payload_is_removed_and_everything_else_stays(place: Plac
         assert not any(SECRET.encode() in each.read_bytes() for each in files if each.exists())
 
 
+@ON_SQLITE
 async def test_a_long_text_that_several_events_share_is_removed_with_all_of_them(place: Place) -> None:
     found = await forgotten(place, given_runs.LONG[:1000])
     streams = [each.stream for each in found.matches]
@@ -115,6 +116,7 @@ async def test_texts_keys_and_numbers_match(
         assert (await forgotten(place, text)).matches == []
 
 
+@ON_SQLITE
 async def test_places_that_cannot_be_removed_are_named(place: Place) -> None:
     async with await opened(place) as store:
         attempt = (await store.query_attempts(place.active))[0]
@@ -154,6 +156,7 @@ async def test_the_answer_of_a_model_is_searched_as_a_text(
     await verified(place.url)
 
 
+@ON_SQLITE
 async def test_blobs_that_a_stopped_call_did_not_reach_are_removed_by_the_next(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +184,7 @@ def test_an_invalid_search_is_refused(values: dict[str, Any]) -> None:
         Search.of(**values)
 
 
+@ON_SQLITE
 async def test_an_invalid_reason_and_a_missing_store_are_refused(place: Place, tmp_path: Path) -> None:
     for reason in ("", "x" * 201, f"they wrote {SECRET}"):
         with pytest.raises(Invalid, match="reason"):

@@ -23,7 +23,7 @@ from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.faults import processes
 from tests.journal.given import run_sql, tamper
-from tests.operations.payloads import Place, bodies_of, fill, opened, payload_rows, rows, verified
+from tests.operations.payloads import ON_SQLITE, Place, bodies_of, fill, opened, payload_rows, rows, verified
 from tests.operations.work import remove_in_small_steps
 from tests.server.api import speaking_to
 from tests.torture import Rounds
@@ -224,6 +224,7 @@ async def differences(place: Place) -> set[tuple[str, str, str | None]]:
         return {(each.check, each.key, each.field) for each in (await store.log.verify()).differences}
 
 
+@ON_SQLITE
 async def test_a_body_removed_by_hand_is_found(place: Place) -> None:
     await removed(place)
     (position,) = await rows(place.url, f"SELECT min(position) FROM events WHERE stream = 'rollout/{place.active}'")
@@ -231,6 +232,7 @@ async def test_a_body_removed_by_hand_is_found(place: Place) -> None:
     assert await differences(place) == {("bodies", f"event {position}", None)}
 
 
+@ON_SQLITE
 async def test_a_forged_row_of_dropped_is_found(place: Place) -> None:
     await removed(place)
     (order,) = await rows(place.url, "SELECT max(event_position) FROM dropped")
@@ -245,6 +247,7 @@ async def test_a_forged_row_of_dropped_is_found(place: Place) -> None:
     assert await differences(place) == {("dropped", "1000000", "event_position")}
 
 
+@ON_SQLITE
 async def test_a_removed_row_of_dropped_is_found(place: Place) -> None:
     await removed(place)
     (position,) = await rows(place.url, "SELECT min(position) FROM dropped")
@@ -256,6 +259,7 @@ async def test_a_removed_row_of_dropped_is_found(place: Place) -> None:
     )
 
 
+@ON_SQLITE
 async def test_a_blob_removed_by_hand_is_found(place: Place) -> None:
     await removed(place)
     names = await rows(place.url, "SELECT hash FROM blobs")

@@ -17,14 +17,16 @@ from store.db.queries import operation_runs
 from store.db.queries.operation_runs import Operation, OperationRun, RunResult
 from store.db.url import parse
 from store.errors import NotFound
-from store.models import EnqueueRolloutRequest, Seal
+from store.models import EnqueueRolloutRequest, Seal, VerifyReport
 from store.operations import RetentionPolicy, compression, copy_store, restore_store
 from store.operations.run import RunOrder, RunOutcome, run
 from store.runtime.clock import system_clock
 from store.sql.store import SQLStore
+from store.verification import verify as verification
 from tests.journal.given import ask, run_sql, tamper
 from tests.operations.conftest import MakeURL
 from tests.operations.given import assert_equal
+from tests.operations.payloads import ON_SQLITE
 from tests.operations.work import ENOUGH
 
 pytestmark = pytest.mark.slow
@@ -81,6 +83,7 @@ async def test_the_result_of_a_verification_is_stored(url: str, operation: Opera
     assert (last.commit_id, last.differences, last.version) == (int(commit_id), 0, "0.1.0")
 
 
+@ON_SQLITE
 async def test_the_results_are_no_part_of_the_log_and_of_the_state(url: str) -> None:
     async with await open_store(url) as store:
         before = await store.log.verify()
@@ -90,6 +93,7 @@ async def test_the_results_are_no_part_of_the_log_and_of_the_state(url: str) -> 
     assert (await runs(url))["verify"].runs == 2
 
 
+@ON_SQLITE
 async def test_differences_of_a_sample_are_followed_by_a_verification_of_the_whole_store(url: str) -> None:
     await run_sql(url, "UPDATE rollouts SET status = 'failed'")
     outcome = await ordered(url, "verify_sample")
@@ -144,23 +148,35 @@ async def test_a_process_that_was_taken_over_stores_nothing(url: str) -> None:
     assert (last.runner, last.runs, last.detail) == ("fast:2", 0, None)
 
 
-async def test_a_lease_is_extended_while_the_operation_works(url: str, tmp_path: Path) -> None:
-    async with await open_store(url) as store:
-        # The backup has to take several times as long as the lease is extended for.
-        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={"number": number}) for number in range(1000)])
-    running = asyncio.create_task(ordered(url, "backup", backup_directory=tmp_path, backup_keep=1, lease_seconds=0.15))
-    leases: set[int] = set()
-    async with await SQLStore.open(url, read_only=True) as store:
-        while not running.done():
-            last = (await store.core.look(operation_runs.all_runs)).get("backup")
-            if last is not None and last.lease_until is not None:
-                leases.add(last.lease_until)
-            await asyncio.sleep(0.005)
-    assert running.result().state == "done", running.result()
-    assert len(leases) > 1
+async def test_a_lease_is_extended_while_the_operation_works(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify, renew = verification.verify, operation_runs.renew
+    renewed = asyncio.Event()
+    leases: list[int] = []
+
+    async def lease() -> int:
+        return (await runs(url))["verify"].lease_until or 0
+
+    async def renew_and_notify(*arguments: Any, **named: Any) -> bool:
+        has_claim = await renew(*arguments, **named)
+        renewed.set()
+        return has_claim
+
+    async def verify_slowly(*arguments: Any) -> VerifyReport:
+        leases.append(await lease())
+        renewed.clear()
+        await renewed.wait()
+        leases.append(await lease())
+        return await verify(*arguments)
+
+    monkeypatch.setattr(operation_runs, "renew", renew_and_notify)
+    monkeypatch.setattr(verification, "verify", verify_slowly)
+    outcome = await ordered(url, "verify", lease_seconds=0.15)
+    assert outcome.state == "done", outcome
+    assert 0 < leases[0] < leases[1]
 
 
 @pytest.mark.parametrize("operation", ["verify", "compress"])
+@ON_SQLITE
 async def test_a_claim_that_is_extended_after_the_result_was_stored_is_no_failure(
     url: str, operation: Operation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +211,7 @@ async def test_a_backup_is_a_verified_store_that_is_named_by_store_and_partition
     assert restored.commit_id == (await runs(url))["backup"].commit_id
 
 
+@ON_SQLITE
 async def test_the_oldest_backups_are_deleted_and_other_files_stay(url: str, tmp_path: Path) -> None:
     other = tmp_path / "ffff-default-20200101T000000.000Z.backup"
     other.touch()
@@ -206,6 +223,7 @@ async def test_the_oldest_backups_are_deleted_and_other_files_stay(url: str, tmp
     assert {path.name for path in tmp_path.glob("*.backup")} == {other.name, *made[1:]}
 
 
+@ON_SQLITE
 async def test_a_failed_backup_deletes_nothing_and_is_stored_as_a_failure(url: str, tmp_path: Path) -> None:
     directory = tmp_path / "backups"
     directory.mkdir()
@@ -226,6 +244,7 @@ async def test_a_failed_backup_deletes_nothing_and_is_stored_as_a_failure(url: s
     assert (last.state(system_clock()), last.error, last.failures) == ("succeeded", None, 1)
 
 
+@ON_SQLITE
 async def test_a_backup_of_a_damaged_log_deletes_no_older_one(url: str, tmp_path: Path) -> None:
     await ordered(url, "backup", backup_directory=tmp_path, backup_keep=1)
     before = sorted(tmp_path.glob("*.backup"))
@@ -236,6 +255,7 @@ async def test_a_backup_of_a_damaged_log_deletes_no_older_one(url: str, tmp_path
     assert sorted(tmp_path.glob("*.backup")) == before
 
 
+@ON_SQLITE
 async def test_a_backup_that_was_killed_before_its_renaming_is_kept(url: str, tmp_path: Path) -> None:
     await ordered(url, "backup", backup_directory=tmp_path, backup_keep=5)
     (file,) = tmp_path.glob("*.backup")
@@ -246,6 +266,7 @@ async def test_a_backup_that_was_killed_before_its_renaming_is_kept(url: str, tm
     assert not unfinished.exists()
 
 
+@ON_SQLITE
 async def test_a_backup_that_was_killed_during_its_renaming_is_kept_once(url: str, tmp_path: Path) -> None:
     await ordered(url, "backup", backup_directory=tmp_path, backup_keep=2)
     (file,) = tmp_path.glob("*.backup")
@@ -257,6 +278,7 @@ async def test_a_backup_that_was_killed_during_its_renaming_is_kept_once(url: st
     assert not unfinished.exists()
 
 
+@ON_SQLITE
 async def test_payload_is_removed_by_the_policy(url: str) -> None:
     await asyncio.sleep(0.01)
     outcome = await ordered(url, "retention", retention=POLICY)
@@ -266,6 +288,7 @@ async def test_payload_is_removed_by_the_policy(url: str) -> None:
         assert (await store.log.verify()).ok
 
 
+@ON_SQLITE
 async def test_new_payload_is_compressed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENOUGH.items():
         monkeypatch.setattr(compression, name, value)
@@ -288,6 +311,7 @@ async def test_new_payload_is_compressed(url: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("operation, missing", [("backup", "directory"), ("retention", "policy")])
+@ON_SQLITE
 async def test_an_order_without_its_settings_fails(url: str, operation: Operation, missing: str) -> None:
     outcome = await ordered(url, operation)
     assert outcome.state == "failed"
@@ -299,6 +323,7 @@ async def test_a_database_that_is_no_store_is_an_error(tmp_path: Path) -> None:
         await run(RunOrder(url=f"sqlite:///{tmp_path / 'none.db'}", operation="verify", seen=None))
 
 
+@ON_SQLITE
 async def test_a_copy_has_no_results_of_the_operations_on_its_source(url: str, make_url: MakeURL) -> None:
     await ordered(url, "verify_sample")
     target = make_url("sqlite")
