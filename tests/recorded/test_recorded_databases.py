@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -62,18 +65,71 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return postgres.with_partition(create(), "default")
 
 
-@pytest.fixture
-async def url(empty_url: str) -> str:
-    """The URL of a restored copy, which was upgraded as an operator upgrades a database."""
-    recording.restore(empty_url)
-    await migrate(empty_url)
-    return empty_url
+class Copies:
+    """Makes copies of the recorded databases, which were upgraded as an operator upgrades a database."""
+
+    def __init__(self, request: pytest.FixtureRequest, directory: Path) -> None:
+        self._request = request
+        self._directory = directory
+        self._originals: dict[str, str] = {}
+
+    def _original(self, kind: str) -> str:
+        """Return the URL of an upgraded database of a kind, which is never opened again."""
+        if kind not in self._originals:
+            if kind == "sqlite":
+                url = f"sqlite:///{self._directory / 'recorded.db'}"
+            else:
+                server: str = self._request.getfixturevalue("postgres_server")
+                url = postgres.with_partition(postgres.create_database(server), "default")
+            recording.restore(url)
+            asyncio.run(migrate(url))
+            self._originals[kind] = url
+        return self._originals[kind]
+
+    @contextmanager
+    def of(self, kind: str, directory: Path) -> Generator[str]:
+        """Copy a database, into a directory if it is a file; yield the URL."""
+        original = self._original(kind)
+        if kind == "sqlite":
+            shutil.copytree(self._directory, directory, dirs_exist_ok=True)
+            yield f"sqlite:///{directory / 'recorded.db'}"
+            return
+        database = postgres.copy_database(original)
+        yield postgres.with_partition(database, "default")
+        postgres.drop_database(database)
+
+
+@pytest.fixture(scope="module")
+def copies(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Copies:
+    """The upgraded databases, each of which is restored and upgraded once."""
+    return Copies(request, tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def url(request: pytest.FixtureRequest, copies: Copies, tmp_path: Path) -> Iterator[str]:
+    """The URL of a restored copy that belongs to one test."""
+    with copies.of(request.param, tmp_path / "copy") as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=[SQLITE, POSTGRES])
+def read_url(request: pytest.FixtureRequest, copies: Copies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a restored copy that tests only read."""
+    with copies.of(request.param, tmp_path_factory.mktemp("copy")) as url:
+        yield url
 
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[SQLStore]:
     """The main partition of a restored copy."""
     async with await recording.opened(url, recording.clock_at(CLOCK_AT_END), create=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def read_store(read_url: str) -> AsyncIterator[SQLStore]:
+    """The main partition of a restored copy that tests only read."""
+    async with await recording.opened(read_url, recording.clock_at(CLOCK_AT_END), create=False) as opened:
         yield opened
 
 
@@ -121,11 +177,10 @@ def differing(found: dict[str, Any], file: Path) -> dict[str, tuple[Any, Any]]:
     }
 
 
-@pytest.mark.parametrize("partition", ["main", "second"])
-async def test_a_recorded_database_is_whole_and_has_the_recorded_hashes(url: str, partition: str) -> None:
-    of_partition = url if partition == "main" else with_partition(url, recording.SECOND)
-    async with await recording.opened(of_partition, recording.clock_at(CLOCK_AT_END), create=False) as store:
-        assert await recording.facts(store) == FACTS_RECORDED[partition]
+async def test_a_recorded_database_is_sound_and_has_the_recorded_hashes(read_url: str) -> None:
+    for partition, url in (("main", read_url), ("second", with_partition(read_url, recording.SECOND))):
+        async with await recording.opened(url, recording.clock_at(CLOCK_AT_END), create=False) as store:
+            assert await recording.facts(store) == FACTS_RECORDED[partition]
 
 
 async def test_a_rebuild_of_a_recorded_database_changes_nothing(store: SQLStore) -> None:
@@ -147,23 +202,23 @@ async def test_a_rebuild_repairs_every_projection_of_a_recorded_database(url: st
     assert await recording.facts(store) == FACTS_RECORDED["main"]
 
 
-async def test_reads_of_a_recorded_database_give_the_recorded_answers(url: str, served: Served) -> None:
-    for file, found in (await recording.read(url, served, CLOCK_AT_END)).items():
+async def test_reads_of_a_recorded_database_give_the_recorded_answers(read_url: str, served: Served) -> None:
+    for file, found in (await recording.read(read_url, served, CLOCK_AT_END)).items():
         assert differing(found, file) == {}
 
 
-async def test_a_client_of_a_recorded_database_gets_the_recorded_answers(store: SQLStore, served: Served) -> None:
+async def test_a_client_of_a_recorded_database_gets_the_recorded_answers(read_store: SQLStore, served: Served) -> None:
     kept = recording.load_json(recording.ANSWERS)
-    with served.serving(store) as address:
+    with served.serving(read_store) as address:
         async with HTTPStore(address) as client:
             found = await answers(client)
     assert {name: answer for name, answer in found.items() if without_additions(answer) != kept[name]} == {}
 
 
-async def test_rollouts_of_a_recorded_database_have_the_rewards_of_their_spans(store: SQLStore) -> None:
-    rollouts = await store.query_rollouts()
+async def test_rollouts_of_a_recorded_database_have_the_rewards_of_their_spans(read_store: SQLStore) -> None:
+    rollouts = await read_store.query_rollouts()
     for each in rollouts:
-        spans = await store.query_spans(each.rollout_id, "latest")
+        spans = await read_store.query_spans(each.rollout_id, "latest")
         assert each.reward == find_final_reward(spans.items)
     assert {each.reward for each in rollouts} > {None}
 
@@ -177,8 +232,8 @@ async def test_a_call_that_was_made_before_is_answered_again(store: SQLStore) ->
     assert (await store.query_rollouts()).total == before.total
 
 
-async def test_the_recorded_keys_are_those_that_were_given_out(url: str) -> None:
-    keys = await Keys.open(url, create=False)
+async def test_the_recorded_keys_are_those_that_were_given_out(read_url: str) -> None:
+    keys = await Keys.open(read_url, create=False)
     try:
         kept = {key.key_id: key for key in await keys.all()}
         unrevoked = {key.key_id for key in await keys.unrevoked()}
