@@ -56,7 +56,26 @@ async def _started_anew(store: Store, run: AttemptedRollout) -> None:
 HAPPENINGS: list[Happening] = [_nothing, _rerun, _two_reruns, _undone, _branch, _late_words, _started_anew]
 
 
-@pytest.mark.parametrize("happening", HAPPENINGS)
+# A server's readers go the same way through the log, whatever happened: three cases are enough there.
+BEHIND_SERVER = (_two_reruns, _undone, _branch)
+CASES = [
+    *(pytest.param("sqlite", happening, id=f"sqlite-{happening.__name__}") for happening in HAPPENINGS),
+    *(
+        pytest.param(
+            "postgres http",
+            happening,
+            id=f"postgres-http-{happening.__name__}",
+            marks=[
+                *(pytest.mark.http, pytest.mark.postgres),
+                *([] if happening in BEHIND_SERVER else [pytest.mark.torture_only]),
+            ],
+        )
+        for happening in HAPPENINGS
+    ),
+]
+
+
+@pytest.mark.parametrize("way,happening", CASES, indirect=["way"])
 @pytest.mark.slow
 @pytest.mark.torture
 async def test_going_on_from_anywhere_equals_reading_afresh(store: Store, happening: Happening) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import cast
 
@@ -16,6 +16,7 @@ from tests.client.server_process import ServerProcess
 from tests.runs.following import last_of
 from tests.runs.given import begin, ended, seen
 from tests.runs.trading import MARKET
+from tests.torture import Rounds
 
 BETWEEN_KILLS = 12
 """How many calls are answered between two kills."""
@@ -86,11 +87,11 @@ class Teller:
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
 async def test_viewers_of_a_server_that_is_killed_in_a_run_and_its_rerun_see_the_log(
-    durable_url: str, rounds: Callable[[int], int]
+    durable_url: str, rounds: Rounds
 ) -> None:
     server = ServerProcess(durable_url)
     await asyncio.to_thread(server.start)
-    kills = rounds(20)
+    kills = rounds(20, few=1)
     try:
         async with (
             HTTPStore(server.url, retry_seconds=RETRY_SECONDS) as store,
@@ -98,6 +99,9 @@ async def test_viewers_of_a_server_that_is_killed_in_a_run_and_its_rerun_see_the
         ):
             run = await begin(store)
             viewers = [Viewer(watching, run.rollout_id, view) for view in ("raw", "head")]
+            # A viewer that connects for the first time after the fork gets the whole view instead of a `fork` frame.
+            for viewer in viewers:
+                await viewer.until(1)
             teller = Teller(store)
             await _run_while_killed(server, kills, teller, run)
             await ended(store, run)

@@ -17,6 +17,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult, RunEvent
 from tests.runs.given import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, node, phase
+from tests.torture import Rounds
 
 
 async def test_the_same_request_begins_one_attempt(store: Store) -> None:
@@ -32,9 +33,12 @@ async def test_the_same_request_begins_one_attempt(store: Store) -> None:
 
 
 @pytest.mark.slow
-async def test_a_request_that_meets_its_own_first_time_half_way_begins_one_attempt(durable_url: str) -> None:
+@pytest.mark.torture
+async def test_a_request_that_meets_its_own_first_time_half_way_begins_one_attempt(
+    durable_url: str, rounds: Rounds
+) -> None:
     async with await open_store(durable_url) as one, await open_store(durable_url) as other:
-        for _ in range(5):
+        for _ in range(rounds(5, few=2)):
             run = await auto_run(one, tickers=["RIG"])
 
             async def ask(number: int, run: AttemptedRollout = run) -> ForkResult:

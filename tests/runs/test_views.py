@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -11,14 +10,16 @@ from store.errors import CheckpointMissing
 from store.interface.store import Store
 from store.models import AttemptedRollout, RolloutConfig, RunEvent
 from store.sql.store import SQLStore
-from tests.conftest import POSTGRES, SQLITE
+from tests.conftest import POSTGRES
 from tests.runs.conftest import MEMORY
 from tests.runs.given import begin, ended, seen
 from tests.runs.reference import Attempt, Reference, Said, filtered, versions
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA_COMPAT
+from tests.torture import Rounds
 
 # What a server adds is tried elsewhere, with fewer histories.
-BESIDE = pytest.mark.parametrize("way", [MEMORY, SQLITE, POSTGRES], indirect=True)
+FILE = pytest.param("sqlite", id="sqlite", marks=pytest.mark.torture_only)
+BESIDE = pytest.mark.parametrize("way", [MEMORY, FILE, POSTGRES], indirect=True)
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800), BESIDE]
 
 TICKERS = ("RIG", "TSDD")
@@ -99,9 +100,9 @@ async def linear_history(store: Store, dice: random.Random) -> None:
 
 
 async def test_a_linear_history_is_filtered_as_the_pipeline_filtered_it(
-    store: Store, store_url: str, rounds: Callable[[int], int]
+    store: Store, store_url: str, rounds: Rounds
 ) -> None:
-    for seed in range(rounds(2000 if is_cheap(store_url) else 400)):
+    for seed in range(rounds(2000, few=40) if is_cheap(store_url) else rounds(400, few=6)):
         try:
             await linear_history(store, random.Random(seed))
         except AssertionError as error:
@@ -220,10 +221,8 @@ class AnyHistory:
         assert [event.version for event in page.items] == versions(expected), (view, at)
 
 
-async def test_any_history_has_the_views_that_the_rule_gives_it(
-    store: Store, store_url: str, rounds: Callable[[int], int]
-) -> None:
-    for seed in range(rounds(400 if is_cheap(store_url) else 80)):
+async def test_any_history_has_the_views_that_the_rule_gives_it(store: Store, store_url: str, rounds: Rounds) -> None:
+    for seed in range(rounds(400, few=16) if is_cheap(store_url) else rounds(80, few=3)):
         assert isinstance(store, SQLStore)  # which can undo a claim
         history = AnyHistory(store, random.Random(seed))
         try:
