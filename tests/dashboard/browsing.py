@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, Request, Route, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Page, Request, ViewportSize, async_playwright, expect
 
 from store.sql.store import SQLStore
 
@@ -51,6 +51,13 @@ async def running() -> AsyncGenerator[Browser]:
             await browser.close()
 
 
+_THREE_FRAMES: Final = """async () => {
+    for (let frame = 0; frame < 3; frame += 1) {
+        await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+    }
+}"""
+
+
 @dataclass(slots=True)
 class Watch:
     """What the pages of a context did."""
@@ -66,10 +73,14 @@ class Watch:
     async def settled(self, page: Page) -> None:
         """Return when the page has all it asked for and has drawn it; of the news there is no end."""
         await page.wait_for_load_state()
-        quiet = 0
-        while quiet < 3:
-            await page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
-            quiet = 0 if any("/ui/live" not in request.url for request in self.pending) else quiet + 1
+        is_quiet = False
+        while not is_quiet:
+            was_quiet = self._is_quiet()
+            await page.evaluate(_THREE_FRAMES)
+            is_quiet = was_quiet and self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        return all("/ui/live" in request.url for request in self.pending)
 
     def forget(self) -> None:
         """Forget what was recorded for the previous page."""
@@ -82,22 +93,38 @@ class Watch:
         assert self.complaints == []
 
 
+_DESKTOP: Final[ViewportSize] = {"width": 1280, "height": 900}
+
+
 @asynccontextmanager
 async def watched(browser: Browser, **settings: Any) -> AsyncGenerator[tuple[Page, Watch]]:
     """Open a page in a context of its own, with the settings of `Browser.new_context`."""
-    chosen: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, **settings}
-    context = await browser.new_context(**chosen)
+    context = await browser.new_context(**{"viewport": _DESKTOP, **settings})
     # A page that hangs fails its test long before the whole run does.
     context.set_default_timeout(60_000)
     watch = Watch()
-    await _attach(context, watch)
+    _attach(context, watch)
     try:
         yield await context.new_page(), watch
     finally:
         await context.close()
 
 
-async def _attach(context: BrowserContext, watch: Watch) -> None:
+async def clear(page: Page, watch: Watch) -> None:
+    """Leave the page that a tab shows, and make the tab as a new one is, but for its cache."""
+    await page.unroute_all()
+    await page.goto("about:blank")
+    if watch.origin is not None:
+        session = await page.context.new_cdp_session(page)
+        storage = {"origin": watch.origin, "storageTypes": "cookies,local_storage"}
+        await session.send("Storage.clearDataForOrigin", storage)
+        await session.detach()
+    await page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    await page.set_viewport_size(_DESKTOP)
+    watch.forget()
+
+
+def _attach(context: BrowserContext, watch: Watch) -> None:
     def is_foreign(url: str) -> bool:
         parts = urlsplit(url)
         if parts.scheme in {"data", "blob", "about"}:
@@ -106,14 +133,11 @@ async def _attach(context: BrowserContext, watch: Watch) -> None:
         watch.origin = watch.origin or origin
         return origin != watch.origin
 
-    async def refuse(route: Route) -> None:
-        watch.foreign.append(route.request.url)
-        await route.abort()
-
-    await context.route(is_foreign, refuse)
-
     def began(request: Request) -> None:
         watch.asked.append(request.url)
+        # The browser resolves no other name. A route could refuse the request too, but would turn off the cache.
+        if is_foreign(request.url):
+            watch.foreign.append(request.url)
         watch.pending.add(request)
 
     def ended(request: Request) -> None:

@@ -15,7 +15,7 @@ from store.server.partitions import Partitions
 from store.sql.store import SQLStore
 from tests.client.served import Served
 from tests.conftest import SQLITE
-from tests.dashboard.browsing import Site, running, watched
+from tests.dashboard.browsing import Site, Watch, clear, running, watched
 from tests.server.api import Api, speaking_to
 
 
@@ -49,15 +49,27 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def tab(browser: Browser) -> AsyncIterator[tuple[Page, Watch]]:
+    """One tab for all tests. In a new one, the browser would load and compile all scripts again."""
+    async with watched(browser) as opened:
+        yield opened
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(browser: Browser, site: Site) -> AsyncIterator[Page]:
-    """An empty tab, gone before its site is; the test fails if a request left the origin or the console shows an error.
+async def page(tab: tuple[Page, Watch], site: Site) -> AsyncIterator[Page]:
+    """An empty tab; the test fails if a request left the origin or the console shows an error.
 
     Its module says `pytestmark = BROWSER` (`tests.dashboard.browsing`).
     """
-    async with watched(browser) as (page, watch):
-        yield page
+    page, watch = tab
+    await clear(page, watch)
+    yield page
+    try:
         watch.check()
+    finally:
+        # The page is left before its site is gone.
+        await clear(page, watch)
 
 
 @pytest.fixture

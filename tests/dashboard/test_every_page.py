@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Error, Page
+from playwright.async_api import Error, Page
 
 from store import open_store
 from store.sql.store import SQLStore
 from tests.client.served import Served
-from tests.dashboard.browsing import BROWSER, Site, Watch, watched
+from tests.dashboard.browsing import BROWSER, Site, Watch, clear
 from tests.dashboard.filled import Filled, address, fill, page_paths
 
 pytestmark = BROWSER
 
-WIDTHS = (400, 1280, 1920)
+WIDTHS = (400, 1920)
+"""Of a phone and of a large screen. A tab is 1280 wide."""
 
 _RULES_OF_COLOURS = ("color-contrast", "link-in-text-block")
 """The rules of axe that may judge one document differently in another colour scheme."""
@@ -42,13 +43,6 @@ async def filled(server: Served) -> AsyncIterator[tuple[Site, Filled]]:
         assert isinstance(store, SQLStore)
         with server.serving(store) as url:
             yield Site(url, store), await fill(store)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def tab(browser: Browser) -> AsyncIterator[tuple[Page, Watch]]:
-    """One tab for all tests. With a new tab for each page, the browser would compile axe and the scripts each time."""
-    async with watched(browser, color_scheme="light", reduced_motion="reduce") as opened:
-        yield opened
 
 
 @cache
@@ -76,10 +70,8 @@ async def test_a_page_shows_the_texts_of_strangers_as_text_asks_nobody_else_and_
 ) -> None:
     site, given = filled
     page, watch = tab
-    await page.goto("about:blank")
-    watch.forget()
-    await page.emulate_media(color_scheme="light")
-    await page.set_viewport_size({"width": 1280, "height": 900})
+    await clear(page, watch)
+    await page.emulate_media(color_scheme="light", reduced_motion="reduce")
     try:
         answer = await page.goto(site.url + address(path, given))
     except Error as error:
@@ -90,7 +82,7 @@ async def test_a_page_shows_the_texts_of_strangers_as_text_asks_nobody_else_and_
     assert answer is not None
     assert answer.status == 200, await answer.text()
     await watch.settled(page)
-    found = {"light": await violations(page)}
+    found = {"light": await violations(page), "wide": await page.evaluate(_TOO_WIDE)}
     await page.emulate_media(color_scheme="dark")
     await watch.settled(page)
     found["dark"] = await violations(page, _RULES_OF_COLOURS)

@@ -8,10 +8,12 @@ from playwright.async_api import Page, expect
 from store.models import AttemptedRollout, Span
 from tests.dashboard.browsing import BROWSER, Site
 from tests.dashboard.traces import START, a_span, answered, rewarded, span_id
+from tests.torture import rounds
 
 pytestmark = BROWSER
 
-LONG = 50_000
+LONG = rounds(50_000, few=5_000)
+"""The spans of a long trace: several times as many as are drawn, on several pages of spans."""
 MOST_DRAWN = 1_000
 
 
@@ -155,13 +157,14 @@ def _like(span: Span, number: int) -> Span:
 
 
 @in_memory
-async def test_of_fifty_thousand_spans_few_are_drawn_and_each_can_be_reached(page: Page, site: Site) -> None:
+@pytest.mark.torture
+async def test_of_many_spans_few_are_drawn_and_each_can_be_reached(page: Page, site: Site) -> None:
     rollout = await site.store.start_rollout("task")
     one = a_span(rollout, 1)
     for first in range(1, LONG, 1_000):
         await site.store.add_many_spans([_like(one, number) for number in range(first, first + 1_000)])
     await page.goto(site.at(path(rollout)))
-    await expect(page.locator(".wf-sum")).to_contain_text("50,000 spans", timeout=60_000)
+    await expect(page.locator(".wf-sum")).to_contain_text(f"{LONG:,} spans", timeout=60_000)
     scroller, drawn = page.locator(".wf-scroll"), page.locator(".wf-row")
     assert await scroller.get_attribute("aria-rowcount") == str(LONG + 1)
     height = await scroller.evaluate("(element) => element.scrollHeight")
