@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from store.interface.store import Store
+from tests.structure import __main__ as structure
 from tests.structure.__main__ import LIMITS, depth, methods, of_calls, of_classes, of_source
 from tests.structure.calls import measured
 from tests.structure.counts import QUERIES, code_lines, loose_modules, places, shared_class_names
@@ -145,7 +146,13 @@ def test_a_call_passes_the_functions_between_the_method_and_the_driver() -> None
 
 
 @pytest.mark.slow
-def test_every_figure_has_a_line_in_the_table_and_a_limit_no_lower_than_its_goal() -> None:
+def test_every_figure_has_a_line_in_the_table_and_a_limit_no_lower_than_its_goal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The names of the figures do not depend on the source. `make check` counts the real one.
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/__init__.py").touch()
+    monkeypatch.setattr(structure, "ROOT", tmp_path)
     assert (of_source() | of_classes() | of_calls()).keys() == LIMITS.keys()
     for limit, goal in LIMITS.values():
         assert limit is None or goal is None or limit >= goal
