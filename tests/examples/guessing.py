@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
 
 from store import open_store
+from store.examples.guess_number.course import Course
 from store.examples.guess_number.game import HIGHER, SMALL, Game
+from store.examples.guess_number.job import run
 from store.examples.guess_number.policy import Sampled
 from store.examples.guess_number.server import PolicyServer
 from store.training import Backend, LLMProxy
@@ -16,6 +19,15 @@ from tests.postgres import free_port
 
 GAME = SMALL
 MODEL = "halving"
+
+
+SHORT = Course(game=SMALL, steps=2, samples=2, least=-1.0, least_gain=-1.0)
+"""A training of the policy that asks for nothing."""
+
+
+async def train_shortly(url: str) -> None:
+    """Run the training on a store, with the games in this process."""
+    await asyncio.to_thread(run, url, SHORT, name="killed", runners=0, quiet=True)
 
 
 class Halving:

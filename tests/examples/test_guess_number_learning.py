@@ -8,7 +8,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,16 +28,15 @@ from store.semconv import PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, Trajectories, Triplet, find_final_reward, trajectories
 from tests.cli.conftest import COMMAND, without_waits
 from tests.conftest import SQLITE
+from tests.examples.guessing import SHORT, train_shortly
+from tests.faults import processes
 from tests.torture import IS_TORTURE
+from tests.training.given import until
 
 pytestmark = pytest.mark.slow
 
 WORDS = len(SMALL.words)
 PROMPTS = [[BEGIN], [BEGIN, 6, 1], [BEGIN, 6, 1, 8, 2]]
-SHORT = Course(game=SMALL, steps=2, least=-1.0, least_gain=-1.0)
-LONGER = replace(SHORT, steps=3, samples=3)
-# The course is this module's, so that it is the same in both processes.
-_KILLED = "from tests.examples.test_guess_number_learning import *; run({url!r}, LONGER, name='killed', runners=1)"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -199,6 +197,7 @@ def test_a_policy_learns_from_random_by_playing_through_the_store(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_parts")
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_that_are_kept(
     durable_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -206,7 +205,7 @@ def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_
     assert run(durable_url, SHORT, runners=2, chart=tmp_path / "short.svg", quiet=True) == OK
     printed = capsys.readouterr()
     assert printed.err == ""
-    games, told = printed.out.split("\n\n112 rollouts (0 failed), ")
+    games, told = printed.out.split("\n\n28 rollouts (0 failed), ")
     assert told.count("\n") == 4
     assert run("memory://", SHORT, runners=0, quiet=True) == OK
     assert capsys.readouterr().out.startswith(games)
@@ -214,12 +213,12 @@ def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_
     async def look() -> None:
         async with await open_store(durable_url) as store:
             assert await rewards_by_step(store) == {
-                0: [pytest.approx(0, abs=1)] * 56,
-                1: [pytest.approx(0, abs=1)] * 56,
+                0: [pytest.approx(0, abs=1)] * 14,
+                1: [pytest.approx(0, abs=1)] * 14,
             }
             # One of the two runners may have played all games before the other one started.
             assert 1 <= len(await store.query_workers()) <= 2
-            for rollout in await store.query_rollouts(sort_by="start_time", limit=70):
+            for rollout in await store.query_rollouts(sort_by="start_time"):
                 name, policy = await policy_of(store, rollout)
                 assert name == f"policy@{(rollout.metadata or {})[STEP_KEY]}"
                 triplets = TracerTraceToTriplet().adapt(await store.query_spans(rollout.rollout_id, "latest"))
@@ -247,7 +246,7 @@ def test_what_was_not_learned_is_said_and_is_a_failure(capsys: pytest.CaptureFix
 @pytest.mark.slow
 def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rollbook.db'}"
-    command = [*COMMAND, "guess-number", "--quick", "--db", url]
+    command = [*COMMAND, "guess-number", "--quick", "--runners", "0", "--db", url]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as training:
         try:
             assert training.stderr is not None
@@ -275,29 +274,30 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
 def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
     durable_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-c", _KILLED.format(url=durable_url)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
-        try:
-            assert training.stderr is not None
-            lines = without_waits(training.stderr)
-            for begin in ("run killed", "step 1 of 3"):
-                assert next(lines).startswith(begin)
-        finally:
-            training.kill()
-    assert run(durable_url, LONGER, name="killed", runners=0) == OK
+    async def kill_in_second_step() -> None:
+        async with await open_store(durable_url) as store:
+            with processes.running(train_shortly, (durable_url,)):
+
+                async def is_in_second_step() -> bool:
+                    return (await store.query_rollouts(status_in=["succeeded"], limit=0)).total > 14
+
+                await until(is_in_second_step)
+
+    asyncio.run(kill_in_second_step())
+    assert run(durable_url, SHORT, name="killed", runners=0) == OK
     went_on = capsys.readouterr()
-    assert run("memory://", LONGER, runners=0) == OK
+    assert run("memory://", SHORT, runners=0) == OK
     whole = capsys.readouterr()
     # What was said in the last step, hints included, and how often the number was found in each.
-    games = whole.out.partition("\n\n63 rollouts (0 failed)")[0]
+    games = whole.out.partition("\n\n28 rollouts (0 failed)")[0]
     assert went_on.out.startswith(games)
     assert _found(went_on.err) == _found(whole.err)
-    assert len(_found(whole.err)) == 3
+    assert len(_found(whole.err)) == 2
 
     async def look() -> None:
         async with await open_store(durable_url) as store:
             played = Counter((rollout.metadata or {})[PLAN_KEY] for rollout in await store.query_rollouts())
-            assert len(played) == 3 * 7 * 3
+            assert len(played) == 2 * 7 * 2
             assert set(played.values()) == {1}
 
     asyncio.run(look())

@@ -40,9 +40,7 @@ from store.examples.guess_number.server import PolicyServer
 from store.models import PromptTemplate
 from store.semconv import GROUP_KEY, PLAN_KEY, STEP_KEY
 from store.training import TracerTraceToTriplet, trajectories
-from tests.cli.conftest import without_waits
 from tests.conftest import SQLITE
-from tests.torture import IS_TORTURE
 
 SHORT = replace(
     TRANSFORMER,
@@ -54,7 +52,9 @@ SHORT = replace(
     least_gain=-1.0,
 )
 # The course is this module's, so that it is the same in both processes.
-_KILLED = "from tests.examples.test_guess_number_transformer import *; run({url!r}, SHORT, name='killed', runners=0)"
+_KILLED = (
+    "from tests.examples.test_guess_number_transformer import *; run({url!r}, TRANSFORMER, name='killed', runners=0)"
+)
 
 # The torch of this environment may warn of what its own parts use.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -147,19 +147,12 @@ def test_without_transformers_the_error_names_the_extra(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
-def test_killed_it_goes_on_and_its_rows_are_those_of_the_weights_that_are_kept(
+def test_a_run_goes_on_and_its_rows_are_those_of_the_weights_that_are_kept(
     durable_url: str, capsys: pytest.CaptureFixture[str], models: TransformerModels
 ) -> None:
-    command = [sys.executable, "-c", _KILLED.format(url=durable_url)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
-        try:
-            assert training.stderr is not None
-            lines = without_waits(training.stderr)
-            for begin in ("run killed", "step 1 of 2"):
-                assert next(lines).startswith(begin)
-        finally:
-            training.kill()
-    assert run(durable_url, SHORT, name="killed", runners=0, quiet=True) == OK
+    assert run(durable_url, replace(SHORT, steps=1), name="stopped", runners=0, quiet=True) == OK
+    capsys.readouterr()
+    assert run(durable_url, SHORT, name="stopped", runners=0, quiet=True) == OK
     went_on = capsys.readouterr().out
     assert run("memory://", SHORT, runners=0, quiet=True) == OK
     # What was said, what came of it, and the exams: all that depends on the weights.
@@ -170,8 +163,9 @@ def test_killed_it_goes_on_and_its_rows_are_those_of_the_weights_that_are_kept(
         async with await open_store(durable_url) as store:
             rollouts = await store.query_rollouts()
             assert set(Counter((each.metadata or {})[PLAN_KEY] for each in rollouts).values()) == {1}
-            assert Counter(each.mode for each in rollouts) == {"train": 28, "val": 28}
-            kept = await store.get_resources_by_id("killed/weights/1")
+            # The run that stopped had its last exam after one step.
+            assert Counter(each.mode for each in rollouts) == {"train": 28, "val": 42}
+            kept = await store.get_resources_by_id("stopped/weights/1")
             assert kept is not None
             weights = kept.resources["weights"]
             assert isinstance(weights, PromptTemplate)
@@ -195,11 +189,10 @@ def test_killed_it_goes_on_and_its_rows_are_those_of_the_weights_that_are_kept(
     asyncio.run(look())
 
 
-@pytest.mark.torture
-@pytest.mark.skipif(not IS_TORTURE, reason="takes minutes: ROLLBOOK_TORTURE=1")
+@pytest.mark.torture_only
 def test_a_language_model_learns_although_it_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path / 'rollbook.db'}"
-    command = [sys.executable, "-c", _KILLED.replace("SHORT", "TRANSFORMER").format(url=url)]
+    command = [sys.executable, "-c", _KILLED.format(url=url)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
         try:
             assert training.stderr is not None

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -26,7 +26,9 @@ from store.models import AttemptedRollout, LoggedEvent, RunEventRow
 from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN
 from tests.cli.conftest import COMMAND, environment
 from tests.client.served import Served
-from tests.conftest import SQLITE
+from tests.conftest import POSTGRES, SQLITE
+from tests.torture import rounds
+from tests.training.stores import POSTGRES_IN_TORTURE, SQLITE_IN_TORTURE
 
 WORKER = [sys.executable, "-m", "store.examples.trading.worker"]
 NEWS = {"news_report": "A strike and a lawsuit: the operator warns of a loss."}
@@ -129,14 +131,13 @@ def done_of(events: Iterable[RunEventRow]) -> set[tuple[str | None, str | None]]
 @pytest.mark.slow
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
-async def test_killed_anywhere_it_goes_on_and_decides_what_it_would_have(
-    durable_url: str, rounds: Callable[[int], int]
-) -> None:
+@pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES_IN_TORTURE], indirect=True)
+async def test_killed_anywhere_it_goes_on_and_decides_what_it_would_have(durable_url: str) -> None:
     chosen = random.Random(3)
     async with await open_store(durable_url) as store:
         whole = await finished(store)
         told = [event for event in await view(store, whole) if not event.kind.startswith("phase.")]
-        for _ in range(rounds(30)):
+        for _ in range(rounds(30, few=1)):
             run = await killed_after(store, durable_url, chosen.randrange(1, len(told) - 5))
             before = await view(store, run, "attempt:1")
             resumed = await go_on(store, run)
@@ -154,6 +155,7 @@ async def test_killed_anywhere_it_goes_on_and_decides_what_it_would_have(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES_IN_TORTURE], indirect=True)
 async def test_the_command_that_died_at_a_node_goes_on_when_it_is_given_again(durable_url: str) -> None:
     command = [*COMMAND, "trading"]
     env = environment(durable_url)
@@ -264,7 +266,9 @@ async def test_undo_brings_the_view_back_byte_for_byte(store: Store) -> None:
 # -- as a command ----------------------------------------------------------------------------------------------------
 
 
+# The one story on Postgres; the other tests show on SQLite what it is made of.
 @pytest.mark.slow
+@pytest.mark.parametrize("durable_url", [SQLITE_IN_TORTURE, POSTGRES], indirect=True)
 def test_the_example_tells_its_story(durable_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert show(durable_url) == 0
     told = capsys.readouterr().out
