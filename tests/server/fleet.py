@@ -3,19 +3,94 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import aiohttp
 import psutil
 
+from store.cli import main
+from tests.faults import processes
+
 HANG = 200
 SCRIPT = "from store.cli import main; main()"
+# The context of `processes`, whose server has the imports.
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+class ForkedCommand:
+    """A command in a process of its own, with the part of the interface of `Popen` that tests use.
+
+    The process is forked from one with the imports of the tests. A fresh interpreter takes a second of processor time,
+    which the tests of workers, of systemd and of pipelines spend.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        output, its_output = _CONTEXT.Pipe(duplex=False)
+        errors, its_errors = _CONTEXT.Pipe(duplex=False)
+        details = (arguments, dict(os.environ), str(Path.cwd()))
+        self._process = _CONTEXT.Process(target=_command, args=(its_output, its_errors, *details), daemon=True)
+        self._process.start()
+        for written in (its_output, its_errors):
+            written.close()
+        self.stdout, self.stderr = (os.fdopen(os.dup(each.fileno())) for each in (output, errors))
+        for read in (output, errors):
+            read.close()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code; None while the process runs."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process unless it has ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Read the output and the errors until the process ends, and return them."""
+        with ThreadPoolExecutor(2) as readers:
+            output, errors = readers.submit(self.stdout.read), readers.submit(self.stderr.read)
+            self._process.join(timeout)
+            if self._process.exitcode is None:
+                processes.kill(self._process)
+                raise TimeoutError(f"the command did not end within {timeout:g} s")
+            return output.result(), errors.result()
+
+    def end(self) -> None:
+        """Kill the process if it runs, and close its pipes."""
+        processes.kill(self._process)
+        self.stdout.close()
+        self.stderr.close()
+
+
+def _command(
+    output: Connection, errors: Connection, arguments: tuple[str, ...], environment: dict[str, str], directory: str
+) -> None:
+    """Run a command as a shell does: with its own output, environment and directory."""
+    for pipe, descriptor in ((output, 1), (errors, 2)):
+        os.dup2(pipe.fileno(), descriptor)
+        pipe.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.argv = ["rollbook", *arguments]
+    main()
 
 
 class Fleet:

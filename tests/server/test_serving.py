@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from store import open_store
 from store.cli.app import app
+from tests.server.fleet import ForkedCommand
 from tests.torture import Rounds
 
 if TYPE_CHECKING:
@@ -33,18 +34,16 @@ SCRIPT = "from store.cli import main; main()"
 
 
 @contextmanager
-def serving(*arguments: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+def serving(*arguments: str) -> Generator[tuple[ForkedCommand, str]]:
     """Give a running server and its URL; whatever happens, it is gone afterwards."""
-    command = [sys.executable, "-c", SCRIPT, *(arguments or ("serve",))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"https?://\S+", line)
-            assert found, (line, process.stderr and process.stderr.read())
-            yield process, found[0]
-        finally:
-            process.kill()
+    process = ForkedCommand(*arguments)
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"https?://\S+", line)
+        assert found, (line, process.stderr.read())
+        yield process, found[0]
+    finally:
+        process.end()
 
 
 def run(*arguments: str) -> Result:
@@ -63,9 +62,10 @@ def run(*arguments: str) -> Result:
     return result
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, list[Any]]:
+def finish(process: ForkedCommand) -> tuple[int, list[Any]]:
     """Wait for the end; return the exit code and what was logged."""
     _, errors = process.communicate(timeout=HANG)
+    assert process.returncode is not None
     return process.returncode, [json.loads(line) for line in errors.splitlines()]
 
 
@@ -98,7 +98,6 @@ async def test_quotas_are_options_of_the_server(tmp_path: Path) -> None:
 async def test_store_is_another_name_of_serve(tmp_path: Path) -> None:
     db = f"sqlite:///{tmp_path / 'run.db'}"
     with serving("store", "--db", db, "--port", "0") as (process, url):
-        assert process.stdout is not None
         assert process.stdout.readline() == f"the dashboard is at {url}/ui/\n"
         rollout_id = await _enqueue(url, {"a": 1})
         process.send_signal(signal.SIGTERM)
@@ -121,7 +120,6 @@ async def test_acknowledged_calls_are_stored_when_the_server_ends_under_load(dur
                 answered.append((await answer.json())[0]["rollout_id"])
 
     with serving("serve", "--db", durable_url, "--port", "0") as (process, url):
-        assert process.stdout is not None
         assert process.stdout.readline() == f"the dashboard is at {url}/ui/\n"
         async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
             callers = [asyncio.ensure_future(enqueue_repeatedly(session, url)) for _ in range(16)]
