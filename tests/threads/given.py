@@ -5,13 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Awaitable, Callable, Iterable
 from importlib import import_module
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
+import pytest
 from langchain_core.runnables import RunnableConfig
 
 from store.integrations.langgraph import RollbookSaver
 from store.interface.store import Store
 from store.models.threads import ThreadCheckpoint, ThreadWrite
+from tests.conftest import POSTGRES, SQLITE
+
+ON_BOTH: Final = pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
+"""For tests of SQL. The other tests use SQLite."""
 
 # Its types are not there for checkers, and so not those of the graphs.
 _graph: Any = import_module("langgraph.graph")

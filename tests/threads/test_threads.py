@@ -12,7 +12,7 @@ from store.models.threads import ThreadWrite
 from store.sql.commands import threads as thread_commands
 from store.sql.store import SQLStore
 from tests.journal.given import ask
-from tests.threads.given import checkpoint, ids, said_in, write
+from tests.threads.given import ON_BOTH, checkpoint, ids, said_in, write
 
 
 async def types(store: SQLStore) -> list[str]:
@@ -27,6 +27,7 @@ async def test_a_repeated_call_keeps_nothing_anew(sql: SQLStore) -> None:
     assert await types(sql) == ["thread.checkpoint_saved", "thread.writes_saved"]
 
 
+@ON_BOTH
 async def test_another_checkpoint_of_the_same_id_takes_the_place_of_the_first(sql: SQLStore) -> None:
     await sql.threads.save_checkpoint(checkpoint(1))
     await sql.threads.save_checkpoint(checkpoint(1, values={"said": ("msgpack", b"other")}))
@@ -34,6 +35,7 @@ async def test_another_checkpoint_of_the_same_id_takes_the_place_of_the_first(sq
     assert await ids(sql) == ["cp-0001"]
 
 
+@ON_BOTH
 async def test_the_first_of_equal_writes_counts_but_of_special_ones_the_last(sql: SQLStore) -> None:
     await sql.threads.save_checkpoint(checkpoint(1))
     for value in (b"first", b"second"):
@@ -45,6 +47,7 @@ async def test_the_first_of_equal_writes_counts_but_of_special_ones_the_last(sql
     assert [(each.number, each.value[1]) for each in found.writes] == [(-1, b"second"), (0, b"first"), (2, b"third")]
 
 
+@ON_BOTH
 async def test_a_call_of_many_writes_is_kept_whole(sql: SQLStore) -> None:
     await sql.threads.save_checkpoint(checkpoint(1))
     given = [write(number, channel="ä" * 200 + str(number), value=b"%06d" % number) for number in range(1000)]
@@ -133,6 +136,7 @@ async def test_pruning_takes_writes_along_and_names_what_went(sql: SQLStore) -> 
     assert (await sql.log.verify()).differences == []
 
 
+@ON_BOTH
 async def test_a_long_thread_is_read_piece_by_piece_in_order(sql: SQLStore) -> None:
     for number in range(120):
         await sql.threads.save_checkpoint(checkpoint(number, thread_id=f"t{number % 3}"))
@@ -142,8 +146,9 @@ async def test_a_long_thread_is_read_piece_by_piece_in_order(sql: SQLStore) -> N
     assert few == listed[20:80]
 
 
-async def test_two_stores_on_one_database_keep_each_write_once(durable_url: str) -> None:
-    async with await open_store(durable_url) as one, await open_store(durable_url) as two:
+@ON_BOTH
+async def test_two_stores_on_one_database_keep_each_write_once(store_url: str) -> None:
+    async with await open_store(store_url) as one, await open_store(store_url) as two:
         assert isinstance(one, SQLStore)
         assert isinstance(two, SQLStore)
 
@@ -163,10 +168,11 @@ async def test_two_stores_on_one_database_keep_each_write_once(durable_url: str)
             assert len(found.writes) == 3
         report = await one.log.verify()
         assert report.differences == []
-    (count,) = await ask(durable_url, "SELECT count(*) FROM events WHERE type = 'thread.checkpoint_saved'")
+    (count,) = await ask(store_url, "SELECT count(*) FROM events WHERE type = 'thread.checkpoint_saved'")
     assert int(count[0]) == 20
 
 
+@ON_BOTH
 async def test_what_no_database_can_hold_is_refused_before_anything_is_kept(sql: SQLStore) -> None:
     long = "x" * 513
     refused = [

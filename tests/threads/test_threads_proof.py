@@ -14,7 +14,7 @@ from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.verification import pool
 from tests.journal.given import ask, run_sql, tamper
-from tests.threads.given import checkpoint, write
+from tests.threads.given import ON_BOTH, checkpoint, write
 
 THREADS = [table.name for table in core_tables.THREADS]
 LONG = b"long " * 1000
@@ -26,9 +26,9 @@ async def content(url: str) -> dict[str, list[list[str]]]:
 
 
 @pytest.fixture
-async def told(durable_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
+async def told(store_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
     """A store with a thread, its copy, one that was pruned and one that was deleted."""
-    async with await open_store(durable_url, clock=clock) as store:
+    async with await open_store(store_url, clock=clock) as store:
         assert isinstance(store, SQLStore)
         for thread_id in ("t", "u", "v"):
             for number in range(3):
@@ -41,6 +41,7 @@ async def told(durable_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
         yield store
 
 
+@ON_BOTH
 async def test_threads_nobody_tampered_with_are_sound(told: SQLStore) -> None:
     report = await told.log.verify()
     assert report.differences == []
@@ -49,15 +50,15 @@ async def test_threads_nobody_tampered_with_are_sound(told: SQLStore) -> None:
 
 
 @pytest.mark.parametrize("table", THREADS)
-async def test_deleted_rows_of_threads_come_back_as_they_were(told: SQLStore, durable_url: str, table: str) -> None:
-    before, hashed = await content(durable_url), (await told.log.verify()).state_hash
-    await run_sql(durable_url, f"DELETE FROM {table}")
+async def test_deleted_rows_of_threads_come_back_as_they_were(told: SQLStore, store_url: str, table: str) -> None:
+    before, hashed = await content(store_url), (await told.log.verify()).state_hash
+    await run_sql(store_url, f"DELETE FROM {table}")
     found = await told.log.verify()
     assert {each.check for each in found.differences} == {table}
     assert found.state_hash != hashed
     report = await told.log.rebuild()
     assert (report.written, report.state_hash) == ({table: len(before[table])}, hashed)
-    assert await content(durable_url) == before
+    assert await content(store_url) == before
     assert (await told.log.verify()).differences == []
 
 
@@ -73,37 +74,39 @@ async def test_deleted_rows_of_threads_come_back_as_they_were(told: SQLStore, du
     ],
 )
 async def test_edited_rows_of_threads_are_named_and_become_right_again(
-    told: SQLStore, durable_url: str, table: str, column: str, value: str
+    told: SQLStore, store_url: str, table: str, column: str, value: str
 ) -> None:
-    before = await content(durable_url)
-    await run_sql(durable_url, f"UPDATE {table} SET {column} = {value}")
+    before = await content(store_url)
+    await run_sql(store_url, f"UPDATE {table} SET {column} = {value}")
     assert {(each.check, each.field) for each in (await told.log.verify()).differences} == {(table, column)}
     assert set((await told.log.rebuild()).written) == {table}
-    assert await content(durable_url) == before
+    assert await content(store_url) == before
 
 
-async def test_rows_of_threads_that_no_event_accounts_for_go(told: SQLStore, durable_url: str) -> None:
-    before = await content(durable_url)
+@ON_BOTH
+async def test_rows_of_threads_that_no_event_accounts_for_go(told: SQLStore, store_url: str) -> None:
+    before = await content(store_url)
     for owner in ("t", "nobody"):
         await run_sql(
-            durable_url,
+            store_url,
             "INSERT INTO thread_checkpoints (thread_id, ns, checkpoint_id, position, body_position)"
             f" VALUES ('{owner}', '', 'x', 1, 1)",
             "INSERT INTO thread_writes (thread_id, ns, checkpoint_id, task_id, number, channel, task_path, position,"
             f" body_position) VALUES ('{owner}', '', 'x', 'task', 0, 'said', '', 1, 1)",
         )
     assert (await told.log.rebuild()).written == {"thread_checkpoints": 2, "thread_writes": 2}
-    assert await content(durable_url) == before
+    assert await content(store_url) == before
 
 
-async def test_a_value_that_is_gone_or_that_nobody_names_is_found(told: SQLStore, durable_url: str) -> None:
-    (name,) = [row[0] for row in await ask(durable_url, "SELECT hash FROM blobs")]
-    await tamper(durable_url, f"UPDATE blobs SET hash = '{'0' * 64}' WHERE hash = '{name}'")
+async def test_a_value_that_is_gone_or_that_nobody_names_is_found(told: SQLStore, store_url: str) -> None:
+    (name,) = [row[0] for row in await ask(store_url, "SELECT hash FROM blobs")]
+    await tamper(store_url, f"UPDATE blobs SET hash = '{'0' * 64}' WHERE hash = '{name}'")
     found = {(each.key, each.found) for each in (await told.log.verify()).differences if each.check == "blobs"}
     assert (name, None) in found
     assert ("0" * 64, "a blob to which no event refers") in found
 
 
+@ON_BOTH
 @pytest.mark.slow
 async def test_other_processes_prove_threads_as_this_one_does(told: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
     here = await told.log.verify()
@@ -193,21 +196,22 @@ def readable(model: Model) -> Model:
     }
 
 
+@ON_BOTH
 @pytest.mark.slow
 @pytest.mark.torture
 async def test_after_random_calls_the_threads_are_those_of_a_model_and_the_log_proves_them(
-    durable_url: str, clock: ManualClock, rounds: Callable[[int], int]
+    store_url: str, clock: ManualClock, rounds: Callable[[int], int]
 ) -> None:
-    async with await open_store(durable_url, clock=clock) as store:
+    async with await open_store(store_url, clock=clock) as store:
         assert isinstance(store, SQLStore)
         model = await play(store, clock, rounds(2000), seed=62)
         assert await held(store) == readable(model)
-        before, report = await content(durable_url), await store.log.verify()
+        before, report = await content(store_url), await store.log.verify()
         assert report.differences == []
         assert len(before["thread_writes"]) == sum(len(writes) for _, writes in model.values())
-        await run_sql(durable_url, *(f"DELETE FROM {table}" for table in THREADS))
+        await run_sql(store_url, *(f"DELETE FROM {table}" for table in THREADS))
         assert (await store.log.rebuild()).state_hash == report.state_hash
-        assert await content(durable_url) == before
+        assert await content(store_url) == before
 
 
 @pytest.mark.postgres
