@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -19,19 +20,30 @@ import store as agl
 REWARD = "agentlightning.reward.0.value"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def lightning(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[agl.LightningStore]:
-    """The store of the examples: Agent-lightning's constructor first, then the same behind a URL."""
+POSTGRES_IN_TORTURE = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
+"""`tests/contract` shows on both databases that these calls do the same."""
+
+
+@pytest.fixture(params=["memory", "sqlite", POSTGRES_IN_TORTURE])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    """The URL of the store of the examples; None for Agent-lightning's constructor."""
     match request.param:
         case "memory":
-            opened: agl.LightningStore = agl.InMemoryLightningStore(scan_debounce_seconds=0)
+            return None
         case "sqlite":
-            path = tmp_path_factory.mktemp("examples") / "run.db"
-            opened = await agl.open_store(f"sqlite:///{path}", scan_debounce_seconds=0)
+            return f"sqlite:///{tmp_path / 'run.db'}"
         case _:
-            opened = await agl.open_store(request.getfixturevalue("postgres_url"), scan_debounce_seconds=0)
+            url: str = request.getfixturevalue("postgres_url")
+            return url
+
+
+@pytest.fixture
+async def lightning(url: str | None) -> AsyncIterator[agl.LightningStore]:
+    """The store of the examples."""
+    if url is None:
+        opened: agl.LightningStore = agl.InMemoryLightningStore(scan_debounce_seconds=0)
+    else:
+        opened = await agl.open_store(url, scan_debounce_seconds=0)
     yield opened
     await opened.close()
 

@@ -1,12 +1,15 @@
 """Every command of `rollbook`, run once on a SQLite file in the working directory.
 
 Commands that end by themselves run in this process, so that the package is imported once. The others are programs that
-are stopped when they have printed that they are ready.
+are stopped when they have printed that they are ready. With `--short`, the programs, and the commands that need their
+results, only print their help, and every module of the package is imported.
 """
 
+import importlib
 import io
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -187,19 +190,37 @@ def workers() -> None:
     assert "pip install" in call("guess-number", "--db", "sqlite:///guess.db", code=1)
 
 
+def modules() -> None:
+    """Import every module. Those of extras need packages that are not installed."""
+    for module in pkgutil.walk_packages(rollbook.__path__, "rollbook."):
+        if module.name.startswith(("rollbook.packaging", "rollbook.__main__")):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in {"rollbook", "store"}:
+                raise
+
+
 if __name__ == "__main__":
     os.environ["ROLLBOOK_DB"] = "sqlite:///commands.db"
+    is_short = "--short" in sys.argv
     queue()
-    # The programs use the same database at the same time.
-    with ThreadPoolExecutor(2) as pool:
-        others = pool.submit(programs)
-        runs()
-        others.result()
-    workers()
+    if not is_short:
+        # The programs use the same database at the same time.
+        with ThreadPoolExecutor(2) as pool:
+            others = pool.submit(programs)
+            runs()
+            others.result()
+        workers()
     log()
     copies()
     payload()
     administration()
+    if is_short:
+        for name in set(names()) - RUN:
+            call(name, "--help")
+        modules()
     missing = set(names()) - RUN
     assert not missing, f"add an invocation of each of these commands to {Path(__file__).name}: {sorted(missing)}"
     print(len(RUN))

@@ -1,4 +1,7 @@
-"""The project: a model server, the proxy, runner processes, and a queue of tasks in the database."""
+"""The project: a model server, the proxy, runner processes, and a queue of tasks in the database.
+
+The arguments are the numbers of tasks and of runners.
+"""
 
 import asyncio
 import json
@@ -13,8 +16,7 @@ from rollbook.training import Backend, LLMProxy
 
 import store
 
-TASKS = 8
-RUNNERS = 4
+TASKS, RUNNERS = map(int, sys.argv[1:])
 
 
 class Model(BaseHTTPRequestHandler):
