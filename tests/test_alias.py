@@ -6,7 +6,9 @@ import ast
 import importlib
 import importlib.metadata
 import pickle
+import re
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -52,9 +54,6 @@ def test_the_package_runs_as_a_program(name: str, tmp_path: Path) -> None:
     assert run(sys.executable, "-m", name, "--version", cwd=tmp_path) == f"rollbook {store.__version__}\n"
 
 
-# -- the conversion for the wheel --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "source,expected",
     [
@@ -91,19 +90,6 @@ def test_what_cannot_be_renamed_is_refused(source: str, advice: str) -> None:
         renamed(source, "store.sample", MODULES)
 
 
-def test_no_module_imports_the_old_name_after_the_conversion() -> None:
-    for name, path in modules_of(ROOT).items():
-        if name.startswith("store.packaging"):
-            continue
-        for node in ast.walk(ast.parse(renamed(path.read_text(), name, MODULES))):
-            if isinstance(node, ast.ImportFrom):
-                assert (node.module or "").partition(".")[0] != "store", name
-            if isinstance(node, ast.Import):
-                assert all(each.name.partition(".")[0] != "store" for each in node.names), name
-
-
-# -- the wheel ---------------------------------------------------------------------------------------------------------
-
 _OWN_STORE = """
 import rollbook
 
@@ -135,6 +121,26 @@ async def main():
 asyncio.run(main())
 assert not [name for name in sys.modules if name.startswith("store.")]
 """
+
+
+@IN_THE_WHEEL
+@pytest.mark.timeout(600)
+def test_no_module_of_the_wheel_imports_the_old_name(wheel: Path) -> None:
+    mentions_it = re.compile(r"^\s*(?:from|import)\b.*\bstore\b", re.MULTILINE).search
+    modules = 0
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            # The hook of the build is not converted.
+            if not name.endswith(".py") or name.startswith(("store/", "rollbook/packaging/")):
+                continue
+            modules += 1
+            text = archive.read(name).decode()
+            for node in ast.walk(ast.parse(text)) if mentions_it(text) else ():
+                if isinstance(node, ast.ImportFrom):
+                    assert (node.module or "").partition(".")[0] != "store", name
+                if isinstance(node, ast.Import):
+                    assert all(alias.name.partition(".")[0] != "store" for alias in node.names), name
+    assert modules > 500
 
 
 @IN_THE_WHEEL
@@ -184,18 +190,19 @@ def test_a_pickle_by_one_name_is_read_by_the_other() -> None:
     assert pickle.loads(b"crollbook.models.rollouts\nRollout\n.") is store.Rollout
 
 
-# -- type checkers -----------------------------------------------------------------------------------------------------
-
 SAMPLE = ROOT / "tests/typing_sample"
 
 
 @IN_THE_WHEEL
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_mypy_accepts_a_project_that_uses_the_installed_package(installed: Path, tmp_path: Path) -> None:
+def test_mypy_accepts_a_project_that_uses_the_installed_package(
+    installed: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     _copy_sample(tmp_path)
-    # The types of the first hour use the same cache.
-    cache = f"--cache-dir={installed / 'mypy_cache'}"
+    # The types of the dependencies are kept from one run of the tests to the next.
+    pytest_cache: pytest.Cache = request.config.cache  # pyright: ignore[reportAssignmentType]  None only without plugin
+    cache = f"--cache-dir={pytest_cache.mkdir('mypy')}"
     options = ("--strict", "--config-file=", cache, f"--python-executable={installed / 'bin/python'}")
     assert "Success" in run(sys.executable, "-m", "mypy", *options, ".", cwd=tmp_path)
 

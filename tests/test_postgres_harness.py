@@ -24,7 +24,7 @@ time.sleep(60)
 """
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
+def eventually(holds: Callable[[], bool], seconds: float = 250.0) -> bool:
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)

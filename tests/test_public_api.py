@@ -8,7 +8,6 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -122,40 +121,55 @@ def test_agent_lightnings_names_are_there() -> None:
     assert set(store.__all__) >= UPSTREAM
 
 
-@pytest.mark.parametrize("made", [store.Store, SyncStore])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_call_written_for_agent_lightning_binds_here(method: str, made: type) -> None:
+def test_every_call_written_for_agent_lightning_binds() -> None:
+    failures: list[str] = []
+    for interface in (store.Store, SyncStore):
+        for method in METHODS:
+            try:
+                _check_signature(interface, method)
+            except (AssertionError, TypeError) as error:
+                failures.append(f"{interface.__name__}.{method}: {error}")
+    assert failures == []
+
+
+def _check_signature(interface: type, method: str) -> None:
+    """Check that a method binds the arguments of Agent-lightning's.
+
+    Raises:
+        AssertionError: a name or a default differs.
+        TypeError: the arguments do not bind.
+    """
     positional, _, named = METHODS[method].partition("*, ")
-    wanted = [each.partition("=") for part in (positional, named) for each in part.split(", ") if each]
-    signature = inspect.signature(getattr(made, method))
-    by_position = [each for each in positional.split(", ") if each]
+    parameters = [entry.partition("=") for part in (positional, named) for entry in part.split(", ") if entry]
+    signature = inspect.signature(getattr(interface, method))
+    by_position = [entry for entry in positional.split(", ") if entry]
     signature.bind(object(), *by_position, **{name.partition("=")[0]: 0 for name in named.split(", ") if name})
-    signature.bind(object(), **{name: 0 for name, _, _ in wanted})
+    signature.bind(object(), **{name: 0 for name, _, _ in parameters})
     ours = list(signature.parameters.values())[1:]
-    assert [each.name for each in ours[: len(by_position)]] == [name.partition("=")[0] for name in by_position]
-    for name, has_default, default in wanted:
+    assert [entry.name for entry in ours[: len(by_position)]] == [name.partition("=")[0] for name in by_position]
+    for name, has_default, default in parameters:
         expected = inspect.Parameter.empty if not has_default else default
-        found = signature.parameters[name].default
-        assert (found if found is inspect.Parameter.empty else repr(found)) == expected, name
-    # What is ours alone can be left out.
-    for each in ours:
-        assert each.name in {name for name, _, _ in wanted} or each.default is not inspect.Parameter.empty, each.name
+        actual = signature.parameters[name].default
+        assert (actual if actual is inspect.Parameter.empty else repr(actual)) == expected, name
+    # Parameters that Agent-lightning does not have can be left out.
+    names = {name for name, _, _ in parameters}
+    assert [entry.name for entry in ours if entry.name not in names and entry.default is inspect.Parameter.empty] == []
 
 
-@pytest.mark.parametrize("package", [store, operations, server, training], ids=lambda package: package.__name__)
-def test_a_type_checker_sees_the_names_that_come_late(package: ModuleType) -> None:
-    assert package.__file__ is not None
-    tree = ast.parse(Path(package.__file__).read_text())
-    guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    imported = {
-        alias.asname or alias.name: node.module
-        for block in guarded
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert imported == vars(package)["_LATE"]
-    assert imported.keys() <= set(package.__all__)
+def test_a_type_checker_sees_the_names_that_are_imported_late() -> None:
+    for package in (store, operations, server, training):
+        assert package.__file__ is not None
+        tree = ast.parse(Path(package.__file__).read_text())
+        guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        imported = {
+            alias.asname or alias.name: node.module
+            for block in guarded
+            for node in block.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        assert imported == vars(package)["_LATE"], package.__name__
+        assert imported.keys() <= set(package.__all__), package.__name__
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

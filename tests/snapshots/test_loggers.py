@@ -15,7 +15,8 @@ NAMES = Path(__file__).parent / "loggers.txt"
 def loggers(package: Path) -> Iterator[str]:
     """Yield the name of each logger that the modules of a package take."""
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "getLogger" in text else ():
             match node:
                 case ast.Call(func=ast.Attribute(attr="getLogger"), args=[ast.Constant(value=str(name))]):
                     yield name
