@@ -31,13 +31,20 @@ class ForkedCommand:
     """A command in a process of its own, with the part of the interface of `Popen` that tests use.
 
     The process is forked from one with the imports of the tests. A fresh interpreter takes a second of processor time,
-    which the tests of workers, of systemd and of pipelines spend.
+    which the tests of workers and of systemd spend.
+
+    Args:
+        arguments: those of the command.
+        environment: that of the process, by default the one of this process.
+        directory: the working directory of the process, by default the one of this process.
     """
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, directory: Path | None = None
+    ) -> None:
         output, its_output = _CONTEXT.Pipe(duplex=False)
         errors, its_errors = _CONTEXT.Pipe(duplex=False)
-        details = (arguments, dict(os.environ), str(Path.cwd()))
+        details = (arguments, dict(os.environ) if environment is None else environment, str(directory or Path.cwd()))
         self._process = _CONTEXT.Process(target=_command, args=(its_output, its_errors, *details), daemon=True)
         self._process.start()
         for written in (its_output, its_errors):

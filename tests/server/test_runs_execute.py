@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from store import open_store
 from store.planning.run_state import CUT_OFF
 from store.run_folders import export_run_folder, import_runs
 from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, PORTFOLIO, RISK, SCAN
-from tests.cli.conftest import COMMAND, environment
+from tests.cli.conftest import environment
 from tests.conftest import POSTGRES, SQLITE
+from tests.server.fleet import ForkedCommand
 
 PIPELINE = "from store.examples.trading.desk import Desk\npipeline = Desk(pace=0.03).pipeline\n"
 POSTED = {"date": "2026-11-20", "tickers": ["RIG", "TSDD"], "portfolio_id": FUND}
@@ -58,25 +59,20 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@asynccontextmanager
-async def process(place: Path, *arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+@contextmanager
+def process(place: Path, *arguments: str) -> Generator[ForkedCommand]:
     """Run the command; it is killed at the end at the latest."""
-    started = await asyncio.create_subprocess_exec(
-        *COMMAND, *arguments, cwd=place, env=environment("sqlite:///unused.db"), stdout=asyncio.subprocess.PIPE
-    )
+    started = ForkedCommand(*arguments, environment=environment("sqlite:///unused.db"), directory=place)
     try:
         yield started
     finally:
-        if started.returncode is None:
-            started.kill()
-        await started.wait()
+        started.end()
 
 
 @asynccontextmanager
-async def server(place: Path, db: str, *options: str) -> AsyncGenerator[tuple[Front, asyncio.subprocess.Process]]:
-    async with process(place, "serve", "--db", db, "--port", "0", *options) as started:
-        assert started.stdout is not None
-        line = (await started.stdout.readline()).decode()
+async def server(place: Path, db: str, *options: str) -> AsyncGenerator[tuple[Front, ForkedCommand]]:
+    with process(place, "serve", "--db", db, "--port", "0", *options) as started:
+        line = await asyncio.to_thread(started.stdout.readline)
         url = line.split(" at ")[1].split()[0]
         async with aiohttp.ClientSession(url) as session:
             yield Front(session, url), started
@@ -125,7 +121,7 @@ class Front:
                 yield message.json()
 
 
-def kill(*processes: asyncio.subprocess.Process) -> None:
+def kill(*processes: ForkedCommand) -> None:
     for each in processes:
         each.send_signal(signal.SIGKILL)
 
@@ -157,7 +153,7 @@ async def test_no_run_stays_running_after_a_kill_of_runner_and_server(
     async with server(place, durable_url) as (front, serving):
         run_id = (await front.post("auto", **POSTED))["run_id"]
         runner = ("runner", "--pipeline", "slow:pipeline", "--store", front.url)
-        async with process(place, *runner) as running:
+        with process(place, *runner) as running:
             async for frame in front.frames(run_id):
                 frames.append(frame)
                 if frame.get("node_id") == "Trader":
@@ -177,7 +173,7 @@ async def test_no_run_stays_running_after_a_kill_of_runner_and_server(
         assert (run["status"], run["error"]) == ("failed", CUT_OFF)
         before = answered(run)
         assert 0 < len(before) < NODES
-        async with process(place, "runner", "--pipeline", "slow:pipeline", "--store", front.url):
+        with process(place, "runner", "--pipeline", "slow:pipeline", "--store", front.url):
             run = await front.until(run_id, "completed")
             assert len(answered(run)) == len(set(answered(run))) == NODES
             resumed = run["events"]
