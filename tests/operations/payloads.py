@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,6 +19,7 @@ from store.interface.store import Store
 from store.models import VerifyReport
 from store.testing import ManualClock
 from store.testing.samples import make_span
+from tests import postgres
 from tests.journal import given, given_runs
 from tests.journal.given import ask
 
@@ -45,11 +48,22 @@ _originals: list[tuple[Path, Place]] = []
 """The file that was filled first in this process. Other tests get copies of it."""
 
 
+_servers: dict[str, Place] = {}
+"""The store that was filled first on each server of Postgres. Other tests get copies of its database."""
+_databases: list[str] = []
+"""The URL of the last copy, which is dropped before the next one is made."""
+
+
 async def fill(url: str, clock: ManualClock) -> Place:
-    """Make a store with payload of every kind, and move the clock to an hour later."""
+    """Make a store with payload of every kind, and move the clock to an hour later.
+
+    On Postgres, the store is in a database of its own on the same server.
+    """
     path = parse(url).path
     if path is None:
-        return await _fill(url, clock)
+        place = await asyncio.to_thread(_copy_database, await _on_server(url))
+        clock.advance((place.clock() - clock()) / 1_000_000)
+        return replace(place, clock=clock)
     if not _originals:
         original = Path(tempfile.mkdtemp(prefix="rollbook-tests-")) / "original.db"
         atexit.register(shutil.rmtree, original.parent)
@@ -58,6 +72,26 @@ async def fill(url: str, clock: ManualClock) -> Place:
     shutil.copy(original, path)
     clock.advance((place.clock() - clock()) / 1_000_000)
     return replace(place, url=url, clock=clock)
+
+
+async def _on_server(url: str) -> Place:
+    server = urlsplit(url).netloc
+    if server not in _servers:
+        database = await asyncio.to_thread(postgres.create_database, url)
+        if postgres.EXTERNAL_URL:
+            atexit.register(postgres.drop_database, database)
+        _servers[server] = await _fill(postgres.with_partition(database), ManualClock())
+    return _servers[server]
+
+
+def _copy_database(place: Place) -> Place:
+    while _databases:
+        postgres.drop_database(_databases.pop())
+    copy = postgres.copy_database(place.url)
+    _databases.append(copy)
+    if postgres.EXTERNAL_URL:
+        atexit.register(postgres.drop_database, copy)
+    return replace(place, url=f"{copy}?{urlsplit(place.url).query}")
 
 
 async def _fill(url: str, clock: ManualClock) -> Place:

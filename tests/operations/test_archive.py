@@ -298,6 +298,7 @@ async def test_an_archive_is_not_archived_again(file_place: Place, archive: Path
         await archived(file_place, Path(file_place.url.removeprefix("sqlite:///")).with_suffix(".old.db"))
 
 
+@ON_SQLITE
 async def test_two_calls_with_the_same_file_run_one_after_the_other(place: Place, archive: Path) -> None:
     first, second = await asyncio.gather(archived(place, archive), archived(place, archive))
     assert first.seal == second.seal

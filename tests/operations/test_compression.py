@@ -374,6 +374,7 @@ async def test_the_samples_are_searched_again_only_after_a_removal(
     assert len(parts) > 2
 
 
+@ON_SQLITE
 async def test_a_read_during_the_removal_of_a_dictionary(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     async with await open_store(filled.url) as store:
         await compact(filled.url)
@@ -395,6 +396,7 @@ async def test_a_read_during_the_removal_of_a_dictionary(filled: Filled, monkeyp
     assert await contents(filled.url) == [(16, 0)]
 
 
+@ON_SQLITE
 async def test_a_redaction_during_a_compaction(filled: Filled) -> None:
     await compact(filled.url)
     async with await open_store(filled.url) as store:

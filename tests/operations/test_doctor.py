@@ -78,6 +78,7 @@ async def test_a_sound_store_has_no_problem_and_is_not_changed(small: str, port:
     assert "rollbook verify --db" in results(found)["log and tables"].found
 
 
+@pytest.mark.new_partition
 async def test_a_missing_store_is_a_problem_and_is_not_created(durable_url: str) -> None:
     for _ in range(2):
         found = await diagnose(durable_url)

@@ -111,10 +111,8 @@ async def test_a_partition_that_is_open_elsewhere_is_refused(url: str) -> None:
         (rollout,) = await store.query_rollouts()
         waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=60))
         # On Postgres, the wait begins to listen in the background.
-        for _ in range(100):
+        while parse(url).path is None and "1" not in postgres.execute(url, _SHARED):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-            if parse(url).path is not None or "1" in postgres.execute(url, _SHARED):
-                break
         holder = "have .* open" if parse(url).path is not None else r"use rollbook_first \(pid \d+ postgres 127"
         with pytest.raises(Conflict, match=f"other processes {holder}"):
             await drop_partition(url, "first", confirm="first")
@@ -179,7 +177,7 @@ async def test_a_drop_that_was_killed_is_finished_by_the_next(url: str) -> None:
         with processes.running(drop, (url, "first")) as (process,):
             await asyncio.to_thread(process.join, random.uniform(0, 0.3))
         # Postgres may still execute what the killed process has sent.
-        for _ in range(50):
+        while True:
             with contextlib.suppress(Conflict, NotFound):
                 await drop_partition(url, "first", confirm="first")
             if "first" not in await names(url):

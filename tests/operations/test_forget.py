@@ -36,6 +36,7 @@ async def forgotten(place: Place, text: str, *, reason: str | None = None, ignor
     return await forget(place.url, search, reason=reason, actor="cli", clock=place.clock)
 
 
+@ON_SQLITE
 async def test_a_search_finds_each_payload_and_changes_nothing(place: Place) -> None:
     before = await verified(place.url)
     found = await forgotten(place, SECRET)

@@ -70,7 +70,7 @@ async def everything(store: Store) -> list[Any]:
     rollouts = await store.query_rollouts(limit=-1)
     by_reward = await store.query_rollouts(limit=-1, sort_by="reward", sort_order="desc")
     found: list[Any] = [events, list(rollouts), list(by_reward)]
-    ends = [each.position for each in events[:: max(1, len(events) // 6)]]
+    ends = [each.position for each in events[:: max(1, len(events) // 3)]]
     for rollout in rollouts:
         found += [
             await store.query_spans(rollout.rollout_id, limit=-1),

@@ -22,7 +22,7 @@ from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.cli.conftest import runner
-from tests.operations.payloads import SECRET, Place, fill, opened, verified
+from tests.operations.payloads import ON_SQLITE, SECRET, Place, fill, opened, verified
 from tests.server.api import speaking_to
 
 pytestmark = pytest.mark.slow
@@ -150,6 +150,7 @@ async def test_a_copy_in_the_unused_part_of_a_page_is_removed_too(file: Place, m
     await verified(file.url)
 
 
+@ON_SQLITE
 async def test_a_text_that_another_event_has_too_stays_and_is_reported(place: Place) -> None:
     done = await redacted(place, place.active, everything=True)
     assert (done.blobs, done.kept_blobs) == (0, 1)

@@ -72,6 +72,7 @@ async def test_a_dry_run_counts_what_the_removal_removes_and_nothing_else_change
     assert (again.events, again.blobs, again.transactions) == (0, 0, 0)
 
 
+@ON_SQLITE
 async def test_every_read_of_a_rollout_without_payload_works(place: Place, tmp_path: Path) -> None:
     async with await opened(place) as store:
         moment = (await store.log.history(place.task))[-1].position
