@@ -23,12 +23,15 @@ _USED = {"gen_ai.usage.input_tokens": 30, "gen_ai.usage.output_tokens": 7}
 _MORE = {"gen_ai.usage.input_tokens": 30, "gen_ai.usage.output_tokens": 9}
 
 
+# The server does not know the database, so one is enough over HTTP.
+BOTH = pytest.mark.parametrize(
+    "durable_url,writer",
+    [("sqlite", "in process"), ("postgres", "in process"), pytest.param("sqlite", "http", marks=pytest.mark.http)],
+    indirect=True,
+)
+
+
 @pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
-
-
-@pytest.fixture(params=["in process", pytest.param("http", marks=pytest.mark.http)])
 async def writer(request: pytest.FixtureRequest, store: SQLStore) -> AsyncIterator[Store]:
     if request.param == "in process":
         yield store
@@ -61,6 +64,7 @@ async def counted_before(store: Store, attempt: Attempt) -> list[Any]:
     return [event.data.get("counted_before") for event in history if event.type == "span.recorded"]
 
 
+@BOTH
 async def test_a_call_of_proxy_and_agent_is_counted_once(writer: Store, store: SQLStore, store_url: str) -> None:
     attempt = (await writer.start_rollout("task")).attempt
     call = calls(attempt)
@@ -74,6 +78,7 @@ async def test_a_call_of_proxy_and_agent_is_counted_once(writer: Store, store: S
     assert verified.differences == []
 
 
+@BOTH
 async def test_spans_of_one_request_too(writer: Store, store_url: str) -> None:
     attempt = (await writer.start_rollout("task")).attempt
     call, other, unnamed = calls(attempt), calls(attempt, "chatcmpl-2"), calls(attempt, None)

@@ -24,19 +24,18 @@ from store.interface.store import Store
 from store.models import Attempt, Span
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
 from store.server.partitions import Partitions
+from tests.conftest import SQLITE
 from tests.journal.given import run_sql
 from tests.otel.otlp_given import as_json, pairs
 from tests.server.api import Api, speaking_to
+
+ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
+"""For a claim about the conversion of a span; the database stores all further fields as one text."""
 
 SCOPE = {"name": "lib", "version": "1.2", "schema_url": "http://lib", "attributes": {"beta": True}}
 STATE = {"vendor": "a", "other@tenant": "2"}
 DROPPED = {"dropped_attributes_count": 2, "dropped_events_count": 1, "dropped_links_count": 1}
 CALLER = SdkContext(1, 2, is_remote=True, trace_flags=TraceFlags(1), trace_state=TraceState(list(STATE.items())))
-
-
-@pytest.fixture
-def store_url(durable_url: str) -> str:
-    return durable_url
 
 
 @pytest.fixture
@@ -178,6 +177,7 @@ def test_the_fields_that_a_producer_added_survive_if_they_are_json() -> None:
     assert span.status.model_extra == {"retries": 3}
 
 
+@ON_SQLITE
 async def test_a_double_of_a_span_is_not_lost_because_of_its_other_fields(store: Store, attempt: Attempt) -> None:
     context = Mock(trace_id=1, span_id=2, is_remote=False, trace_state={})
     double = Mock(
@@ -211,6 +211,7 @@ async def test_a_span_of_the_sdk_is_the_same_in_every_read(
     await check_every_read(store, api, attempt, store_url, stored.model_dump())
 
 
+@ON_SQLITE
 async def test_the_http_client_sends_every_field_of_the_sdk(store: Store, api: Api, attempt: Attempt) -> None:
     readable = finished(attempt)
     async with HTTPStore(api.url) as client:
@@ -219,7 +220,15 @@ async def test_the_http_client_sends_every_field_of_the_sdk(store: Store, api: A
     assert list(await store.query_spans(attempt.rollout_id)) == [stored]
 
 
-@pytest.mark.parametrize("media_type", ["application/x-protobuf", "application/json"])
+@pytest.mark.parametrize(
+    "durable_url,media_type",
+    [
+        ("sqlite", "application/x-protobuf"),
+        ("sqlite", "application/json"),
+        ("postgres", "application/x-protobuf"),
+    ],
+    indirect=["durable_url"],
+)
 async def test_a_span_by_otlp_has_every_field_in_every_read(
     store: Store, api: Api, attempt: Attempt, store_url: str, media_type: str
 ) -> None:
@@ -248,6 +257,7 @@ async def test_a_span_by_otlp_has_every_field_in_every_read(
     await check_every_read(store, api, attempt, store_url, expected)
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("media_type", ["application/x-protobuf", "application/json"])
 async def test_a_bare_span_by_otlp_has_no_further_fields(
     store: Store, api: Api, attempt: Attempt, media_type: str
@@ -265,6 +275,7 @@ async def test_a_bare_span_by_otlp_has_no_further_fields(
     assert [each.model_extra if each is not None else None for each in parts] == [{}] * 6
 
 
+@ON_SQLITE
 async def test_fields_of_otlp_json_that_are_malformed_refuse_no_span(store: Store, api: Api, attempt: Attempt) -> None:
     span: dict[str, Any] = {
         "traceId": "01" * 16,
