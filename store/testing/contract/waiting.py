@@ -9,6 +9,7 @@ import asyncio
 from asyncio import Future
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -53,9 +54,14 @@ async def given_up(task: Future[Any]) -> None:
         await answer(task)
 
 
-async def fastest_of_three(measured: Callable[[], Awaitable[float]]) -> float:
-    """Measure three times, and return the shortest time in seconds, because a busy machine may delay a measurement."""
-    return min([await measured() for _ in range(3)])
+async def fastest(measured: Callable[[], Awaitable[float]]) -> float:
+    """Return the shortest of at most 20 times in seconds. A busy machine may delay some of the measurements."""
+    shortest = await measured()
+    for _ in range(19):
+        if shortest < PROMPT:
+            break
+        shortest = min(shortest, await measured())
+    return shortest
 
 
 class WaitingContract:
@@ -83,13 +89,17 @@ class WaitingContract:
     async def test_a_timeout_of_zero_or_less_is_a_snapshot(self, store: Store) -> None:
         done, open_one = await started(store), await started(store)
         await store.update_rollout(done.rollout_id, status="succeeded")
-        times: list[float] = []
-        for seconds in (0, -1, -0.5):
+        rollout_ids = [open_one.rollout_id, done.rollout_id]
+
+        async def look(seconds: float) -> float:
             before = monotonic()
-            ended = await store.wait_for_rollouts(rollout_ids=[open_one.rollout_id, done.rollout_id], timeout=seconds)
-            times.append(monotonic() - before)
+            ended = await store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=seconds)
+            duration = monotonic() - before
             assert [one.rollout_id for one in ended] == [done.rollout_id]
-        assert min(times) < PROMPT
+            return duration
+
+        for seconds in (0, -1, -0.5):
+            assert await fastest(partial(look, seconds)) < PROMPT
 
     async def test_at_the_deadline_those_that_have_ended_are_returned(self, store: Store) -> None:
         done, open_one = await started(store), await started(store)
@@ -127,7 +137,7 @@ class WaitingContract:
             assert [one.status for one in await answer(task)] == ["succeeded", "failed"]
             return monotonic() - before
 
-        assert await fastest_of_three(wake_up) < PROMPT
+        assert await fastest(wake_up) < PROMPT
 
     async def test_everybody_who_waits_for_a_rollout_wakes(self, store: Store) -> None:
         rollout = await started(store)
@@ -222,7 +232,7 @@ class WaitingForWorkContract:
             assert (claimed.rollout_id, claimed.attempt.worker_id) == (rollout.rollout_id, "w1")
             return monotonic() - before
 
-        assert await fastest_of_three(wake_up) < PROMPT
+        assert await fastest(wake_up) < PROMPT
         assert (await worker_of(store, "w1")).status == "busy"
 
     async def test_a_claim_that_waits_in_vain_comes_back_empty_after_its_time(self, store: Store) -> None:
