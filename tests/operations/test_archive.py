@@ -28,7 +28,6 @@ from store.operations import RetentionPolicy, archive_payload, backup_store, rem
 from store.operations.removal import database, remover
 from store.semconv import DROPPED
 from store.testing.samples import make_span
-from tests.conftest import POSTGRES, SQLITE
 from tests.faults import processes
 from tests.journal.given import run_sql, tamper
 from tests.operations.conftest import MakeURL
@@ -128,11 +127,10 @@ async def test_readers_of_the_store_learn_where_the_payload_is(file_place: Place
     assert policy.startswith("archived to old.archive at commit ")
 
 
-@pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
-async def test_an_archive_can_be_restored(kind: str, file_place: Place, archive: Path, make_url: MakeURL) -> None:
+async def test_an_archive_can_be_restored(file_place: Place, archive: Path, make_url: MakeURL) -> None:
     before = await read(file_place.url, file_place, file_place.run)
     done = await archived(file_place, archive)
-    target = make_url(kind)
+    target = make_url("sqlite")
     restored = await restore_store(archive, target)
     assert restored.seal == done.seal
     assert restored.is_verified
@@ -416,6 +414,7 @@ async def _stored(url: str) -> set[Any]:
     return {*await rows(url, "SELECT position FROM bodies"), *await rows(url, "SELECT hash FROM blobs")}
 
 
+@ON_SQLITE
 async def test_writers_lose_nothing_during_an_archive(place: Place, archive: Path) -> None:
     written: list[str] = []
     async with await open_store(place.url) as store:

@@ -21,7 +21,15 @@ async def test_heartbeats_are_not_compared(filled: Filled) -> None:
     assert await filled.differences() == []
 
 
-@pytest.mark.parametrize("change", ["DELETE FROM watch", "UPDATE watch SET check_at = check_at + 1"])
+@pytest.mark.parametrize(
+    "copy_url, change",
+    [
+        ("sqlite", "DELETE FROM watch"),
+        ("sqlite", "UPDATE watch SET check_at = check_at + 1"),
+        ("postgres", "UPDATE watch SET check_at = check_at + 1"),
+    ],
+    indirect=["copy_url"],
+)
 async def test_a_check_of_the_watchdog_that_is_missing_or_late_is_found(filled: Filled, change: str) -> None:
     watched = await filled.store.start_rollout({"w": 1}, config=RolloutConfig(unresponsive_seconds=30))
     filled.clock.advance(10)

@@ -84,7 +84,7 @@ async def test_a_body_and_a_blob_without_event_are_reported_beside_other_process
     value = blob(b"{}", filled.url)
     await tamper(
         filled.url,
-        f"INSERT INTO bodies VALUES (1000000, 0, 2, {value})",
+        f"INSERT INTO bodies VALUES (20000, 0, 2, {value})",
         f"INSERT INTO blobs VALUES ('{hashlib.sha256(b'{}').hexdigest()}', 0, 2, {value})",
     )
     here = await filled.report()
