@@ -97,7 +97,7 @@ async def test_a_killed_job_continues_loses_a_runner_and_proves_its_log(
     url = f"sqlite:///{tmp_path / 'demo.db'}"
     async with await open_store(url) as store:
         job = start(SMALL_JOB, url)
-        await _until(job, lambda: _ended(store, SMALL.rollouts // 10))
+        await _until(job, lambda: _ended(store, 5))
         await _stop(job, signal.SIGKILL)
         assert (await store.query_rollouts(status_in=["succeeded"], limit=0)).total < SMALL.rollouts
         code, report, progress = await run(start, SMALL_JOB.replace("quiet=True", "quiet=False"), url)
