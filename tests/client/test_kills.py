@@ -18,9 +18,7 @@ BETWEEN_KILLS = 15
 @pytest.mark.slow
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
-async def test_clients_outlive_their_server_and_lose_and_double_nothing(
-    durable_url: str, rounds: Rounds
-) -> None:
+async def test_clients_outlive_their_server_and_lose_and_double_nothing(durable_url: str, rounds: Rounds) -> None:
     server = ServerProcess(durable_url)
     await asyncio.to_thread(server.start)
     try:
