@@ -135,7 +135,16 @@ def _follow_without_await(store: Store) -> None:
         pass
 
 
-@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "writing"])
+@pytest.mark.parametrize(
+    "durable_url,is_busy",
+    [
+        pytest.param("sqlite", False, id="sqlite-idle"),
+        pytest.param("sqlite", True, id="sqlite-writing"),
+        pytest.param("postgres", False, id="postgres-idle", marks=pytest.mark.torture_only),
+        pytest.param("postgres", True, id="postgres-writing"),
+    ],
+    indirect=["durable_url"],
+)
 @pytest.mark.slow
 @pytest.mark.torture
 async def test_whatever_waits_for_a_store_that_is_closed_raises_closed(store_url: str, *, is_busy: bool) -> None:
