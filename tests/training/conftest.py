@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,12 @@ import tests.faults.processes  # noqa: F401  # pyright: ignore[reportUnusedImpor
 from tests.training.stores import live, memory, place, timed, training_server
 
 __all__ = ["forked_parts", "live", "memory", "place", "timed", "training_server"]
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    """The URL of a file of SQLite: the loop works alike on every database. Tests with `live` show so."""
+    return f"sqlite:///{tmp_path / 'rollbook.db'}"
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ async def running(
             yield runner
         finally:
             event.set()
-            await asyncio.wait_for(serving, 30)
+            await serving
 
 
 async def step(store: Store, agent: LitAgent[Any], hooks: Any = None, **settings: Any) -> Any:
@@ -128,7 +128,7 @@ async def failure_of(store: Store, rollout: Any) -> Any:
 async def ended(store: Store, *rollouts: Any) -> list[Any]:
     """Return rollouts with their latest attempts, once they have ended."""
     ids = [rollout.rollout_id for rollout in rollouts]
-    assert len(await store.wait_for_rollouts(ids, timeout=30)) == len(ids)
+    assert len(await store.wait_for_rollouts(ids)) == len(ids)
     return [await store.get_rollout_by_id(rollout_id) for rollout_id in ids]
 
 
@@ -167,4 +167,4 @@ class Gate:
     async def holds(self, count: int) -> None:
         """Wait until so many are inside."""
         async with self.arrived:
-            await asyncio.wait_for(self.arrived.wait_for(lambda: len(self.inside) >= count), 30)
+            await self.arrived.wait_for(lambda: len(self.inside) >= count)

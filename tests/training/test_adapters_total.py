@@ -19,6 +19,7 @@ from store.adapters.rewards import RewardMatchPolicy
 from store.adapters.rows import trajectories
 from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from store.models import Span
+from tests.torture import rounds
 from tests.training.traced import CALL, call, reward, span, two_agents
 
 NAMES = [CALL, "agentlightning.annotation", "agentlightning.operation", "litellm_request", "raw_gen_ai_request", "step"]
@@ -83,7 +84,11 @@ def any_span(draw: st.DrawFn) -> Any:
 
 TRACES = st.lists(any_span(), max_size=8)
 EXAMPLES = settings(
-    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=rounds(150, few=40),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 ADAPTERS = [
     LlmProxyTraceToTriplet(),
@@ -95,6 +100,7 @@ ADAPTERS = [
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @EXAMPLES
 @given(TRACES, st.sampled_from(ADAPTERS), st.randoms(use_true_random=False))
 def test_any_spans_give_one_answer_whatever_their_order(
@@ -107,6 +113,7 @@ def test_any_spans_give_one_answer_whatever_their_order(
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @EXAMPLES
 @given(TRACES)
 def test_every_span_of_a_call_is_in_a_triplet_or_in_the_report_and_every_reward_once(spans: list[Any]) -> None:
@@ -121,6 +128,7 @@ def test_every_span_of_a_call_is_in_a_triplet_or_in_the_report_and_every_reward_
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 @EXAMPLES
 @given(TRACES)
 def test_any_spans_give_messages_and_rows(spans: list[Any]) -> None:

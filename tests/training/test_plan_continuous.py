@@ -55,8 +55,7 @@ async def test_a_follower_hears_of_ends_that_are_yet_to_come(live: Store) -> Non
     rollouts = await enqueued(live, 4)
     following = asyncio.ensure_future(take(follow(live, min_rollouts=2), 2))
     await end(live, *rollouts)
-    async with asyncio.timeout(20):
-        assert [inputs(batch) for batch in await following] == [[0, 1], [2, 3]]
+    assert [inputs(batch) for batch in await following] == [[0, 1], [2, 3]]
 
 
 async def test_who_starts_again_at_each_batch_misses_none_and_gets_none_twice(live: Store) -> None:

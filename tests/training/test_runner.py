@@ -27,6 +27,7 @@ from store.training import (
 from store.training import rollout as decorated
 from store.training import runner as runner_module
 from store.training.tracer import ATTEMPT_SPAN
+from tests.torture import rounds
 from tests.training.doing import (
     Doing,
     Gate,
@@ -65,7 +66,7 @@ async def test_max_rollouts_counts_failures_too(memory: Store) -> None:
         runner: Runner[Any] = Runner(max_rollouts=2, concurrency=concurrency)
         agent = raising(LookupError("no"))
         with runner.run_context(agent=agent, store=memory):
-            await asyncio.wait_for(runner.iter(), 30)
+            await runner.iter()
         assert agent.started == 2
     statuses = sorted(rollout.status for rollout in await memory.query_rollouts())
     assert statuses == ["failed"] * 4 + ["queuing"]
@@ -140,7 +141,7 @@ async def test_a_rollout_whose_resources_do_not_exist_fails_alone(memory: Store)
     runner: Runner[Any] = Runner(max_rollouts=2)
     rollouts = [await memory.enqueue_rollout(1), await memory.enqueue_rollout(1, resources_id="rs-none")]
     with runner.run_context(agent=returning(1.0), store=memory):
-        await asyncio.wait_for(runner.iter(), 30)
+        await runner.iter()
     assert [rollout.status for rollout in await ended(memory, *rollouts)] == ["succeeded", "failed"]
 
 
@@ -170,7 +171,7 @@ async def serving(store: Store, agent: LitAgent[Any]) -> AsyncGenerator[None]:
         working = asyncio.create_task(runner.iter(event=event))
         yield
         event.set()
-        await asyncio.wait_for(working, 30)
+        await working
 
 
 async def test_an_agent_that_takes_only_the_task_needs_no_resources(live: Store) -> None:
@@ -240,27 +241,34 @@ async def test_the_event_ends_it_between_attempts(memory: Store) -> None:
         await gate.holds(1)
         event.set()
         gate.open.set()
-        await asyncio.wait_for(serving, 30)
+        await serving
     assert [await status_of(memory, each) for each in (first, second)] == ["succeeded", "queuing"]
 
 
+async def end_wait_for_rollouts(store: Store, event: Any) -> None:
+    """Set the event of a runner that waits for rollouts, and return when the runner has ended."""
+    await store.add_resources(dict(RESOURCES))
+    # The tests end earlier.
+    runner: Runner[Any] = Runner(poll_interval=600, heartbeat_interval=0)
+    with runner.run_context(agent=returning(1.0), store=store):
+        serving = asyncio.create_task(runner.iter(event=event))
+        await ended(store, await store.enqueue_rollout(1))
+        event.set()
+        await serving
+
+
 @pytest.mark.parametrize("kind", ["asyncio", "threading", "multiprocessing"])
-async def test_an_event_of_any_kind_ends_the_wait_for_rollouts_at_once(live: Store, kind: str) -> None:
+async def test_an_event_of_any_kind_ends_the_wait_for_rollouts_at_once(memory: Store, kind: str) -> None:
     kinds: dict[str, Any] = {
         "asyncio": asyncio.Event,
         "threading": threading.Event,
         "multiprocessing": multiprocessing.get_context("spawn").Event,
     }
-    event = kinds[kind]()
-    await live.add_resources(dict(RESOURCES))
-    runner: Runner[Any] = Runner(poll_interval=600, heartbeat_interval=0)
-    with runner.run_context(agent=returning(1.0), store=live):
-        serving = asyncio.create_task(runner.iter(event=event))
-        done = await live.enqueue_rollout(1)
-        await ended(live, done)
-        event.set()
-        # Nowhere near the poll interval.
-        await asyncio.wait_for(serving, 30)
+    await end_wait_for_rollouts(memory, kinds[kind]())
+
+
+async def test_an_event_ends_the_wait_for_rollouts_of_any_store(live: Store) -> None:
+    await end_wait_for_rollouts(live, threading.Event())
 
 
 async def test_an_event_that_is_set_already_claims_nothing(memory: Store) -> None:
@@ -269,7 +277,7 @@ async def test_an_event_that_is_set_already_claims_nothing(memory: Store) -> Non
     rollout = await memory.enqueue_rollout(1)
     runner: Runner[Any] = Runner()
     with runner.run_context(agent=returning(1.0), store=memory):
-        await asyncio.wait_for(runner.iter(event=event), 30)
+        await runner.iter(event=event)
     assert await status_of(memory, rollout) == "queuing"
 
 
@@ -323,8 +331,10 @@ async def test_an_agent_that_ends_the_process_ends_the_runner_and_is_reported(me
 
 
 @pytest.mark.slow
+@pytest.mark.torture
 async def test_how_soon_a_rollout_starts_after_it_was_enqueued(live: Store) -> None:
     """Print it."""
+    count = rounds(30)
     starts: dict[Any, float] = {}
 
     def agent(task: Any, *_: Any) -> None:
@@ -332,7 +342,7 @@ async def test_how_soon_a_rollout_starts_after_it_was_enqueued(live: Store) -> N
 
     enqueued: dict[Any, float] = {}
     async with running(live, Doing(agent)):
-        for number in range(30):
+        for number in range(count):
             await asyncio.sleep(0.02)
             enqueued[number] = time.monotonic()
             await ended(live, await live.enqueue_rollout(number))
@@ -340,4 +350,4 @@ async def test_how_soon_a_rollout_starts_after_it_was_enqueued(live: Store) -> N
     print(
         f"\nfrom enqueue to the agent: median {statistics.median(delays) * 1e3:.1f} ms, most {delays[-1] * 1e3:.1f} ms"
     )
-    assert len(delays) == 30
+    assert len(delays) == count
