@@ -88,7 +88,7 @@ def rollbook(kept: Runs, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
 
 
 ON_POSTGRES = pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])
-"""The queries are those of `tests/contract`, which runs on both databases."""
+"""The queries are those of `tests/runs`, which runs on both databases."""
 
 
 @pytest.fixture(scope="module", params=[SQLITE, ON_POSTGRES])
