@@ -17,9 +17,11 @@ import time
 import tomllib
 from collections import defaultdict
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests import postgres
@@ -54,9 +56,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _processor_seconds() -> float:
-    """Return the processor time of this process, of its children that ended, and of its Postgres servers."""
+    """Return the processor time of this process, of its children that ended, and of its Postgres and fork servers."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime + postgres.processor_seconds()
+    return (
+        time.process_time() + children.ru_utime + children.ru_stime + postgres.processor_seconds() + _forked_seconds()
+    )
+
+
+def _forked_seconds() -> float:
+    """Return the processor time of the fork server and of the processes that it forked and that ended."""
+    pid: int | None = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if pid is None:
+        return 0.0
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _fixed_work() -> float:
