@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -61,21 +62,22 @@ def set_cookie(answer: Answer) -> Any:
 # -- the login -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/ui/", "/ui/rollouts?status=failed&q=%C3%A9%26", "/ui/rollouts/a%2Fb%3Fc%20%C3%A9"]
-)
-async def test_who_has_no_key_is_shown_where_to_give_one_and_then_what_was_wanted(keyed: Keyed, path: str) -> None:
+async def test_who_has_no_key_is_shown_where_to_give_one_and_then_what_was_wanted(
+    keyed: Keyed, subtests: pytest.Subtests
+) -> None:
     key = await keyed.key("reader")
-    sent_on = await visit(keyed, path)
-    assert sent_on.status == 303
-    login = sent_on.headers["location"]
-    assert login.startswith("/ui/login?next=%2F")
-    page = await visit(keyed, login)
-    assert page.status == 200
-    wanted = page.body.decode().partition('name="next" value="')[2].partition('"')[0].replace("&amp;", "&")
-    logged_in = await send(keyed, "/ui/login", {"key": key, "next": wanted})
-    assert logged_in.status == 303
-    assert logged_in.headers["location"] == path
+    for path in ("/", "/ui/", "/ui/rollouts?status=failed&q=%C3%A9%26", "/ui/rollouts/a%2Fb%3Fc%20%C3%A9"):
+        with subtests.test(path=path):
+            sent_on = await visit(keyed, path)
+            assert sent_on.status == 303
+            login = sent_on.headers["location"]
+            assert login.startswith("/ui/login?next=%2F")
+            page = await visit(keyed, login)
+            assert page.status == 200
+            wanted = page.body.decode().partition('name="next" value="')[2].partition('"')[0].replace("&amp;", "&")
+            logged_in = await send(keyed, "/ui/login", {"key": key, "next": wanted})
+            assert logged_in.status == 303
+            assert logged_in.headers["location"] == path
 
 
 async def test_a_key_that_does_not_count_opens_nothing_and_is_not_repeated(keyed: Keyed) -> None:
@@ -99,25 +101,31 @@ async def test_the_cookie_is_for_this_server_and_no_program_of_a_page(keyed: Key
         assert (given["expires"], given["max-age"]) == ("", "")
 
 
-@pytest.mark.parametrize(
-    "next_",
-    ["//evil.example/", "/\\evil.example", "\\\\evil.example", "https://evil.example/ui/", "javascript:alert(1)",
-     "/ui/\r\nSet-Cookie: a=b", "/\t/evil.example", "", "evil", "/%0d%0a", "///evil.example", "//[", "http://[x"],
+ELSEWHERE = (
+    "//evil.example/", "/\\evil.example", "\\\\evil.example", "https://evil.example/ui/", "javascript:alert(1)",
+    "/ui/\r\nSet-Cookie: a=b", "/\t/evil.example", "", "evil", "/%0d%0a", "///evil.example", "//[", "http://[x",
 )  # fmt: skip
-async def test_the_login_leads_nowhere_else(keyed: Keyed, next_: str) -> None:
-    key = await keyed.key("reader")
-    assert (await visit(keyed, f"/ui/login?next={quote(next_, safe='')}")).status == 200
-    logged_in = await send(keyed, "/ui/login", {"key": key, "next": next_})
-    location = logged_in.headers["location"]
-    assert location == "/ui/" or (location == next_ and next_ == "/%0d%0a")
-    assert list(SimpleCookie(logged_in.headers["set-cookie"])) == [COOKIE]
 
 
-@pytest.mark.parametrize("others", ['seen={"a": 1}; ', "=; ", "a b; ", 'x="', "\xe9=\xe9; ", "{}; [](); "])
-async def test_a_key_is_found_among_the_cookies_that_others_on_this_machine_keep(keyed: Keyed, others: str) -> None:
+async def test_the_login_leads_nowhere_else(keyed: Keyed, subtests: pytest.Subtests) -> None:
     key = await keyed.key("reader")
-    kept = f"{others}; {COOKIE}={key}; last={{}}"
-    assert (await visit(keyed, "/ui/rollouts", Cookie=kept)).status == 200
+    for next_ in ELSEWHERE:
+        with subtests.test(next=next_):
+            assert (await visit(keyed, f"/ui/login?next={quote(next_, safe='')}")).status == 200
+            logged_in = await send(keyed, "/ui/login", {"key": key, "next": next_})
+            location = logged_in.headers["location"]
+            assert location == "/ui/" or (location == next_ and next_ == "/%0d%0a")
+            assert list(SimpleCookie(logged_in.headers["set-cookie"])) == [COOKIE]
+
+
+async def test_a_key_is_found_among_the_cookies_that_others_on_this_machine_keep(
+    keyed: Keyed, subtests: pytest.Subtests
+) -> None:
+    key = await keyed.key("reader")
+    for others in ('seen={"a": 1}; ', "=; ", "a b; ", 'x="', "\xe9=\xe9; ", "{}; [](); "):
+        with subtests.test(others=others):
+            kept = f"{others}; {COOKIE}={key}; last={{}}"
+            assert (await visit(keyed, "/ui/rollouts", Cookie=kept)).status == 200
 
 
 async def test_where_no_key_is_needed_nobody_logs_in(keyed: Keyed) -> None:
@@ -152,26 +160,35 @@ async def test_a_cookie_opens_what_its_key_opens(keyed: Keyed) -> None:
     assert (await keyed.ask(None, "GET", "//ui/nothing")).status == 401
 
 
-@pytest.mark.parametrize(
-    "origin", [None, "null", "", "http://evil.example", "http://127.0.0.1:1", "https://127.0.0.1.evil.example"], ids=str
-)
-@pytest.mark.parametrize("path", ["//ui/rollouts/ro-1/cancel", "/queues/rollouts/enqueue"])
+ORIGINS = (None, "null", "", "http://evil.example", "http://127.0.0.1:1", "https://127.0.0.1.evil.example")
+
+
 async def test_what_changes_something_has_to_come_from_a_page_of_this_origin(
-    keyed: Keyed, origin: str | None, path: str
+    keyed: Keyed, subtests: pytest.Subtests
 ) -> None:
     key = await keyed.key("admin")
-    headers = cookie(key) | HTML | ({} if origin is None else {"Origin": origin})
-    refused = await keyed.ask(None, "POST", path, json={"rollouts": []}, headers=headers, allow_redirects=False)
-    assert refused.status in {401, 403}
+    for origin, path in product(ORIGINS, ("//ui/rollouts/ro-1/cancel", "/queues/rollouts/enqueue")):
+        with subtests.test(origin=origin, path=path):
+            headers = cookie(key) | HTML | ({} if origin is None else {"Origin": origin})
+            refused = await keyed.ask(None, "POST", path, json={"rollouts": []}, headers=headers, allow_redirects=False)
+            assert refused.status in {401, 403}
+    headers = cookie(key) | {"Origin": keyed.api.url}
+    enqueued = await keyed.ask(
+        None, "POST", "/queues/rollouts/enqueue", json={"rollouts": [{"input": 1}]}, headers=headers
+    )
+    assert enqueued.status == 201, enqueued
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if route.method == "POST"], ids=lambda route: route.path)
-async def test_who_may_only_read_changes_nothing(keyed: Keyed, route: Any) -> None:
+async def test_who_may_only_read_changes_nothing(keyed: Keyed, subtests: pytest.Subtests) -> None:
     await keyed.key("admin")
     key = await keyed.key("reader")
-    refused = await send(keyed, route.path.replace("{", "").replace("}", ""), {}, key)
-    assert refused.status == 403
-    assert "requires the role" in refused.body.decode()
+    paths = [route.path for route in ROUTES if route.method == "POST"]
+    assert paths
+    for path in paths:
+        with subtests.test(path=path):
+            refused = await send(keyed, path.replace("{", "").replace("}", ""), {}, key)
+            assert refused.status == 403
+            assert "requires the role" in refused.body.decode()
 
 
 @ON_BOTH

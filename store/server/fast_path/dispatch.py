@@ -120,12 +120,13 @@ class FastPath:
         operation = self._fixed.get(url) or self._found(url, ids)
         if operation is None or not self._is_open(connection, parser):
             return None
-        scope = cast("dict[str, Any]", connection.scope)
-        if not self._may(scope, operation):
-            return None
+        # A key in a cookie is not ordinary. The application checks it, with the origin of the request.
         headers = self._ordinary(connection.headers)
+        scope = cast("dict[str, Any]", connection.scope)
+        if headers is None or not self._may(scope, operation):
+            return None
         # The application refuses a call if the calls of the partition are used up.
-        if headers is None or (self._quota is not None and self._quota.take_call()):
+        if self._quota is not None and self._quota.take_call():
             return None
         path = url.decode()
         scope.update(self._scope)
