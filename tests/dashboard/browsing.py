@@ -99,7 +99,8 @@ _DESKTOP: Final[ViewportSize] = {"width": 1280, "height": 900}
 @asynccontextmanager
 async def watched(browser: Browser, **settings: Any) -> AsyncGenerator[tuple[Page, Watch]]:
     """Open a page in a context of its own, with the settings of `Browser.new_context`."""
-    context = await browser.new_context(**{"viewport": _DESKTOP, **settings})
+    chosen: dict[str, Any] = {"viewport": _DESKTOP, **settings}
+    context = await browser.new_context(**chosen)
     # A page that hangs fails its test long before the whole run does.
     context.set_default_timeout(60_000)
     watch = Watch()
@@ -115,7 +116,7 @@ async def clear(page: Page, watch: Watch) -> None:
     await page.unroute_all()
     await page.goto("about:blank")
     if watch.origin is not None:
-        session = await page.context.new_cdp_session(page)
+        session: Any = await page.context.new_cdp_session(page)
         storage = {"origin": watch.origin, "storageTypes": "cookies,local_storage"}
         await session.send("Storage.clearDataForOrigin", storage)
         await session.detach()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from store.db.reports.annotations import labels_in_use, labels_of
 from store.interface.store import Store
 from store.sql.store import SQLStore
@@ -73,10 +71,10 @@ async def test_a_form_that_says_nothing_records_nothing(store: Store, api: Api) 
     assert len(await store.log.history(rollout.rollout_id)) == 1
 
 
-@pytest.mark.parametrize("tab", ["//evil.example", "../../login", "nothing"])
-async def test_a_form_leads_to_no_other_place(store: Store, api: Api, tab: str) -> None:
+async def test_a_form_leads_to_no_other_place(store: Store, api: Api) -> None:
     rollout = await store.enqueue_rollout({"q": 1})
-    assert await say(api, rollout.rollout_id, note="x", tab=tab) == f"/ui/rollouts/{rollout.rollout_id}"
+    for tab in ("//evil.example", "../../login", "nothing"):
+        assert await say(api, rollout.rollout_id, note="x", tab=tab) == f"/ui/rollouts/{rollout.rollout_id}", tab
 
 
 async def test_the_list_is_narrowed_by_a_label_and_shows_labels(store: Store, api: Api) -> None:

@@ -75,11 +75,11 @@ async def test_files_and_pages_come_packed_to_who_can_unpack(api: Api) -> None:
             assert "content-encoding" not in answer.headers
 
 
-@pytest.mark.parametrize(
-    "name", ["nothing.js", "..%2Fsite.py", "%2e%2e/site.py", "VENDORED.md", "app.js%00", "__init__.py", "app.js/"]
-)
-async def test_nothing_but_the_files_of_pages_is_given_away(api: Api, name: str) -> None:
-    assert (await api.get(f"//ui/static/{rendering.version()}/{name}")).status == 404
+async def test_nothing_but_the_files_of_pages_is_given_away(api: Api, subtests: pytest.Subtests) -> None:
+    names = ("nothing.js", "..%2Fsite.py", "%2e%2e/site.py", "VENDORED.md", "app.js%00", "__init__.py", "app.js/")
+    for name in names:
+        with subtests.test(name=name):
+            assert (await api.get(f"//ui/static/{rendering.version()}/{name}")).status == 404
 
 
 async def test_no_page_appears_in_the_description_of_the_api(api: Api) -> None:

@@ -144,35 +144,37 @@ async def test_a_policy_is_counted_before_its_payload_is_removed(api: Api, store
     assert "/ui/admin/payload/remove" not in nothing.marked("action")
 
 
-@pytest.mark.parametrize(
-    "fields, text",
-    [
-        ({"older_than_days": "soon"}, "'soon' is not a number"),
-        ({"older_than_days": "-1"}, "must be between 0"),
-        ({"older_than_days": "0"}, "must be more than 0"),
-        ({"max_mb": "nan"}, "must be between 0"),
-        ({"keep_last": "0"}, "must lie between 1"),
-        ({"older_than_days": "1000000000"}, "between 0 and 36,500"),
-        ({"status": "running"}, "Input should be 'succeeded'"),
-        ({"mode": "other"}, "Input should be 'train'"),
-        ({"group": "a\0b"}, "(U+0000)"),
-        ({"label": "a", "without_label": "a"}, "no rollout both has and lacks the label"),
-        ({"group": "\n".join(map(str, range(11)))}, "at most 10 values"),
-    ],
-)
+INVALID: list[tuple[dict[str, str], str]] = [
+    ({"older_than_days": "soon"}, "'soon' is not a number"),
+    ({"older_than_days": "-1"}, "must be between 0"),
+    ({"older_than_days": "0"}, "must be more than 0"),
+    ({"max_mb": "nan"}, "must be between 0"),
+    ({"keep_last": "0"}, "must lie between 1"),
+    ({"older_than_days": "1000000000"}, "between 0 and 36,500"),
+    ({"status": "running"}, "Input should be 'succeeded'"),
+    ({"mode": "other"}, "Input should be 'train'"),
+    ({"group": "a\0b"}, "(U+0000)"),
+    ({"label": "a", "without_label": "a"}, "no rollout both has and lacks the label"),
+    ({"group": "\n".join(map(str, range(11)))}, "at most 10 values"),
+]
+"""Conditions of a policy, and part of the message of each."""
+
+
 async def test_an_invalid_condition_is_named_and_nothing_is_removed(
-    api: Api, store: Store, fields: dict[str, str], text: str
+    api: Api, store: Store, subtests: pytest.Subtests
 ) -> None:
     rollout = await succeeded(store)
-    page = await _shown(api, "admin/payload", **fields)
-    assert page.status == 422
-    notice = re.search(r'<p class="notice bad"[^>]*>(.*?)</p>', page.body.decode())
-    assert notice is not None
-    assert "By a policy" in Read(page.body).text
-    assert text in html.unescape(notice[1])
-    for action in ("remove", "archive"):
-        refused = await _sent(api, f"admin/payload/{action}", file="a.archive", **fields)
-        assert refused.status == 422, action
+    for fields, text in INVALID:
+        with subtests.test(fields=fields):
+            page = await _shown(api, "admin/payload", **fields)
+            assert page.status == 422
+            notice = re.search(r'<p class="notice bad"[^>]*>(.*?)</p>', page.body.decode())
+            assert notice is not None
+            assert "By a policy" in Read(page.body).text
+            assert text in html.unescape(notice[1])
+            for action in ("remove", "archive"):
+                refused = await _sent(api, f"admin/payload/{action}", file="a.archive", **fields)
+                assert refused.status == 422, action
     assert (await _sent(api, "admin/payload/remove")).status == 422
     assert await _runs(store) == {}
     assert await _input(store, rollout) == {"question": 1}
