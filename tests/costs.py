@@ -2,7 +2,8 @@
 
 A test's processor time is that of its process of pytest, of the programs that it starts and waits for, and of the
 Postgres of its process, from the start of its setup to the end of its teardown. A fixture that several tests share is
-charged to the first of them. Both times are properties of the test in the JUnit file (`cpu_s` and `wall_s`).
+charged to the first of them, and the end of the fixtures of the session to no test. Both times are properties of the
+test in the JUnit file (`cpu_s` and `wall_s`).
 
 The table at the end compares each folder with `tests/budgets.toml`. Machines differ in speed and other programs slow
 them down, so each process also measures a fixed piece of work again and again, and the folders' times are divided by
@@ -28,8 +29,9 @@ from tests import postgres
 
 _BUDGETS = Path(__file__).with_name("budgets.toml")
 _HERE = Path(__file__).parent
-_START = "start and collection"
-"""The name of the work before the first test: imports and collection, in each process of pytest."""
+_SHARED = "start and end"
+"""The name of the work before the first and after the last test of each process of pytest: imports, collection, and the
+end of what its tests share, such as a browser."""
 _LIMIT = 1.25
 """With `--enforce-budgets`, a folder may take this multiple of its budget."""
 _SAMPLE_EVERY_SECONDS = 5.0
@@ -90,7 +92,9 @@ class Meter:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._shared = 0.0
         self._started = (0.0, 0.0)
+        self._last_end = 0.0
         self._samples: list[float] = []
         self._next_sample = 0.0
 
@@ -107,18 +111,25 @@ class Meter:
         """Add the times to the test's last report."""
         if call.when == "teardown":
             cpu, wall = self._started
-            item.user_properties.append(("cpu_s", round(_processor_seconds() - cpu, 4)))
+            end = self._last_end or _processor_seconds()
+            item.user_properties.append(("cpu_s", round(end - cpu, 4)))
             item.user_properties.append(("wall_s", round(time.monotonic() - wall, 4)))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
+        """Note the end of the last test, whose teardown also ends the fixtures of the session."""
+        if nextitem is None:
+            self._last_end = _processor_seconds()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Note the cost of the start."""
-        start = {"start": _processor_seconds()}
-        self._outputs().update(start)
+        self._shared = _processor_seconds()
 
     def pytest_sessionfinish(self) -> None:
         """Hand over what the process measured as a whole."""
-        self._outputs()["samples"] = self._samples
+        shared = self._shared + (_processor_seconds() - self._last_end if self._last_end else 0.0)
+        self._outputs().update(shared=shared, samples=self._samples)
 
     def _outputs(self) -> dict[str, Any]:
         """Return the values that xdist carries to the main process; without xdist, the report reads them itself."""
@@ -148,7 +159,7 @@ class Report:
     config: pytest.Config
     tests: dict[str, Cost] = field(default_factory=dict[str, Cost])
     samples: list[float] = field(default_factory=list[float])
-    start: Cost = field(default_factory=Cost)
+    shared: Cost = field(default_factory=Cost)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the times of a test."""
@@ -162,8 +173,8 @@ class Report:
         self._take(getattr(node, "workeroutput", {}))
 
     def _take(self, output: dict[str, Any]) -> None:
-        if "start" in output:
-            self.start.add(output["start"], 0.0)
+        if "shared" in output:
+            self.shared.add(output["shared"], 0.0)
         self.samples += output.get("samples", [])
 
     @property
@@ -180,7 +191,7 @@ class Report:
             folder.tests += 1
             folder.cpu += cost.cpu
             folder.wall += cost.wall
-        sums[_START] = self.start
+        sums[_SHARED] = self.shared
         return dict(sums)
 
     @pytest.hookimpl(tryfirst=True)
