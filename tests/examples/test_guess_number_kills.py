@@ -90,12 +90,22 @@ async def playing(store: Store) -> AsyncGenerator[None]:
             await asyncio.wait({working})
 
 
-async def enqueue(table: Table) -> tuple[Plan, list[Rollout]]:
-    """Plan games, and enqueue them."""
+async def enqueue(table: Table, replicas: int = REPLICAS) -> tuple[Plan, list[Rollout]]:
+    """Plan games, and enqueue those that are missing."""
     plan = Plan("kills", config=RETRIED)
     llm = ProxyLLM(endpoint=table.proxy.url, model=MODEL)
     published = await plan.publish(table.store, {"policy": llm}, step=0)
-    return plan, await plan.enqueue(table.store, TASKS, replicas=REPLICAS, resources_id=published.resources_id)
+    return plan, await plan.enqueue(table.store, TASKS, replicas=replicas, resources_id=published.resources_id)
+
+
+async def until_ended(plan: Plan, table: Table, rollouts: list[Rollout], count: int) -> None:
+    """Wait until so many of the games have ended."""
+    ends = cast("AsyncGenerator[Rollout]", plan.finished(table.store, rollouts))
+    async with aclosing(ends):
+        async for _ in ends:
+            count -= 1
+            if count == 0:
+                break
 
 
 async def check(store: Store, rollouts: list[Rollout]) -> None:
@@ -115,17 +125,18 @@ async def check(store: Store, rollouts: list[Rollout]) -> None:
 
 @pytest.mark.parametrize("which", ["proxy", "policy"])
 async def test_killed_again_and_again_it_costs_no_game(table: Table, missed: Missed, which: str) -> None:
-    plan, rollouts = await enqueue(table)
-    process, ended = table.process(which), 0
-    async for _ in plan.finished(table.store, rollouts):
-        ended += 1
-        # More games are left than are played at once: somebody is asking.
-        if ended in {8, 20}:
-            missed.heard.clear()
-            await asyncio.to_thread(process.kill)
-            await missed.heard.wait()
-            await asyncio.to_thread(process.start)
-    assert ended == len(rollouts) == 35
+    process = table.process(which)
+    plan, rollouts = await enqueue(table, replicas=2)
+    for ended, replicas in ((4, 4), (20, REPLICAS)):
+        await until_ended(plan, table, rollouts, ended)
+        missed.heard.clear()
+        await asyncio.to_thread(process.kill)
+        # The games at work may have ended before. These begin after the kill.
+        _, rollouts = await enqueue(table, replicas=replicas)
+        await missed.heard.wait()
+        await asyncio.to_thread(process.start)
+    await until_ended(plan, table, rollouts, len(rollouts))
+    assert len(rollouts) == 35
     await check(table.store, rollouts)
 
 
