@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -26,4 +27,6 @@ def forked_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     As new interpreters, they share no threads or connections with this process. Their parent is another process.
     """
+    # A training starts its processes while SIGINT is blocked, and the fork server would keep it blocked.
+    forkserver.ensure_running()
     monkeypatch.setattr("store.training.execution.processes._CONTEXT", multiprocessing.get_context("forkserver"))
