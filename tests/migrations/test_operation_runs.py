@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from store.db.schema import migrate
 from store.db.url import parse
 from tests import databases, postgres
 from tests.alembic_check import migrate_from_nothing
+from tests.conftest import SQLITE
 
 
 async def test_the_last_verification_is_kept(own_url: str) -> None:
@@ -22,6 +25,11 @@ async def test_the_last_verification_is_kept(own_url: str) -> None:
     await database.close()
 
 
+@pytest.mark.parametrize(
+    "own_url",
+    [SQLITE, pytest.param("postgres", id="postgres", marks=[pytest.mark.postgres, pytest.mark.torture_only])],
+    indirect=True,
+)
 async def test_a_store_that_was_never_verified_has_no_result(own_url: str) -> None:
     await migrate_from_nothing(own_url, "0011")
     await migrate(own_url)
