@@ -185,7 +185,8 @@ class PostgresServer:
     def thaw(self) -> None:
         """Let a frozen server go on."""
         for pid in self.pids():
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def pid(self) -> int:
         """Return the main process of the running server."""

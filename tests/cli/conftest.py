@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -28,6 +27,7 @@ from store.runtime import ids
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_span
 from tests import postgres
+from tests.command_line import logging_restored
 from tests.conftest import POSTGRES, SQLITE
 
 ON_BOTH = pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES], indirect=True)
@@ -117,26 +117,13 @@ def runner(url: str, monkeypatch: pytest.MonkeyPatch) -> Rollbook:
             monkeypatch.delenv(name, raising=False)
         if terminal:
             monkeypatch.setenv("FORCE_COLOR", "1")
-        with _logging_restored():
+        with logging_restored():
             result = CliRunner().invoke(app, arguments, prog_name="rollbook")
         if result.exception is not None and not isinstance(result.exception, SystemExit | StoreError):
             raise result.exception
         return Printed(result.exit_code, result.stdout, result.stderr)
 
     return run
-
-
-@contextmanager
-def _logging_restored() -> Generator[None]:
-    """Restore the logging settings after a command. A server's handler would still write to the command's output."""
-    root, own = logging.getLogger(), logging.getLogger("store")
-    handlers, levels = root.handlers[:], (root.level, own.level)
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(levels[0])
-        own.setLevel(levels[1])
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,8 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the server has not ended"
         self._root.sync.close()
 
     def _run(self) -> None:

@@ -20,6 +20,7 @@ from store.db.url import parse
 from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, ReadOnly
 from store.models import Seal
 from store.operations import CopyReport, RetentionPolicy, backup_store, copy_store, remove_payload, restore_store
+from tests.command_line import logging_restored
 from tests.journal.given import ask, run_sql, tamper
 from tests.migrations.test_alembic_commands import run as run_alembic
 from tests.operations.conftest import MakeURL
@@ -170,7 +171,8 @@ async def test_a_backup_is_opened_only_for_reading(backup: Path) -> None:
 )
 def test_commands_that_change_the_log_or_keys_refuse_a_backup(backup: Path, command: list[str]) -> None:
     before = backup.read_bytes()
-    refused = CliRunner().invoke(app, [*command, "--db", f"sqlite:///{backup}"])
+    with logging_restored():
+        refused = CliRunner().invoke(app, [*command, "--db", f"sqlite:///{backup}"])
     assert refused.exit_code != 0
     assert "is a backup or an archive" in refused.output
     assert backup.read_bytes() == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import resource
 import signal
@@ -22,6 +21,7 @@ from typer.testing import CliRunner
 
 from store import open_store
 from store.cli.app import app
+from tests.command_line import logging_restored
 from tests.server.fleet import ForkedCommand
 from tests.torture import Rounds
 
@@ -48,15 +48,8 @@ def serving(*arguments: str) -> Generator[tuple[ForkedCommand, str]]:
 
 def run(*arguments: str) -> Result:
     """Run a command that ends by itself, in this process. Any error but an exit of the command is raised."""
-    root, own = logging.getLogger(), logging.getLogger("store")
-    handlers, levels = root.handlers[:], (root.level, own.level)
-    try:
+    with logging_restored():
         result = CliRunner().invoke(app, arguments, prog_name="rollbook")
-    finally:
-        # The handler of the command writes to its output, which is closed.
-        root.handlers[:] = handlers
-        root.setLevel(levels[0])
-        own.setLevel(levels[1])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -1,0 +1,20 @@
+"""The command line in the process of a test."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def logging_restored() -> Generator[None]:
+    """Restore the logging settings after a command. A server's handler would still write to the command's output."""
+    root, own = logging.getLogger(), logging.getLogger("store")
+    handlers, levels = root.handlers[:], (root.level, own.level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        own.setLevel(levels[1])
