@@ -1,7 +1,7 @@
 # Every target makes what it needs in .venv; nothing is installed outside of it.
 
 .DEFAULT_GOAL := help
-.PHONY: help openapi run test test-changed test-fast test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations screenshots torture format clean
+.PHONY: help openapi run test test-changed test-fast test-backends test-interop test-litellm test-verl recipes check bench bench-http bench-loop bench-runs bench-dashboard bench-sizes bench-operations screenshots torture format clean
 
 # Tests start hundreds of processes. Each would compile every module again where the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -10,6 +10,9 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # Test processes; each has a Postgres of its own. They wait as long as they work, so more than there are cores.
 WORKERS ?= 4
+# What `make test-fast` runs. Its tests work all the time, so it starts as many processes as there are cores.
+FAST := $(addprefix tests/,adapters contract db domain journal operations otel projections run_folders runs runtime \
+	threads verification)
 # The first Python 3.11 or newer there is; PYTHON=… names another.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14 python; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
@@ -26,8 +29,11 @@ test: .venv/ready-dev  ## Run every test but the benchmarks, on SQLite and Postg
 test-changed: .venv/ready-dev  ## Run the tests of the folders that import what differs from BASE (default: origin/main)
 	$(BIN)/python -m tests.changed $(BASE) -n $(WORKERS) --dist loadgroup
 
-test-fast: .venv/ready-dev  ## Run the quick tests on SQLite, without servers, in about a minute
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not benchmark and not slow and not postgres and not http and not repeat"
+test-fast: .venv/ready-dev  ## Run the contract and the folders without servers on SQLite, in about a minute
+	$(PYTEST) $(FAST) -n logical --dist loadgroup -m "not benchmark and not slow and not postgres and not http and not repeat"
+
+test-backends: .venv/ready-dev  ## Run the whole contract on the two small backends, of which make test runs a core
+	ROLLBOOK_WHOLE_CONTRACT=1 $(PYTEST) tests/backends -n $(WORKERS) --dist loadgroup
 
 test-interop: .venv/ready-dev  ## Run unmodified Agent-lightning, in an environment of its own, on Rollbook
 	$(PYTEST) tests/interop -m interop -n $(WORKERS) --dist loadgroup

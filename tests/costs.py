@@ -33,7 +33,8 @@ _SHARED = "start and end"
 """The name of the work before the first and after the last test of each process of pytest: imports, collection, and the
 end of what its tests share, such as a browser."""
 _LIMIT = 1.25
-"""With `--enforce-budgets`, a folder may take this multiple of its budget."""
+"""With `--enforce-budgets`, a folder may take this multiple of its budget, or five seconds more if that is more."""
+_LEAST_SECONDS = 5.0
 _SAMPLE_EVERY_SECONDS = 5.0
 _REFERENCE_SECONDS = 0.0040
 """The time of `_fixed_work` on the machine on which the budgets were set, beside a running suite."""
@@ -204,10 +205,11 @@ class Report:
     def _over(self, factor: float) -> list[str]:
         """Return the folders that take more than a multiple of their budget, and those without one."""
         budgets = _budgets()
+        more = _LEAST_SECONDS if factor > 1 else 0.0
         return [
             folder
             for folder, cost in self.folders().items()
-            if cost.cpu / self.slowdown > budgets.get(folder, 0.0) * factor
+            if cost.cpu / self.slowdown > max(budgets.get(folder, 0.0) * factor, budgets.get(folder, 0.0) + more)
         ]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
