@@ -33,8 +33,10 @@ _SHARED = "start and end"
 """The name of the work before the first and after the last test of each process of pytest: imports, collection, and the
 end of what its tests share, such as a browser."""
 _LIMIT = 1.25
-"""With `--enforce-budgets`, a folder may take this multiple of its budget, or ten seconds more if that is more: what the
-tests of a process share is charged to the first folder that uses it."""
+"""With `--enforce-budgets`, a folder may take this multiple of its budget, or ten seconds more if that is more.
+
+The start of what the tests of a process share is charged to the first folder that uses it.
+"""
 _LEAST_SECONDS = 10.0
 _SAMPLE_EVERY_SECONDS = 5.0
 _REFERENCE_SECONDS = 0.0040
