@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (it ships none)
@@ -50,7 +52,7 @@ class PooledPartition:
         self.url = postgres.with_partition(self._database)
         self._schema = f"rollbook_{self.url.rpartition('partition=')[2]}"
         self._loop = asyncio.new_event_loop()
-        self._connection, self._statements = self._loop.run_until_complete(self._prepare())
+        self._connection, self._statements = self._run(self._prepare())
         self._digest = self._value(_SCHEMA)
 
     async def _prepare(self) -> tuple[Any, str]:
@@ -90,7 +92,16 @@ class PooledPartition:
         return [(row[0], row[1]) for row in await connection.fetch(query, self._schema)]
 
     def _value(self, query: str) -> Any:
-        return self._loop.run_until_complete(self._connection.fetchval(query))
+        return self._run(self._connection.fetchval(query))
+
+    def _run(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Run a call on the loop of the partition, in another thread if a loop runs in this one."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop.run_until_complete(call)
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._loop.run_until_complete, call).result()
 
     def _is_unused(self) -> bool:
         """Whether all sessions of the test have ended."""
@@ -111,7 +122,7 @@ class PooledPartition:
         try:
             if not self._is_unused() or self._value(_SCHEMA) != self._digest:
                 return False
-            self._loop.run_until_complete(self._connection.execute(self._statements))
+            self._run(self._connection.execute(self._statements))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             # The test has ended our session too.
             return False
@@ -120,7 +131,7 @@ class PooledPartition:
     def close(self) -> None:
         """End our own session."""
         self._connection.terminate()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._run(asyncio.sleep(0))
         self._loop.close()
 
     def drop(self) -> None:
