@@ -28,6 +28,7 @@ from queue import SimpleQueue
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+_QUICK = ["tests/domain", "tests/contract/test_contract.py", "-m", "not benchmark and not postgres and not http"]
 FOLDERS = ("domain", "journal", "sql", "server", "operations")
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=",
@@ -43,8 +44,8 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 """The operator that takes the place of each operator."""
 _NOT_NUMBERS = ast.Constant | ast.JoinedStr | ast.List
-_SECONDS = 900
-"""A stage that takes longer has found the fault: something hangs."""
+_SECONDS = 3_600
+"""A stage that takes longer has found the fault: something hangs. The last stage without workers takes 20 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +171,14 @@ def choose(seed: int, count: int) -> list[Fault]:
     return faults
 
 
-def stages(fault: Fault) -> list[list[str]]:
-    """Return the arguments of pytest for each stage."""
+def stages(fault: Fault, suite: Path) -> list[list[str]]:
+    """Return the arguments of pytest for each stage of a suite."""
     folder = fault.path.split("/")[1]
     near = {"domain": [], "sql": ["db", "runs", "threads", "machine"], "journal": ["machine"], "server": ["client"]}
-    quick = ["tests/domain", "tests/contract/test_contract.py", "-m", "not benchmark and not postgres and not http"]
     second = [
-        f"tests/{name}" for name in [folder, "journal", *near.get(folder, [])] if (ROOT / "tests" / name).exists()
+        f"tests/{name}" for name in [folder, "journal", *near.get(folder, [])] if (suite / "tests" / name).exists()
     ]
-    return [quick, list(dict.fromkeys(second)), ["tests", *(f"--ignore={name}" for name in second)]]
+    return [_QUICK, list(dict.fromkeys(second)), ["tests", *(f"--ignore={name}" for name in second)]]
 
 
 class Lane:
@@ -194,14 +194,14 @@ class Lane:
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".gitignore"):
             shutil.copy(suite / name, directory / name)
 
-    def run(self, fault: Fault, workers: int) -> dict[str, Any]:
+    def run(self, fault: Fault, workers: int, last_stage: int) -> dict[str, Any]:
         """Apply a fault, run the stages until a test fails, and take the fault back."""
         path = self._root / fault.path
         source = path.read_text()
         assert source[fault.start : fault.end] == fault.old
         path.write_text(source[: fault.start] + fault.new + source[fault.end :])
         try:
-            for stage, arguments in enumerate(stages(fault), 1):
+            for stage, arguments in enumerate(stages(fault, self._root)[:last_stage], 1):
                 test = self._first_failure(arguments, workers)
                 if test is not None:
                     return asdict(fault) | {"stage": stage, "test": test}
@@ -225,6 +225,12 @@ class Lane:
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
         return failed[1] if failed else f"(pytest ends with {done.returncode})"
 
+    def check(self, workers: int) -> None:
+        """Raise SystemExit if the first stage fails without a fault."""
+        test = self._first_failure(_QUICK, workers)
+        if test is not None:
+            raise SystemExit(f"without a fault, the suite fails: {test}")
+
 
 def main() -> None:
     """Run the faults, and print a table."""
@@ -238,6 +244,7 @@ def main() -> None:
     )
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--stages", type=int, default=3, help="stop after this stage; the third takes the longest")
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     options = parser.parse_args()
     faults = choose(options.seed, options.count)
@@ -251,14 +258,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, options.result.open("a") as result:
         lanes: SimpleQueue[Lane] = SimpleQueue()
         for number in range(options.lanes):
-            lane = Path(directory, str(number))
-            lane.mkdir()
-            lanes.put(Lane(options.suite.resolve(), lane))
+            path = Path(directory, str(number))
+            path.mkdir()
+            lane = Lane(options.suite.resolve(), path)
+            if number == 0:
+                lane.check(options.workers)
+            lanes.put(lane)
 
         def run(fault: Fault) -> None:
             lane = lanes.get()
             try:
-                row = lane.run(fault, options.workers)
+                row = lane.run(fault, options.workers, options.stages)
             finally:
                 lanes.put(lane)
             print(json.dumps(row), file=result, flush=True)
