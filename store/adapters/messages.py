@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypedDict, cast
-
-import orjson
+from typing import Any, Final, TypedDict
 
 from store.adapters.base import TraceAdapter
-from store.adapters.calls import RESPONSE_IDS, raw_content, response_id
 from store.adapters.intake import Timed, sort_in
-from store.adapters.nested import below, indexed
+from store.adapters.openai_form import answer_message, function_call, openai_tool, prompt_messages
 from store.adapters.selection import has_failed, is_of_a_proxy
+from store.model_calls import call_of
+from store.model_calls.json_values import as_object, to_json
+from store.model_calls.nested import below
+from store.model_calls.recorded import RESPONSE_IDS, response_id
 from store.models import Span
 
 __all__ = ["OpenAIMessages", "TraceToMessages"]
@@ -59,7 +60,11 @@ def _attempt_messages(spans: list[Timed]) -> list[OpenAIMessages]:
     for timed in spans:
         if timed.span.parent_id is not None:
             children.setdefault(timed.span.parent_id, []).append(timed.span.attributes)
-    return [_conversation(call.span.attributes, children.get(call.span.span_id, ())) for call in _calls(spans)]
+    return [
+        conversation
+        for call in _calls(spans)
+        for conversation in _conversations(call.span.attributes, children.get(call.span.span_id, ()))
+    ]
 
 
 def _calls(spans: list[Timed]) -> list[Timed]:
@@ -88,95 +93,21 @@ def _answer(call: Timed) -> str:
     return f"span {call.span.span_id}" if found is None else f"response {found}"
 
 
-def _conversation(call: Mapping[str, Any], children: Iterable[Mapping[str, Any]]) -> OpenAIMessages:
-    prompts = [_prompt_message(message) for message in _entries(raw_content(call, "gen_ai.prompt"))]
+def _conversations(attributes: Mapping[str, Any], children: Iterable[Mapping[str, Any]]) -> list[OpenAIMessages]:
+    """Return one conversation for each choice of a call; all of them have the same prompt."""
+    call = call_of(attributes)
+    prompt = [message for part in call.messages for message in prompt_messages(part)]
     used = [tool for child in children if (tool := _tool_span_call(below(child, "tool"))) is not None]
-    answers = [_answer_message(choice, used) for choice in _entries(raw_content(call, "gen_ai.completion"))]
-    request = raw_content(call, "gen_ai.request")
-    functions: Any = cast("Mapping[str, Any]", request).get("functions") if isinstance(request, Mapping) else None
-    tools = [_function(each) for each in _entries(functions) if "name" in each]
-    return {
-        "messages": [message for message in (*prompts, *answers) if message is not None],
-        "tools": tools or None,
-    }
-
-
-def _entries(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list; a single object is returned in a list."""
-    each: list[Any] = indexed(value) or [value]
-    return [cast("Mapping[str, Any]", one) for one in each if isinstance(one, Mapping)]
-
-
-def _prompt_message(fields: Mapping[str, Any]) -> Message | None:
-    calls = [call for each in _entries(fields.get("tool_calls")) if (call := _listed_call(each)) is not None]
-    role = fields.get("role") or ("assistant" if calls else "tool" if fields.get("tool_call_id") else None)
-    if not isinstance(role, str) or role not in _ROLES:
-        return None
-    if role == "assistant" and calls:
-        return {"role": role, "content": fields.get("content") or None, "tool_calls": calls}
-    message: Message = {"role": role, "content": fields.get("content", "")}
-    if role == "tool":
-        message["tool_call_id"] = fields.get("tool_call_id")
-    if role == "function":
-        message["name"] = fields.get("name")
-    return message
-
-
-def _answer_message(fields: Mapping[str, Any], used: list[dict[str, Any]]) -> Message | None:
-    if fields.get("role") != "assistant":
-        return None
-    message: Message = {"role": "assistant", "content": fields.get("content")}
-    calls = used or [call for each in _entries(fields.get("tool_calls")) if (call := _listed_call(each)) is not None]
-    return {**message, "tool_calls": calls} if calls else message
+    answers = [answer for choice in call.choices if (answer := answer_message(choice.message, used)) is not None]
+    tools = [openai_tool(tool) for tool in call.tools if "name" in tool] or None
+    return [{"messages": [*prompt, *each], "tools": tools} for each in ([[answer] for answer in answers] or [[]])]
 
 
 def _tool_span_call(tool: Any) -> dict[str, Any] | None:
     """Return the tool call that the attributes of a tool's span describe."""
     if not isinstance(tool, Mapping):
         return None
-    fields = cast("Mapping[str, Any]", tool)
-    call: Any = fields.get("call")
-    ids = cast("Mapping[str, Any]", call) if isinstance(call, Mapping) else dict[str, Any]()
-    return _call(ids.get("id"), ids.get("type"), fields.get("name"), fields.get("parameters"))
-
-
-def _listed_call(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a tool call from the list in a message.
-
-    The name and the arguments are either below `function` or on the same level as the id.
-    """
-    nested: Any = fields.get("function")
-    function = cast("Mapping[str, Any]", nested) if isinstance(nested, Mapping) else fields
-    return _call(fields.get("id"), "function", function.get("name"), function.get("arguments"))
-
-
-def _call(call_id: Any, kind: Any, name: Any, arguments: Any) -> dict[str, Any] | None:
-    """Return a tool call in OpenAI's form; None if the id or the name is missing, because OpenAI requires both."""
-    if not isinstance(call_id, str) or not isinstance(name, str):
-        return None
-    text = arguments if isinstance(arguments, str) else _json(arguments)
-    return {"id": call_id, "type": kind or "function", "function": {"name": name, "arguments": text}}
-
-
-def _function(fields: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = fields.get("parameters")
-    if isinstance(parameters, str):
-        try:
-            parameters = orjson.loads(parameters)
-        except (ValueError, RecursionError):
-            parameters = None
-    return {
-        "type": "function",
-        "function": {
-            "name": fields["name"],
-            "description": fields.get("description", ""),
-            "parameters": dict[str, Any]() if parameters is None else parameters,
-        },
-    }
-
-
-def _json(value: Any) -> str:
-    try:
-        return "{}" if value is None else orjson.dumps(value).decode()
-    except (TypeError, ValueError, RecursionError):
-        return "{}"
+    fields = as_object(tool)
+    ids, arguments = as_object(fields.get("call")), fields.get("parameters")
+    call = function_call(ids.get("id"), fields.get("name"), "{}" if arguments is None else to_json(arguments))
+    return call and {**call, "type": ids.get("type") or "function"}

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from store.adapters.nested import below, indexed
 from store.adapters.tree import TraceTree
+from store.model_calls.nested import below, indexed
 from store.models import Span
 from store.semconv import LINK, OPERATION_NAME, OPERATION_SPAN, REWARD_SPAN, summarise
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from store.adapters.calls import MODEL_VERSION, PROXY_MARK, PROXY_NAMES, CallAttributes, may_have_tokens, read
 from store.adapters.intake import Unusable
 from store.adapters.rewards import is_reward
 from store.adapters.tree import TraceTree
+from store.model_calls.attributes import BACKEND, VERSION
+from store.model_calls.recorded import PROXY_NAMES, CallAttributes, may_have_tokens, read
 from store.models import Span
 
 __all__ = ["ChosenCalls", "ModelCall", "Rules", "Seen", "choose", "has_failed", "is_of_a_proxy"]
@@ -111,7 +112,7 @@ class ModelCall:
     @property
     def model_version(self) -> str | None:
         """The version of the weights that generated the response; None if no proxy recorded the version."""
-        versions = (seen.node.span.attributes.get(MODEL_VERSION) for seen in self._seen)
+        versions = (seen.node.span.attributes.get(VERSION) for seen in self._seen)
         return next((version for version in versions if isinstance(version, str)), None)
 
     @cached_property
@@ -149,7 +150,7 @@ class ChosenCalls:
 
 def is_of_a_proxy(span: Span) -> bool:
     """Return whether the proxy of LiteLLM or of this package recorded a span."""
-    return span.name in PROXY_NAMES or PROXY_MARK in span.attributes
+    return span.name in PROXY_NAMES or BACKEND in span.attributes
 
 
 def has_failed(span: Span) -> bool:

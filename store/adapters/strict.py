@@ -24,14 +24,14 @@ from typing import Any, Final, ParamSpec, cast
 
 from pydantic import ConfigDict, TypeAdapter
 
-from store.adapters.calls import PROMPT_TOKENS, RESPONSE_IDS, RESPONSE_TOKENS, image_urls
 from store.adapters.intake import as_span
-from store.adapters.nested import unflatten
 from store.adapters.records import Triplet
 from store.adapters.rewards import RewardMatchPolicy
 from store.adapters.selection import EVERY_AGENT, Rules
 from store.adapters.tree import VIRTUAL_ROOT, agent_name
 from store.errors import Invalid
+from store.model_calls.nested import unflatten
+from store.model_calls.recorded import PROMPT_TOKENS, RESPONSE_IDS, RESPONSE_TOKENS, image_urls
 from store.models import Span
 from store.models.enums import Frozen
 from store.semconv import (

@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from store.llm_proxy.refusals import Refusal
+from store.model_calls import Protocol
 
 ROLLOUT_HEADER: Final = "x-rollout-id"
 ATTEMPT_HEADER: Final = "x-attempt-id"
@@ -34,14 +35,23 @@ class Endpoint(StrEnum):
     MODELS = "models"
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether calls of the endpoint are recorded as spans."""
-        return self not in {Endpoint.MODELS, Endpoint.COUNT_TOKENS}
+    def protocol(self) -> Protocol | None:
+        """The protocol of calls that are recorded as spans; None for an endpoint whose calls are not recorded."""
+        return _PROTOCOLS.get(self)
 
     @property
     def is_anthropic(self) -> bool:
         """Whether the endpoint belongs to Anthropic's protocol."""
         return self in {Endpoint.MESSAGES, Endpoint.COUNT_TOKENS}
+
+
+_PROTOCOLS: Final[Mapping[Endpoint, Protocol]] = {
+    Endpoint.CHAT: Protocol.CHAT,
+    Endpoint.COMPLETIONS: Protocol.COMPLETIONS,
+    Endpoint.RESPONSES: Protocol.RESPONSES,
+    Endpoint.EMBEDDINGS: Protocol.EMBEDDINGS,
+    Endpoint.MESSAGES: Protocol.MESSAGES,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from store.llm_proxy.backends import Backend
-from store.llm_proxy.parts import Json
+from store.model_calls.json_values import Json
 
 
 @dataclass(frozen=True, slots=True)

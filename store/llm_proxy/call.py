@@ -11,16 +11,15 @@ from typing import Any, Final
 import orjson
 from starlette.datastructures import Headers
 
-from store.llm_proxy import attributes as names
 from store.llm_proxy.addresses import CallAddress, Endpoint
-from store.llm_proxy.attributes import Attributes
 from store.llm_proxy.backends import Backend
 from store.llm_proxy.headers import keys_of, secrets
-from store.llm_proxy.parts import Json, as_object, as_text, parse
-from store.llm_proxy.readings import read
 from store.llm_proxy.recorder import Recording
 from store.llm_proxy.refusals import Refusal
-from store.llm_proxy.streams import ASSEMBLIES, Assembly
+from store.model_calls import Protocol, StreamReader, read_call, stream_reader
+from store.model_calls import attributes as names
+from store.model_calls.attributes import AttributeWriter
+from store.model_calls.json_values import Json, as_object, as_text, parse
 from store.models import TraceStatus
 from store.semconv import CHANGED
 
@@ -35,7 +34,8 @@ class Whole:
         self._limit = limit
         self._chunks: list[bytes] = []
         self._size = 0
-        self.is_complete = False
+        self.has_end_mark = False
+        self.is_complete = True
         self.error: Json | None = None
 
     @property
@@ -66,7 +66,7 @@ class Whole:
         """Whether the response contains nothing, or is not JSON."""
         return not self.is_truncated and self.value[0] in (None, {})
 
-    def answer(self) -> Json:
+    def response(self) -> Json:
         """Return the parsed response; empty if it is not a JSON object."""
         return as_object(self.value[0])
 
@@ -95,7 +95,7 @@ class ProxiedCall:
         self.tries = 0
         self.status: int | None = None
         self.is_cached = False
-        self.reader: Assembly | Whole | None = None
+        self.reader: StreamReader | Whole | None = None
         self._error: tuple[str, str] | None = None
         self._is_unreadable = False
         self.is_recorded = False
@@ -160,8 +160,9 @@ class ProxiedCall:
         if content_encoding not in {"", "identity"}:
             self._is_unreadable = True
             return
-        if content_type == "text/event-stream" and self.endpoint in ASSEMBLIES:
-            self.reader = ASSEMBLIES[self.endpoint](limit)
+        protocol = self.endpoint.protocol
+        if content_type == "text/event-stream" and protocol is not None and protocol is not Protocol.EMBEDDINGS:
+            self.reader = stream_reader(protocol, limit)
         else:
             self.reader = Whole(limit)
 
@@ -172,7 +173,7 @@ class ProxiedCall:
         if self.reader is None:
             return False
         self.reader.feed(chunk)
-        return self.reader.is_complete
+        return self.reader.has_end_mark
 
     def failed(self, kind: str, message: str) -> None:
         """Record a failure. Only the first failure is kept."""
@@ -191,15 +192,20 @@ class ProxiedCall:
             return
         self.is_recorded = True
         ended = time.perf_counter()
-        recorded = Attributes(secrets(*keys, *keys_of(self.headers)), limit)
-        names.put_request(recorded, self.endpoint, self.request)
-        answer = self.reader.answer() if self.reader is not None else {}
-        if self.status is not None and self.status < 400:
-            names.put_reading(recorded, read(self.endpoint, answer))
-        if not self._is_exact and self.endpoint is not Endpoint.MODELS:
+        recorded = AttributeWriter(secrets(*keys, *keys_of(self.headers)), limit)
+        answer = self.reader.response() if self.reader is not None else {}
+        protocol = self.endpoint.protocol
+        assert protocol is not None  # only calls with a protocol are recorded
+        is_answered = self.status is not None and self.status < 400
+        is_incomplete = is_answered and (self.reader is None or not self.reader.is_complete)
+        call = read_call(protocol, self.request, answer if is_answered else {}, is_incomplete=is_incomplete)
+        names.put_call(recorded, call)
+        if not self._is_exact:
             recorded.put_long(names.RAW_REQUEST, self.body.decode(errors="replace"))
+            recorded.is_truncated = True
         if isinstance(self.reader, Whole) and not self.reader.is_truncated and self.reader.value[0] is None:
             recorded.put_long(names.RAW_ANSWER, self.reader.body.decode(errors="replace"))
+        names.put_truncated(recorded, call, is_cut=self._is_cut())
         self._note_failure(answer)
         self._put_call_attributes(recorded, ended)
         await self.recording.write(
@@ -221,7 +227,7 @@ class ProxiedCall:
         elif self.reader is not None and self.reader.is_empty:
             self.failed("invalid_answer", f"{self.status}: the answer of the backend is empty or not JSON")
 
-    def _put_call_attributes(self, recorded: Attributes, ended: float) -> None:
+    def _put_call_attributes(self, recorded: AttributeWriter, ended: float) -> None:
         if self.backend is not None:
             recorded.put(names.BACKEND, self.backend.name)
             recorded.put(names.VERSION, self.backend.version)
@@ -231,8 +237,6 @@ class ProxiedCall:
         recorded.put(names.TRIES, self.tries)
         recorded.put(names.CACHED, self.is_cached)
         recorded.put(names.ERROR, self._error[0] if self._error else None)
-        cut = [("prompt", recorded.is_truncated or not self._is_exact), ("answer", self._is_cut())]
-        recorded.put(names.TRUNCATED, ", ".join(name for name, is_cut in cut if is_cut) or None)
         if recorded.changes:
             recorded.values[CHANGED] = recorded.changes[:_MAX_CHANGES]
 
@@ -244,7 +248,7 @@ class ProxiedCall:
             return not is_exact or not isinstance(value, dict)
         return self.reader.is_truncated
 
-    def _trace_status(self, recorded: Attributes) -> TraceStatus:
+    def _trace_status(self, recorded: AttributeWriter) -> TraceStatus:
         if self._error is None:
             return TraceStatus(status_code="OK")
         return TraceStatus(status_code="ERROR", description=recorded.clean(self._error[1])[:_DESCRIPTION])

@@ -86,7 +86,7 @@ class Forwarder:
                 # If the response is incomplete, this closes the connection, so that the backend can stop generating.
                 response.release()
             reader = call.reader
-            if key is not None and response.status == 200 and isinstance(reader, Whole) and reader.answer():
+            if key is not None and response.status == 200 and isinstance(reader, Whole) and reader.response():
                 self._cache.put(key, CachedAnswer(tuple(to_client(response.raw_headers)), reader.body))
         finally:
             self._routes.leave(active)

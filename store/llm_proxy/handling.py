@@ -18,11 +18,11 @@ from store.llm_proxy.disconnect import ClientDisconnected, while_connected
 from store.llm_proxy.forwarding import BrokenOff, Forwarder
 from store.llm_proxy.headers import has_key
 from store.llm_proxy.metrics import ProxyMetrics
-from store.llm_proxy.parts import Json
 from store.llm_proxy.recorder import CallRecorder
 from store.llm_proxy.refusals import Refusal, send_json
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
+from store.model_calls.json_values import Json
 from store.server.metrics.requests import CONTENT_TYPE
 
 HEALTH: Final = "/health"
@@ -95,7 +95,7 @@ class ProxyHandler:
             return
         body = await self._read(receive)
         recording = None
-        if address.rollout_id is not None and address.attempt_id is not None and address.endpoint.is_recorded:
+        if address.rollout_id is not None and address.attempt_id is not None and address.endpoint.protocol is not None:
             recording = await self._recorder.open(address.rollout_id, address.attempt_id)
         call = ProxiedCall(address, scope["query_string"], headers, body, recording)
         began = time.monotonic()

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.llm_proxy.addresses import Endpoint
+from store.model_calls import Protocol
 from store.training.client_attributes import request_attributes, response_attributes, stream_assembly
 from store.training.client_calls import CALL_SPAN, RecordedApi, recording_manager, recording_method
 from store.training.client_patches import ClientMethods, patch_client, unpatch_client
 
 _MESSAGES: Final = RecordedApi(
     CALL_SPAN,
-    request_attributes(Endpoint.MESSAGES),
-    response_attributes(Endpoint.MESSAGES),
-    stream_assembly(Endpoint.MESSAGES),
+    request_attributes(Protocol.MESSAGES),
+    response_attributes(Protocol.MESSAGES),
+    stream_assembly(Protocol.MESSAGES),
     "content",
 )
 _CLASSES: Final = ("Messages", "AsyncMessages")

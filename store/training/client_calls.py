@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from store.training.openai_attributes import dumped
+from store.model_calls.json_values import plain
 from store.training.scope import current_scope
 
 # Programs configure logging by this name, which is older than the module.
@@ -166,7 +166,7 @@ class ClientCall:
     def answered(self, answer: Any, parsed: Any) -> Any:
         """Record a response, or prepare to record a stream, and return the object for the caller."""
         if hasattr(parsed, self._api.answer_field):
-            self._record(dumped(parsed))
+            self._record(plain(parsed))
         elif parsed is answer and (hasattr(answer, "__next__") or hasattr(answer, "__anext__")):
             return self.tee(answer)
         return answer

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.outputs import LLMResult
 from opentelemetry import trace
 
-from store.llm_proxy.addresses import Endpoint
+from store.model_calls import Protocol
 from store.training.attrs import make_tag_attributes, sanitize_attributes
 from store.training.client_attributes import Json, request_attributes, response_attributes
 from store.training.client_calls import CALL_SPAN, ModelRun, current_model_run, safely
@@ -34,7 +34,7 @@ class _OpenRun:
     span: trace.Span | None
     """The span; None for a call to a model, because its span is created when the call ends."""
     model: ModelRun | None = None
-    endpoint: Endpoint = Endpoint.CHAT
+    endpoint: Protocol = Protocol.CHAT
     attributes: Json | None = None
     began: int = 0
 
@@ -130,7 +130,7 @@ class LangChainHandler(BaseCallbackHandler):
             return {**parameters, "messages": convert_to_openai_messages(messages)}
 
         given = safely(request, [each for several in messages for each in several])
-        self._begin_model(Endpoint.CHAT, given, metadata or {}, run_id, parent_run_id)
+        self._begin_model(Protocol.CHAT, given, metadata or {}, run_id, parent_run_id)
 
     def on_llm_start(
         self,
@@ -146,7 +146,7 @@ class LangChainHandler(BaseCallbackHandler):
         del serialized
         parameters: Json = details.get("invocation_params") or {}
         given = {**parameters, "prompt": prompts}
-        self._begin_model(Endpoint.COMPLETIONS, given, metadata or {}, run_id, parent_run_id)
+        self._begin_model(Protocol.COMPLETIONS, given, metadata or {}, run_id, parent_run_id)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Record a call to a model, unless the client recorded the call."""
@@ -185,7 +185,7 @@ class LangChainHandler(BaseCallbackHandler):
             run.span.end()
 
     def _begin_model(
-        self, endpoint: Endpoint, request: Json, metadata: Json, run_id: UUID, parent_run_id: UUID | None
+        self, endpoint: Protocol, request: Json, metadata: Json, run_id: UUID, parent_run_id: UUID | None
     ) -> None:
         scope = current_scope()
         if scope is None:

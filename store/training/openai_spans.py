@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.llm_proxy.addresses import Endpoint
-from store.training import openai_attributes as chat
+from store.model_calls import Protocol
 from store.training.client_attributes import request_attributes, response_attributes, stream_assembly
 from store.training.client_calls import CALL_SPAN, EMBEDDINGS_SPAN, RecordedApi, recording_method
 from store.training.client_patches import ClientMethods, patch_client, unpatch_client
 
-_CHAT: Final = RecordedApi(CALL_SPAN, chat.of_request, chat.of_answer, chat.assembled, "choices")
+_CHAT: Final = RecordedApi(
+    CALL_SPAN,
+    request_attributes(Protocol.CHAT),
+    response_attributes(Protocol.CHAT),
+    stream_assembly(Protocol.CHAT),
+    "choices",
+)
 _RESPONSES: Final = RecordedApi(
     CALL_SPAN,
-    request_attributes(Endpoint.RESPONSES),
-    response_attributes(Endpoint.RESPONSES),
-    stream_assembly(Endpoint.RESPONSES),
+    request_attributes(Protocol.RESPONSES),
+    response_attributes(Protocol.RESPONSES),
+    stream_assembly(Protocol.RESPONSES),
     "output",
 )
 _EMBEDDINGS: Final = RecordedApi(
     EMBEDDINGS_SPAN,
-    request_attributes(Endpoint.EMBEDDINGS),
-    response_attributes(Endpoint.EMBEDDINGS),
+    request_attributes(Protocol.EMBEDDINGS),
+    response_attributes(Protocol.EMBEDDINGS),
     lambda _: {},  # embeddings have no streams
     "data",
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from store.adapters.calls import response_id
-from store.adapters.conversation import ChatMessage, ModelExchange, ToolCall, exchange_of, tool_use_of
+from store.model_calls import Message, Part, call_of
+from store.model_calls.recorded import response_id, tool_use_of
 from store.models import Span
 from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, summarise
 
@@ -76,6 +76,10 @@ class Entry:
     skipped: int = 0
     """The number of messages before this one that are not shown again, because an earlier call contained them."""
     is_error: bool = False
+
+
+_Exchange = tuple[tuple[Message, ...], tuple[Message, ...]]
+"""The messages of the prompt, and those of the response."""
 
 
 @dataclass(slots=True)
@@ -153,7 +157,7 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
     recorded = memory.calls.get(response_id(span.attributes) or "", [span])
     if recorded[0] is not span:
         return [replace(plain, kind="same")]
-    exchange = _exchange(recorded)
+    exchange = _messages_of(recorded)
     if exchange is not None:
         facts = [summary, *(summarise(each.name, each.attributes) for each in recorded[1:])]
         called = replace(
@@ -166,13 +170,12 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
     return [_other(plain, span, budget), *_failure(plain, span, budget)]
 
 
-def _exchange(recorded: Sequence[Span]) -> ModelExchange | None:
+def _messages_of(recorded: Sequence[Span]) -> _Exchange | None:
     """Return the messages of a call from the spans that recorded the call. One span may lack what another contains."""
-    found = [exchange for span in recorded if (exchange := exchange_of(span.attributes)) is not None]
-    if not found:
-        return None
-    prompt = next((each.prompt for each in found if each.prompt), ())
-    return ModelExchange(prompt, next((each.answer for each in found if each.answer), ()))
+    calls = [call_of(span.attributes) for span in recorded]
+    prompt = next((call.messages for call in calls if call.messages), ())
+    answers = next((call.answers for call in calls if call.answers), ())
+    return (prompt, answers) if prompt or answers else None
 
 
 def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
@@ -207,12 +210,13 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
     return [replace(plain, kind="error", title=title, text=budget.maybe(text, span.span_id), rewards=())]
 
 
-def _conversation(plain: Entry, exchange: ModelExchange, budget: _Budget, memory: _Memory) -> list[Entry]:
-    keys = [message.key for message in exchange.prompt]
+def _conversation(plain: Entry, exchange: _Exchange, budget: _Budget, memory: _Memory) -> list[Entry]:
+    prompt, answer = exchange
+    keys = [message.key for message in prompt]
     known = memory.known(keys)
-    memory.remember([*keys, *(message.key for message in exchange.answer)])
-    made = [_message(plain, message, budget) for message in exchange.prompt[known:]]
-    answers = [replace(_message(plain, message, budget), is_answer=True) for message in exchange.answer]
+    memory.remember([*keys, *(message.key for message in answer)])
+    made = [_message(plain, message, budget) for message in prompt[known:]]
+    answers = [replace(_message(plain, message, budget), is_answer=True) for message in answer]
     entries = [*made, *answers]
     if not entries:
         return [replace(plain, kind="message", title="assistant", skipped=known)]
@@ -220,7 +224,7 @@ def _conversation(plain: Entry, exchange: ModelExchange, budget: _Budget, memory
     return entries
 
 
-def _message(plain: Entry, message: ChatMessage, budget: _Budget) -> Entry:
+def _message(plain: Entry, message: Message, budget: _Budget) -> Entry:
     return replace(
         plain,
         kind="message",
@@ -228,14 +232,14 @@ def _message(plain: Entry, message: ChatMessage, budget: _Budget) -> Entry:
         text=budget.maybe(message.text, plain.span_id),
         thinking=budget.maybe(message.thinking, plain.span_id),
         calls=tuple(_call(call, plain.span_id, budget) for call in message.tool_calls),
-        attached=message.attached,
+        attached=len(message.media),
         is_error=False,
         rewards=(),
     )
 
 
-def _call(call: ToolCall, span_id: str, budget: _Budget) -> RequestedTool:
-    return RequestedTool(call.name, budget.cut(call.arguments, span_id), call.call_id)
+def _call(call: Part, span_id: str, budget: _Budget) -> RequestedTool:
+    return RequestedTool(call.name, budget.cut(call.text, span_id), call.call_id)
 
 
 def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -1,4 +1,4 @@
-"""What was said in a call is read in every convention, and whatever is malformed."""
+"""Calls and tools are read from spans of every convention, and malformed spans are read without errors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.adapters.conversation import ChatMessage, ModelExchange, ToolCall, ToolUse, exchange_of, tool_use_of
+from store.model_calls import Message, Part, call_of
+from store.model_calls.recorded import ToolUse, tool_use_of
 
 
 def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-_SEARCH = ToolCall("search", '{"q":1}', "call-1")
-_ASKED = (ChatMessage("system", "Be brief."), ChatMessage("user", "Who?"))
-_ANSWERED = (ChatMessage("assistant", "Ada.", "Let me think.", (_SEARCH,)),)
+def _text(role: str, text: str) -> Message:
+    return Message(role, (Part("text", text),))
+
+
+_SEARCH = Part("tool_call", '{"q":1}', "search", "call-1", "function")
+_PROMPT = (_text("system", "Be brief."), _text("user", "Who?"))
+_ANSWER = Message("assistant", (Part("reasoning", "Let me think."), Part("text", "Ada."), _SEARCH))
 
 _OLD = {
     "gen_ai.prompt.0.role": "system",
@@ -76,28 +81,38 @@ _OPERATION = {
 
 
 @pytest.mark.parametrize("attributes", [_OLD, _NEW, _INFERENCE, _OPERATION], ids=["old", "new", "inference", "ours"])
-def test_a_call_reads_the_same_in_every_convention(attributes: dict[str, Any]) -> None:
-    assert exchange_of(attributes) == ModelExchange(_ASKED, _ANSWERED)
+def test_call_is_equal_in_every_convention(attributes: dict[str, Any]) -> None:
+    call = call_of(attributes)
+    assert (call.messages, call.answers) == (_PROMPT, (_ANSWER,))
 
 
-def test_what_is_no_text_is_counted_and_a_text_of_json_stays_a_text() -> None:
+def test_images_are_media_and_text_of_json_stays_text() -> None:
     parts = _json([{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {"url": "data:…"}}])
-    asked = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": parts}
-    read = exchange_of(asked | {"gen_ai.prompt.1.role": "user", "gen_ai.prompt.1.content": '["a", {"b": 1}]'})
-    assert read is not None
-    assert read.prompt == (ChatMessage("user", "Look:", attached=1), ChatMessage("user", '["a", {"b": 1}]'))
+    prompt = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": parts}
+    first, second = call_of(
+        prompt | {"gen_ai.prompt.1.role": "user", "gen_ai.prompt.1.content": '["a", {"b": 1}]'}
+    ).messages
+    assert (first.text, [part.kind for part in first.media]) == ("Look:", ["image"])
+    assert second == _text("user", '["a", {"b": 1}]')
 
 
-def test_the_answer_of_a_tool_names_the_call() -> None:
+@pytest.mark.parametrize("modality", ["image", "audio", "video", "document"])
+def test_bytes_of_a_blob_are_no_text(modality: str) -> None:
+    blob = {"type": "blob", "modality": modality, "mime_type": "x/y", "content": "QUJD" * 1000}
+    (message,) = call_of({"gen_ai.input.messages": _json([{"role": "user", "parts": [blob]}])}).messages
+    assert (message.text, [part.kind for part in message.media]) == ("", [modality])
+
+
+def test_result_of_a_tool_names_the_call() -> None:
     response = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call-1", "response": {"found": 3}}]}
-    read = exchange_of({"gen_ai.input.messages": _json([response])})
-    assert read is not None
-    assert read.prompt == (ChatMessage("tool", '{"found":3}', call_id="call-1"),)
+    (message,) = call_of({"gen_ai.input.messages": _json([response])}).messages
+    assert (message.role, message.text, message.call_id) == ("tool", '{"found":3}', "call-1")
 
 
-def test_a_message_said_again_is_known_by_its_key_without_its_thoughts() -> None:
-    assert ChatMessage("assistant", "Ada. ", "thought").key == ChatMessage("assistant", "Ada.").key
-    assert ChatMessage("assistant", "Ada.").key != ChatMessage("user", "Ada.").key
+def test_key_of_a_repeated_message_omits_its_reasoning() -> None:
+    repeated = Message("assistant", (Part("reasoning", "thought"), Part("text", "Ada. ")))
+    assert repeated.key == _text("assistant", "Ada.").key
+    assert repeated.key != _text("user", "Ada.").key
 
 
 @pytest.mark.parametrize(
@@ -115,13 +130,14 @@ def test_a_message_said_again_is_known_by_its_key_without_its_thoughts() -> None
     ],
     ids=["genai", "agentops", "inference", "traceloop"],
 )
-def test_a_tool_at_work_reads_the_same_in_every_convention(attributes: dict[str, Any]) -> None:
+def test_execution_of_a_tool_is_equal_in_every_convention(attributes: dict[str, Any]) -> None:
     assert tool_use_of(attributes) == ToolUse("add", "[1, 2]", "3")
 
 
-def test_other_spans_tell_of_neither() -> None:
+def test_other_spans_record_neither_a_call_nor_a_tool() -> None:
     attributes = {"http.method": "GET", "input.value": "x", "llm.model_name": "m"}
-    assert exchange_of(attributes) is None
+    call = call_of(attributes)
+    assert (call.messages, call.choices) == ((), ())
     assert tool_use_of(attributes) is None
 
 
@@ -138,9 +154,9 @@ _VALUES = st.one_of(
 
 @settings(deadline=None)
 @given(st.dictionaries(_NAMES, _VALUES, max_size=8))
-def test_nothing_that_a_span_may_hold_is_refused(attributes: dict[str, Any]) -> None:
-    read = exchange_of(attributes)
-    for said in () if read is None else (*read.prompt, *read.answer):
-        assert isinstance(said.text, str)
-        assert isinstance(said.role, str)
+def test_any_attributes_give_a_call(attributes: dict[str, Any]) -> None:
+    call = call_of(attributes)
+    for message in (*call.messages, *call.answers):
+        assert isinstance(message.text, str)
+        assert isinstance(message.role, str)
     tool_use_of(attributes)

@@ -1,4 +1,4 @@
-"""Streams put together again: whatever the pieces they come in, and whatever they hold."""
+"""Streams are read the same however their bytes are divided, and whatever they contain."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.llm_proxy.addresses import Endpoint
-from store.llm_proxy.attributes import Attributes, put_request
-from store.llm_proxy.readings import read
-from store.llm_proxy.sse import EventReader
-from store.llm_proxy.streams import ASSEMBLIES, ChatAssembly
+from store.model_calls import Protocol, attributes_of, call_of, read_call, stream_reader
+from store.model_calls.attributes import AttributeWriter, put_call
+from store.model_calls.sse import EventReader
 from store.models import Span
 from tests.llm_proxy.model_server import delta, events
 from tests.torture import rounds
@@ -77,14 +75,14 @@ def test_an_event_that_is_too_long_is_skipped_and_the_next_one_read(places: list
 
 
 def test_what_is_kept_of_a_stream_is_bounded_however_long_it_is() -> None:
-    assembly = ChatAssembly(10_000)
+    reader = stream_reader(Protocol.CHAT, 10_000)
     chunk = events(delta("x" * 50, [1, 2, 3]))[:-14]
     for _ in range(1000):
-        assembly.feed(chunk)
-    assembly.feed(events(delta(finish="stop")))
-    answer = assembly.answer()
-    assert assembly.is_complete
-    assert assembly.is_truncated
+        reader.feed(chunk)
+    reader.feed(events(delta(finish="stop")))
+    answer = reader.response()
+    assert reader.is_complete
+    assert reader.is_truncated
     assert 0 < len(orjson.dumps(answer)) < 10_000
     assert answer["choices"][0]["finish_reason"] == "stop"
 
@@ -95,10 +93,10 @@ def test_several_choices_are_kept_apart() -> None:
         piece["choices"][0]["index"] = index
         return piece
 
-    assembly = ChatAssembly(10_000)
-    assembly.feed(events(chunk(1, "b", 1), chunk(0, "a", 2), chunk(1, "d", 3), chunk(0, "c", 4)))
-    reading = read(Endpoint.CHAT, assembly.answer())
-    assert [(choice.texts["content"], choice.token_ids) for choice in reading.choices] == [
+    reader = stream_reader(Protocol.CHAT, 10_000)
+    reader.feed(events(chunk(1, "b", 1), chunk(0, "a", 2), chunk(1, "d", 3), chunk(0, "c", 4)))
+    call = read_call(Protocol.CHAT, {}, reader.response())
+    assert [(choice.message.text, choice.token_ids) for choice in call.choices] == [
         ("ac", [2, 4]),
         ("bd", [1, 3]),
     ]
@@ -110,10 +108,10 @@ def test_tool_calls_without_an_index_go_on_until_the_next_id() -> None:
         {"function": {"name": "f", "arguments": "}"}},
         {"id": "b", "function": {"name": "g", "arguments": "[]"}},
     ]
-    assembly = ChatAssembly(10_000)
-    assembly.feed(events(*(delta(tool_calls=[piece]) for piece in pieces)))
-    (choice,) = read(Endpoint.CHAT, assembly.answer()).choices
-    assert choice.tool_calls == [("a", "f", "{}"), ("b", "g", "[]")]
+    reader = stream_reader(Protocol.CHAT, 10_000)
+    reader.feed(events(*(delta(tool_calls=[piece]) for piece in pieces)))
+    (message,) = read_call(Protocol.CHAT, {}, reader.response()).answers
+    assert [(call.call_id, call.name, call.text) for call in message.tool_calls] == [("a", "f", "{}"), ("b", "g", "[]")]
 
 
 TOKENS = {"index": 0, "message": {"content": "x"}}
@@ -131,37 +129,43 @@ AS_TEXT = {"content": [{"token": "token_id:5"}, {"token": "token_id:6"}]}
     ids=["choice", "provider", "answer", "text"],
 )
 def test_token_ids_are_found_wherever_an_engine_puts_them(answer: Any) -> None:
-    assert read(Endpoint.CHAT, answer).choices[0].token_ids == [5, 6]
+    assert read_call(Protocol.CHAT, {}, answer).choices[0].token_ids == [5, 6]
+
+
+STREAMED = sorted(set(Protocol) - {Protocol.EMBEDDINGS})
+REQUEST_NAMES = st.sampled_from(
+    ["messages", "tools", "input", "prompt", "system", "instructions", "model", "seed", "n"]
+)
 
 
 @pytest.mark.torture
 @EXAMPLES
-@given(st.sampled_from(sorted(ASSEMBLIES)), st.lists(LIKE_EVENTS, max_size=6))
-def test_no_stream_whatever_it_holds_is_complained_about(endpoint: Endpoint, given_events: list[Any]) -> None:
-    assembly = ASSEMBLIES[endpoint](10_000)
-    assembly.feed(events(*given_events))
-    read(endpoint, assembly.answer())
-
-
-@pytest.mark.torture
-@EXAMPLES
-@given(st.sampled_from(sorted(Endpoint)), st.dictionaries(NAMES, LIKE_EVENTS, max_size=5))
-@pytest.mark.slow
-def test_no_answer_whatever_it_holds_is_complained_about(endpoint: Endpoint, answer: dict[str, Any]) -> None:
-    read(endpoint, answer)
+@given(st.sampled_from(STREAMED), st.lists(LIKE_EVENTS, max_size=6))
+def test_any_stream_gives_a_call(protocol: Protocol, stream: list[Any]) -> None:
+    reader = stream_reader(protocol, 10_000)
+    reader.feed(events(*stream))
+    assert read_call(protocol, {}, reader.response()).protocol is protocol
 
 
 @pytest.mark.torture
 @EXAMPLES
 @given(
-    st.sampled_from(sorted(Endpoint)),
-    st.dictionaries(
-        st.sampled_from(["messages", "tools", "input", "prompt", "system", "instructions", "model", "seed", "n"]),
-        LIKE_EVENTS,
-        max_size=5,
-    ),
+    st.sampled_from(sorted(Protocol)),
+    st.dictionaries(REQUEST_NAMES, LIKE_EVENTS, max_size=5),
+    st.dictionaries(NAMES, LIKE_EVENTS, max_size=5),
 )
-def test_no_request_whatever_it_holds_is_complained_about(endpoint: Endpoint, request: dict[str, Any]) -> None:
-    attributes = Attributes(("secret",), 1000)
-    put_request(attributes, endpoint, request)
-    assert Span.from_attributes(attributes=attributes.values)
+@pytest.mark.slow
+def test_attributes_of_any_call_give_the_call_back(
+    protocol: Protocol, request: dict[str, Any], response: dict[str, Any]
+) -> None:
+    call = read_call(protocol, request, response)
+    assert call_of(attributes_of(call)) == call
+
+
+@pytest.mark.torture
+@EXAMPLES
+@given(st.sampled_from(sorted(Protocol)), st.dictionaries(REQUEST_NAMES, LIKE_EVENTS, max_size=5))
+def test_any_request_gives_attributes_that_a_span_accepts(protocol: Protocol, request: dict[str, Any]) -> None:
+    writer = AttributeWriter(("secret",), 1000)
+    put_call(writer, read_call(protocol, request, {}))
+    assert Span.from_attributes(attributes=writer.values)
