@@ -8,17 +8,22 @@ from typing import Any, Final, TypedDict
 from store.adapters.base import TraceAdapter
 from store.adapters.intake import Timed, sort_in
 from store.adapters.openai_form import answer_message, function_call, openai_tool, prompt_messages
-from store.adapters.selection import has_failed, is_of_a_proxy
+from store.adapters.recordings import group_recordings, has_failed, is_of_a_proxy
 from store.model_calls import call_of
 from store.model_calls.json_values import as_object, to_json
 from store.model_calls.nested import below
-from store.model_calls.recorded import RESPONSE_IDS, response_id
 from store.models import Span
 
 __all__ = ["OpenAIMessages", "TraceToMessages"]
 
 _OF_A_CALL: Final = ("gen_ai.prompt.", "gen_ai.completion.", "gen_ai.request.", "gen_ai.response.")
-_ROLES: Final = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
+_OPERATION: Final = "gen_ai.operation.name"
+_CALL_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content", "responses"})
+_OTHER_OPERATIONS: Final = frozenset(
+    {"create_agent", "embeddings", "execute_tool", "invoke_agent", "invoke_workflow", "plan", "retrieval"}
+)
+_KINDS: Final = ("openinference.span.kind", "traceloop.span.kind", "agentops.span.kind")
+_MESSAGES: Final = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 Message = dict[str, Any]
 
@@ -35,10 +40,11 @@ class OpenAIMessages(TypedDict):
 class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     """Adapter that converts the spans of model calls to chat messages as plain dicts.
 
-    Spans with the same response id are one call. A call that failed without a response is left out. If some direct
-    children of a call's span describe tools, these children are the tool calls of the response. Otherwise, the tool
-    calls are those that the call's span lists. Malformed values are skipped. A message of the prompt without a role
-    gets the role that its fields imply. If the fields imply no role, the message is left out.
+    Spans that record the same call are one conversation. A call that failed without a response is left out, and so are
+    spans of agents, tools and embeddings. If some direct children of a call's span describe tools, these children are
+    the tool calls of the response. Otherwise, the tool calls are those that the call's span lists. Malformed values are
+    skipped. A message of the prompt without a role gets the role that its fields imply. If the fields imply no role,
+    the message is left out.
     """
 
     def adapt(self, source: Iterable[Any], /) -> list[OpenAIMessages]:
@@ -68,29 +74,30 @@ def _attempt_messages(spans: list[Timed]) -> list[OpenAIMessages]:
 
 
 def _calls(spans: list[Timed]) -> list[Timed]:
-    """Return one span for each response: the span of a tracer in the agent if there is one, else a proxy's span."""
+    """Return one span for each call: the span of a tracer in the agent if there is one, else a proxy's span."""
     calls = [timed for timed in spans if _is_call(timed.span.attributes) and not _is_unanswered(timed.span)]
-    first: dict[str, Timed] = {}
+    call_of = {timed.span.span_id: number for number, call in enumerate(group_recordings(spans)) for timed in call}
+    first: dict[int | str, Timed] = {}
     for call in sorted(calls, key=lambda call: (is_of_a_proxy(call.span), call.place)):
-        first.setdefault(_answer(call), call)
-    return [call for call in calls if first[_answer(call)] is call]
+        first.setdefault(call_of.get(call.span.span_id, call.span.span_id), call)
+    return sorted(first.values(), key=lambda call: call.place)
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
-    # The input of an embedding is no conversation.
-    if attributes.get("gen_ai.operation.name") == "embeddings":
-        return False
-    return any(name.startswith(_OF_A_CALL) for name in attributes)
+    """Return whether a span is a call that generates text: not a call for embeddings, and no agent or tool."""
+    operation = attributes.get(_OPERATION)
+    kinds = {kind.lower() for name in _KINDS if isinstance(kind := attributes.get(name), str)} - {"", "unknown"}
+    if operation in _CALL_OPERATIONS or operation in _OTHER_OPERATIONS:
+        return operation in _CALL_OPERATIONS
+    if kinds:
+        return "llm" in kinds
+    # An operation with a name of its own is a call if it has an answer in the form that only calls have.
+    names = ("gen_ai.completion.",) if isinstance(operation, str) else (*_OF_A_CALL, *_MESSAGES)
+    return any(name.startswith(names) for name in attributes)
 
 
 def _is_unanswered(span: Span) -> bool:
     return has_failed(span) and not any(name.startswith("gen_ai.completion.") for name in span.attributes)
-
-
-def _answer(call: Timed) -> str:
-    """Return a key that is equal for all spans of one call: the response id, or without it the span's own id."""
-    found = response_id(call.span.attributes, RESPONSE_IDS)
-    return f"span {call.span.span_id}" if found is None else f"response {found}"
 
 
 def _conversations(attributes: Mapping[str, Any], children: Iterable[Mapping[str, Any]]) -> list[OpenAIMessages]:
@@ -100,7 +107,8 @@ def _conversations(attributes: Mapping[str, Any], children: Iterable[Mapping[str
     used = [tool for child in children if (tool := _tool_span_call(below(child, "tool"))) is not None]
     answers = [answer for choice in call.choices if (answer := answer_message(choice.message, used)) is not None]
     tools = [openai_tool(tool) for tool in call.tools if "name" in tool] or None
-    return [{"messages": [*prompt, *each], "tools": tools} for each in ([[answer] for answer in answers] or [[]])]
+    conversations = [[*prompt, answer] for answer in answers] or [prompt]
+    return [{"messages": messages, "tools": tools} for messages in conversations if messages]
 
 
 def _tool_span_call(tool: Any) -> dict[str, Any] | None:

@@ -14,26 +14,27 @@ __all__ = ["AdaptReport", "Dropped", "Lost", "Triplet"]
 
 
 class Triplet(Frozen):
-    """The prompt, the response and the reward of one call to a model."""
+    """The prompt, the response and the reward of one call to a model, or of one of several choices of a call."""
 
     prompt: Any
     """An object: `token_ids` is a list of ints, `raw_content` contains the messages, and `image_urls` lists the URLs of
     the images in the messages, in order."""
     response: Any
-    """An object: `token_ids` is a list of the ints of the first choice, and `raw_content` contains the choices.
-    `logprobs`, if recorded, has one entry for each token: a natural logarithm, or an object with this number as
-    `logprob`."""
+    """An object: `token_ids` is a list of the ints of the choice, and `raw_content` contains the recorded choices; if
+    several choices of the call became triplets, only the triplet's choice. `logprobs`, if recorded, has one entry for
+    each token: a natural logarithm, or an object with this number as `logprob`."""
     reward: float | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     """`request` and `response`, the parameters of the request and of the response; `response_id`; `agent_name`;
     `rewards`, all values of the reward by name; `model_version`, None if no proxy recorded it; `rollout_id` and
     `attempt_id`, the task and the execution of the task to which the call belongs; `sequence_id`, the number of the
-    call among the spans; and `span_ids`, the ids of all spans that recorded the call. With `strict_upstream`, adapters
-    set only those of these keys that Agent-lightning 0.3 sets."""
+    call among the spans; and `span_ids`, the ids of all spans that recorded the call. If several choices of a call
+    became triplets, `choice` is the number of the choice, from 0. With `strict_upstream`, adapters set only those of
+    these keys that Agent-lightning 0.3 sets."""
 
 
 class Dropped(NamedTuple):
-    """A span that did not become a triplet of its own.
+    """A span, or a choice of a call, that did not become a triplet of its own.
 
     The reasons are:
 
@@ -44,6 +45,8 @@ class Dropped(NamedTuple):
     - `other_agent`: the adapter does not use the calls of the agent.
     - `failed`: the call failed without a response.
     - `no_token_ids`: the call lacks token ids that the adapter requires.
+    - `choice_without_token_ids`: `detail` names a later choice of a call. Later choices need token ids of their own and
+      of the prompt.
     - `duplicate_span`: another span has the same id.
     - `not_a_span`: the item of the input is not a valid span; `detail` is its type.
     """

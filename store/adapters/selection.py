@@ -1,25 +1,28 @@
 """Selection of the spans that are model calls, and merging of the spans that recorded the same call.
 
-A tracer in the agent and a proxy in front of the model may both record a call, and each records other data. Spans with
-the same response id are merged: token ids come from the proxy's span, the place in the tree and the texts come from the
-tracer's span.
+A tracer in the agent and a proxy in front of the model may both record a call, and each records other data. Spans that
+record one call are merged (see `recordings`): token ids come from the proxy's span, the place in the tree and the texts
+come from the tracer's span.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Final, Literal
 
-from store.adapters.intake import Unusable
+from store.adapters.choices import Choice, later_choices
+from store.adapters.intake import Timed, Unusable
+from store.adapters.recordings import group_recordings, has_failed, is_of_a_proxy
 from store.adapters.rewards import is_reward
 from store.adapters.tree import TraceTree
-from store.model_calls.attributes import BACKEND, VERSION
+from store.model_calls.attributes import VERSION
+from store.model_calls.nested import indexed
 from store.model_calls.recorded import PROXY_NAMES, CallAttributes, may_have_tokens, read
-from store.models import Span
 
-__all__ = ["ChosenCalls", "ModelCall", "Rules", "Seen", "choose", "has_failed", "is_of_a_proxy"]
+__all__ = ["CallChoice", "ChosenCalls", "ModelCall", "Rules", "Seen", "choose"]
 
 _SAME_RESPONSE: Final = "same_response"
 _SAME_TOKENS: Final = "same_tokens"
@@ -28,6 +31,7 @@ _OF_A_JUDGE: Final = "in_a_reward"
 _OTHER_AGENT: Final = "other_agent"
 _NO_TOKENS: Final = "no_token_ids"
 _FAILED: Final = "failed"
+_BARE_CHOICE: Final = "choice_without_token_ids"
 
 EVERY_AGENT: Final = "*"
 """The agent name of a call if no span above the call contains an agent name."""
@@ -139,6 +143,60 @@ class ModelCall:
             image_urls=urls[0] if urls else list[str](),
         )
 
+    @cached_property
+    def choices(self) -> list[CallChoice]:
+        """The first choice of the response, and the later choices with token ids, in order."""
+        several = [CallChoice(self, number, choice) for number, choice in self._later if choice.token_ids]
+        if not several or not self.reading.prompt_ids:
+            return [CallChoice(self, 0, None)]
+        contents = indexed(self.reading.response)
+        first = Choice(self.reading.response_ids, self.reading.logprobs, contents[0] if contents else None)
+        return [CallChoice(self, 0, first), *several]
+
+    def unused_choices(self) -> list[Unusable]:
+        """Return the choices that are left out because they have no token ids, or the prompt has none."""
+        used = {choice.number for choice in self.choices}
+        return [
+            Unusable(self.node.id, _BARE_CHOICE, f"choice {number}") for number, _ in self._later if number not in used
+        ]
+
+    @cached_property
+    def _later(self) -> list[tuple[int, Choice]]:
+        """The choices after the first, with their numbers: contents of the tracer, token ids of the proxy."""
+        spans = sorted(self._seen, key=lambda seen: not seen.of_proxy)
+        recorded = [later_choices(seen.node.span.attributes, seen.reading.response) for seen in spans]
+        contents = indexed(self.reading.response)
+        later: list[tuple[int, Choice]] = []
+        for number, choices in enumerate(zip_longest(*recorded, fillvalue=Choice()), start=1):
+            best = next((choice for choice in choices if choice.token_ids), choices[0])
+            later.append((number, replace(best, content=contents[number]) if number < len(contents) else best))
+        return later
+
+
+@dataclass(frozen=True, slots=True)
+class CallChoice:
+    """One choice of a call's response, which becomes a triplet."""
+
+    call: ModelCall
+    number: int
+    several: Choice | None
+    """The data of the choice; None if it is the only choice of its call."""
+
+    @property
+    def node(self) -> TraceTree:
+        """The span with which the agent made the call."""
+        return self.call.node
+
+    @property
+    def nodes(self) -> list[TraceTree]:
+        """All spans that recorded the call."""
+        return self.call.nodes
+
+    @property
+    def sequence_id(self) -> int:
+        """The sequence id of the call."""
+        return self.call.sequence_id
+
 
 @dataclass(frozen=True, slots=True)
 class ChosenCalls:
@@ -147,28 +205,29 @@ class ChosenCalls:
     calls: list[ModelCall]
     dropped: list[Unusable]
 
+    def choices(self) -> list[CallChoice]:
+        """Return the choices of all calls: calls in order, and the choices of each call from the last to the first.
 
-def is_of_a_proxy(span: Span) -> bool:
-    """Return whether the proxy of LiteLLM or of this package recorded a span."""
-    return span.name in PROXY_NAMES or BACKEND in span.attributes
-
-
-def has_failed(span: Span) -> bool:
-    """Return whether a span ended with an error."""
-    status: Any = getattr(span, "status", None)
-    return getattr(status, "status_code", None) == "ERROR"
+        The assignment of rewards gives a reward to the latest entry without a reward. So the first choice gets the
+        first reward of its call, and the second choice the second reward.
+        """
+        return [choice for call in self.calls for choice in reversed(call.choices)]
 
 
-def choose(tree: TraceTree, rules: Rules) -> ChosenCalls:
-    """Return the calls in a tree. Every span of a call is in a call or in `dropped`; merged spans are in both."""
-    groups: dict[str, list[Seen]] = {}
+def choose(tree: TraceTree, spans: Sequence[Timed], rules: Rules) -> ChosenCalls:
+    """Return the calls in the tree of spans.
+
+    Every span of a call is in a call or in `dropped`; merged spans are in both.
+    """
+    call_of = {timed.span.span_id: number for number, call in enumerate(group_recordings(spans)) for timed in call}
+    groups: dict[int, list[Seen]] = {}
     alone: list[Seen] = []
     for seen in _sightings(tree, rules):
-        same = seen.reading.response_id
-        if same is None:
+        call = call_of.get(seen.node.id)
+        if call is None:
             alone.append(seen)
         else:
-            groups.setdefault(same, []).append(seen)
+            groups.setdefault(call, []).append(seen)
     made = _CallBuilder([], {}, [])
     for group in groups.values():
         made.add_answer(group)
@@ -176,7 +235,9 @@ def choose(tree: TraceTree, rules: Rules) -> ChosenCalls:
         made.add_alone(seen)
     calls = [ModelCall(seen) for seen in made.calls]
     calls.sort(key=lambda call: call.node.place)
-    return ChosenCalls([call for call in calls if _is_usable(call, rules, made.dropped)], made.dropped)
+    usable = [call for call in calls if _is_usable(call, rules, made.dropped)]
+    made.dropped.extend(unused for call in usable for unused in call.unused_choices())
+    return ChosenCalls(usable, made.dropped)
 
 
 @dataclass(slots=True)
@@ -189,7 +250,7 @@ class _CallBuilder:
     dropped: list[Unusable]
 
     def add_answer(self, group: list[Seen]) -> None:
-        """Build a call from the spans with the same response id, unless the call is left out.
+        """Build a call from the spans that recorded it, unless the call is left out.
 
         The spans of the tracer determine the agent, and whether the call is a call of a judge. A proxy knows neither.
         """

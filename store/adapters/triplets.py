@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from store.adapters import strict
 from store.adapters.base import TraceAdapter
-from store.adapters.intake import Unusable, sort_in
+from store.adapters.intake import Timed, Unusable, sort_in
 from store.adapters.records import AdaptReport, Dropped, Lost, Triplet
 from store.adapters.rewards import Matching, Reward, RewardMatchPolicy, find_rewards, match, match_numbered
-from store.adapters.selection import ModelCall, Rules, choose
+from store.adapters.selection import CallChoice, Rules, choose
 from store.adapters.tree import TraceTree, tree_of
 from store.errors import Invalid
 
@@ -30,9 +31,13 @@ _UPSTREAM_POLICIES: Final = frozenset({RewardMatchPolicy.FIRST_OCCURRENCE, Rewar
 class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
     """Adapter that converts the spans of a tracer in the agent, and of a proxy if there was one, to triplets.
 
-    A call is a span whose name matches `llm_call_match`, or a span with token ids. Spans with the same response id are
-    one call. Token ids and log probabilities then come from the proxy's span; the place in the tree, the agent and the
+    A call is a span whose name matches `llm_call_match`, or a span with token ids. If a tracer and a proxy recorded the
+    same call, token ids and log probabilities come from the proxy's span; the place in the tree, the agent and the
     texts come from the tracer's span.
+
+    A call with several choices becomes a triplet for each choice with token ids. The triplets have a common prompt and
+    the number of the choice as `choice` in their metadata. The first reward of the call belongs to the first choice,
+    the second reward to the second choice, and so on.
 
     Args:
         repair_hierarchy: whether to move calls below the span of their agent; see `TraceTree.repair_hierarchy`.
@@ -99,11 +104,12 @@ class TracerTraceToTriplet(TraceAdapter[list[Triplet]]):
             return AdaptReport(made, [], [])
         return _report(source, self._adapt_tree)
 
-    def _adapt_tree(self, tree: TraceTree) -> _Adapted:
+    def _adapt_tree(self, tree: TraceTree, spans: Sequence[Timed]) -> _Adapted:
         if self._repairs:
             tree.repair_hierarchy(lambda node: not self._rules.is_call(node.span.name))
-        choice = choose(tree, self._rules)
-        return choice.calls, choice.dropped, match(choice.calls, find_rewards(tree.traverse()), self._policy)
+        chosen = choose(tree, spans, self._rules)
+        choices = chosen.choices()
+        return choices, chosen.dropped, match(choices, find_rewards(tree.traverse()), self._policy)
 
 
 class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
@@ -140,34 +146,55 @@ class LlmProxyTraceToTriplet(TraceAdapter[list[Triplet]]):
             return AdaptReport(strict.from_proxy(source), [], [])
         return _report(source, self._adapt_tree)
 
-    def _adapt_tree(self, tree: TraceTree) -> _Adapted:
-        choice = choose(tree, self._rules)
-        calls = sorted(choice.calls, key=lambda call: (call.sequence_id, call.node.place))
-        return calls, choice.dropped, match_numbered(calls, find_rewards(tree.traverse()))
+    def _adapt_tree(self, tree: TraceTree, spans: Sequence[Timed]) -> _Adapted:
+        chosen = choose(tree, spans, self._rules)
+        choices = sorted(chosen.choices(), key=lambda choice: (choice.sequence_id, choice.node.place))
+        return choices, chosen.dropped, match_numbered(choices, find_rewards(tree.traverse()))
 
 
-_Adapted = tuple[Sequence[ModelCall], list[Unusable], Matching]
+_Adapted = tuple[Sequence[CallChoice], list[Unusable], Matching]
 
 
-def _report(source: Iterable[Any], adapt: Callable[[TraceTree], _Adapted]) -> AdaptReport:
+def _report(source: Iterable[Any], adapt: Callable[[TraceTree, Sequence[Timed]], _Adapted]) -> AdaptReport:
     attempts, refused = sort_in(source)
     report = AdaptReport([], [Dropped(*each) for each in refused], [])
     for attempt in attempts:
-        calls, dropped, matching = adapt(tree_of(attempt.spans))
-        report.triplets.extend(_triplet(call, matching.given.get(place)) for place, call in enumerate(calls))
+        choices, dropped, matching = adapt(tree_of(attempt.spans), attempt.spans)
+        rewarded = [(choice, matching.given.get(place)) for place, choice in enumerate(choices)]
+        for _, of_call in groupby(rewarded, key=lambda pair: id(pair[0].call)):
+            report.triplets.extend(_triplet(choice, reward) for choice, reward in reversed(list(of_call)))
         report.dropped.extend(Dropped(*each) for each in dropped)
         report.lost_rewards.extend(Lost(reward.node.id, reward.value, reason) for reward, reason in matching.left)
     return report
 
 
-def _triplet(call: ModelCall, reward: Reward | None) -> Triplet:
+def _triplet(choice: CallChoice, reward: Reward | None) -> Triplet:
+    call, several = choice.call, choice.several
     reading, span = call.reading, call.node.span
     rewards: dict[str, float] = {}
     for name, value in reward.dimensions if reward is not None else ():
         rewards.setdefault(name, value)
     response: dict[str, Any] = {"token_ids": list(reading.response_ids), "raw_content": reading.response}
-    if reading.logprobs is not None:
-        response["logprobs"] = reading.logprobs
+    logprobs = reading.logprobs
+    if several is not None:
+        contents = None if several.content is None else [several.content]
+        response, logprobs = {"token_ids": list(several.token_ids), "raw_content": contents}, several.logprobs
+    if logprobs is not None:
+        response["logprobs"] = logprobs
+    metadata: dict[str, Any] = {
+        "request": reading.request_metadata,
+        "response": reading.response_metadata,
+        "response_id": reading.response_id,
+        "agent_name": call.label,
+        "rewards": rewards,
+        "rollout_id": span.rollout_id,
+        "attempt_id": span.attempt_id,
+        "sequence_id": call.sequence_id,
+        "model_version": call.model_version,
+        "span_ids": [node.id for node in call.nodes],
+    }
+    if several is not None:
+        metadata["choice"] = choice.number
     return Triplet(
         prompt={
             "token_ids": list(reading.prompt_ids),
@@ -176,18 +203,7 @@ def _triplet(call: ModelCall, reward: Reward | None) -> Triplet:
         },
         response=response,
         reward=None if reward is None else reward.value,
-        metadata={
-            "request": reading.request_metadata,
-            "response": reading.response_metadata,
-            "response_id": reading.response_id,
-            "agent_name": call.label,
-            "rewards": rewards,
-            "rollout_id": span.rollout_id,
-            "attempt_id": span.attempt_id,
-            "sequence_id": call.sequence_id,
-            "model_version": call.model_version,
-            "span_ids": [node.id for node in call.nodes],
-        },
+        metadata=metadata,
     )
 
 

@@ -252,8 +252,16 @@ def test_the_threads_of_graphs_that_belong_to_a_rollout_are_named(rollbook: Roll
 async def _recorded_twice(url: str) -> str:
     async with await open_store(url) as store:
         rollout = await store.start_rollout({})
-        for number in (1, 2):
-            span = make_span(rollout.attempt, number, name=f"llm{number}", attributes={"gen_ai.response.id": "resp"})
+        for number, attributes in ((1, {}), (2, {"agl.call.backend": "vllm"}), (3, {})):
+            # The agent makes a second call, and the server uses the id again.
+            times = {"start_time": 100.0 + number // 3, "end_time": 100.5 + number // 3}
+            span = make_span(
+                rollout.attempt,
+                number,
+                name="llm",
+                attributes={"gen_ai.response.id": "chatcmpl-7", **attributes},
+                **times,
+            )
             await store.add_span(span)
         return rollout.rollout_id
 
@@ -261,4 +269,4 @@ async def _recorded_twice(url: str) -> str:
 def test_a_call_that_agent_and_proxy_recorded_is_marked(rollbook: Rollbook, filled: Filled) -> None:
     rollout_id = asyncio.run(_recorded_twice(filled.url))
     lines = [line for line in rollbook("show", rollout_id).out.splitlines() if " llm" in line]
-    assert [line.endswith("the same call as 1") for line in lines] == [False, True]
+    assert [line.endswith("the same call as 1") for line in lines] == [False, True, False]

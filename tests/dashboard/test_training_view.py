@@ -21,13 +21,13 @@ def _call(number: int, *, tokens: bool = True, response: str | None = None) -> S
     return _span(number, "openai.chat.completion", said | {"gen_ai.response.id": response or f"resp-{number}"})
 
 
-def _span(number: int, name: str, attributes: dict[str, Any]) -> Span:
+def _span(number: float, name: str, attributes: dict[str, Any]) -> Span:
     return Span.from_attributes(
         attributes=attributes,
         rollout_id="ro-1",
         attempt_id="at-1",
-        sequence_id=number,
-        span_id=f"{number:016x}",
+        sequence_id=int(number),
+        span_id=f"{int(number * 4):016x}",
         name=name,
         start_time=100.0 + number,
         end_time=100.5 + number,
@@ -39,7 +39,8 @@ def _reward(number: int, value: float) -> Span:
 
 
 def test_it_is_what_the_adapter_says() -> None:
-    spans = [_call(1), _call(2, response="resp-1"), _reward(3, 0.5), _reward(4, 0.25)]
+    of_proxy = {"gen_ai.response.id": "resp-1", "agl.call.backend": "vllm"}
+    spans = [_call(1), _span(1.25, "openai.chat.completion", of_proxy), _reward(3, 0.5), _reward(4, 0.25)]
     report, view = TracerTraceToTriplet().adapt_report(spans), training_view(spans)
     assert [each.span_ids for each in view.kept] == [each.metadata["span_ids"] for each in report.triplets]
     assert [each.reward for each in view.kept] == [each.reward for each in report.triplets]
@@ -72,6 +73,12 @@ def test_the_verdict_says_what_is_missing(spans: list[Span], said: str, *, is_go
     view = training_view(spans)
     assert said in view.verdict
     assert view.is_good is is_good
+
+
+def test_the_verdict_counts_spans_and_triplets() -> None:
+    choices = {"prompt_token_ids": [1], "response_token_ids": [2], "gen_ai.completion.1.token_ids": [3]}
+    view = training_view([_span(1, "openai.chat.completion", choices | {"gen_ai.completion.0.role": "assistant"})])
+    assert "1 of 1 spans of calls yield 2 triplets, because some calls have several choices." in view.verdict
 
 
 def test_the_proxys_adapter_may_be_asked_instead() -> None:

@@ -49,8 +49,14 @@ def test_a_conversation_of_its_own_is_told_from_its_beginning() -> None:
 
 
 def test_a_second_span_of_the_same_answer_is_one_line() -> None:
-    entries = transcript([_call(1, ["one"], "two", "resp"), _call(2, ["one"], "two", "resp")])
+    of_proxy = _call(2, ["one"], "two", "resp", start=101.1, agl__call__backend="vllm")
+    entries = transcript([_call(1, ["one"], "two", "resp"), of_proxy])
     assert [entry.kind for entry in entries] == ["message", "message", "same"]
+
+
+def test_two_calls_with_one_response_id_are_both_shown() -> None:
+    entries = transcript([_call(1, ["one"], "two", "resp"), _call(2, ["three"], "four", "resp")])
+    assert [text for _, text in _texts(entries)] == ["one", "two", "three", "four"]
 
 
 def test_a_call_has_the_messages_and_tokens_of_all_spans_that_recorded_it() -> None:

@@ -49,7 +49,7 @@ def test_every_reason_is_described_where_it_is_returned() -> None:
         return {value for name, value in vars(module).items() if name.startswith("_") and _is_reason(value)}
 
     dropped = reasons(selection) | {"duplicate_span", "not_a_span"}
-    assert len(dropped) == 9
+    assert len(dropped) == 10
     assert len(reasons(rewards)) == 4
     for told in (SECTION, f"{records.Dropped.__doc__}{records.Lost.__doc__}"):
         assert [reason for reason in dropped | reasons(rewards) if f"`{reason}`" not in told] == []

@@ -32,6 +32,7 @@ KEYS = [
         "gen_ai.request.functions.0",
     ),
     *("gen_ai.request.functions.0.name", "gen_ai.request.functions.0.parameters", "gen_ai.request", "tool.name"),
+    *("gen_ai.completion.1.token_ids", "gen_ai.completion.2.logprobs", "gen_ai.completion.0.content"),
     *("tool.call.id", "tool.call", "prompt_token_ids", "response_token_ids", "logprobs.content", "agent.name"),
     *("agentlightning.operation.output.id", "agentlightning.operation.output.choices.0.token_ids"),
     *("agentlightning.operation.name", "llm.hosted_vllm.id", "llm.hosted_vllm.prompt_token_ids", "llm.x.choices"),
@@ -118,9 +119,12 @@ def test_any_spans_give_one_answer_whatever_their_order(
 @given(TRACES)
 def test_every_span_of_a_call_is_in_a_triplet_or_in_the_report_and_every_reward_once(spans: list[Any]) -> None:
     report = TracerTraceToTriplet().adapt_report(spans)
-    told = {(each.metadata["attempt_id"], each.metadata["span_ids"][0]) for each in report.triplets}
+    told = {
+        (each.metadata["attempt_id"], each.metadata["span_ids"][0], each.metadata.get("choice"))
+        for each in report.triplets
+    }
     assert len(told) == len(report.triplets)
-    seen = {span_id for _, span_id in told} | {each.span_id for each in report.dropped}
+    seen = {span_id for _, span_id, _ in told} | {each.span_id for each in report.dropped}
     given_spans = [each for each in spans if isinstance(each, Span) and each.model_fields_set]
     assert {each.span_id for each in given_spans if each.name == CALL} <= seen
     given_away = [each for each in report.triplets if each.reward is not None]

@@ -91,8 +91,37 @@ def test_an_answer_may_list_its_tool_calls_itself() -> None:
 
 def test_two_spans_of_one_answer_are_one_conversation() -> None:
     said = {"gen_ai.response.id": "R1", f"{COMPLETION}.role": "assistant", f"{COMPLETION}.content": "yes"}
-    proxy = call("p", 0, attributes={**said, f"{COMPLETION}.content": "the proxy's"}, name="litellm_request")
-    assert messages_of(proxy, call("x", 1, attributes=said)) == [[{"role": "assistant", "content": "yes"}]]
+    asked = {f"{PROMPT}.0.role": "user", f"{PROMPT}.0.content": "the proxy's"}
+    proxy = call("p", 0, 3, attributes=said | asked, name="litellm_request")
+    assert messages_of(proxy, call("x", 1, 2, attributes=said)) == [[{"role": "assistant", "content": "yes"}]]
+
+
+@pytest.mark.parametrize(
+    "attributes, expected",
+    [
+        ({"gen_ai.operation.name": "chat"}, 1),
+        ({"gen_ai.operation.name": "text_completion"}, 1),
+        ({"gen_ai.operation.name": "generate_content"}, 1),
+        ({"gen_ai.operation.name": "responses"}, 1),
+        ({"gen_ai.operation.name": "my_chat", f"{COMPLETION}.role": "assistant"}, 1),
+        ({"openinference.span.kind": "LLM"}, 1),
+        ({"agentops.span.kind": "llm"}, 1),
+        ({"gen_ai.output.messages": "[]"}, 1),
+        ({"gen_ai.operation.name": "invoke_agent"}, 0),
+        ({"gen_ai.operation.name": "create_agent"}, 0),
+        ({"gen_ai.operation.name": "execute_tool"}, 0),
+        ({"gen_ai.operation.name": "embeddings"}, 0),
+        ({"gen_ai.operation.name": "invoke_agent", f"{COMPLETION}.role": "assistant"}, 0),
+        ({"gen_ai.operation.name": "search_memory"}, 0),
+        ({"openinference.span.kind": "CHAIN"}, 0),
+        ({"openinference.span.kind": "AGENT", "gen_ai.output.messages": "[]"}, 0),
+        ({"traceloop.span.kind": "workflow"}, 0),
+        ({"agentops.span.kind": "agent"}, 0),
+    ],
+)
+def test_only_calls_of_models_are_conversations(attributes: dict[str, Any], expected: int) -> None:
+    spans = [span("x", 1, attributes=attributes | {"gen_ai.request.model": "m"})]
+    assert len(messages_of(*spans)) == expected
 
 
 def test_a_call_that_failed_is_no_conversation_unless_it_was_answered_in_part() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -264,7 +265,7 @@ def test_a_tracer_and_a_proxy_that_saw_one_answer_make_one_triplet() -> None:
 def test_the_token_ids_of_a_proxy_go_before_those_of_a_tracer() -> None:
     ours = {"agl.call.backend": "vllm", "agl.call.model_version": "step-7"}
     spans = [
-        call("x", 1, 4, response_id="R1", tokens=([9], [9])),
+        call("x", 1, 4, response_id="R1", tokens=([9], [2])),
         call("p", 2, 3, response_id="R1", tokens=([1], [2]), attributes=ours),
     ]
     (triplet,) = TracerTraceToTriplet().adapt(spans)
@@ -507,11 +508,101 @@ def test_a_reward_with_the_number_of_a_call_is_not_its() -> None:
     assert report.lost_rewards == [Lost("r", 1.0, "no_call_before")]
 
 
-@pytest.mark.parametrize("is_strict", [False, True])
-def test_a_proxys_spans_of_one_answer_are_one_call(is_strict: bool) -> None:
+@pytest.mark.parametrize("is_strict, expected", [(False, [[2], [4]]), (True, [[2]])])
+def test_only_strict_merges_two_calls_of_a_proxy_with_one_response_id(
+    is_strict: bool, expected: list[list[int]]
+) -> None:
     first, again = numbered(2, [2], **{"gen_ai.response.id": "R"}), numbered(4, [4], **{"gen_ai.response.id": "R"})
     adapted = LlmProxyTraceToTriplet(strict_upstream=is_strict).adapt([again, first, numbered(5, []), call("x", 1, 2)])
-    assert [each.metadata["response_id"] for each in adapted] == ["R"]
+    assert [each.response["token_ids"] for each in adapted] == expected
+
+
+def choices(*token_ids: list[int], prompt: list[int] | None = None) -> dict[str, Any]:
+    """The attributes of a response with several choices, as the proxy records them."""
+    attributes: dict[str, Any] = {"prompt_token_ids": prompt} if prompt else {}
+    for number, ids in enumerate(token_ids):
+        prefix = f"gen_ai.completion.{number}"
+        attributes |= {f"{prefix}.role": "assistant", f"{prefix}.content": "ABC"[number]}
+        if ids:
+            logprobs = json.dumps([{"logprob": -float(each)} for each in ids])
+            attributes["response_token_ids" if number == 0 else f"{prefix}.token_ids"] = ids
+            attributes["logprobs.content" if number == 0 else f"{prefix}.logprobs.content"] = logprobs
+    return attributes
+
+
+@pytest.mark.parametrize("adapter", [TracerTraceToTriplet(), LlmProxyTraceToTriplet()])
+def test_every_choice_with_token_ids_is_a_triplet_with_its_own_reward(
+    adapter: TracerTraceToTriplet | LlmProxyTraceToTriplet,
+) -> None:
+    spans = [
+        call("x", 1, 2, number=1, tokens=([1], [9])),
+        call("y", 3, 4, number=2, attributes=choices([10], [11, 12], [13], prompt=[2])),
+        *(reward(f"r{number}", 5 + number, number / 10, number=5 + number) for number in range(3)),
+    ]
+    report = adapter.adapt_report(spans)
+    first, *others = report.triplets
+    assert (first.response["token_ids"], first.reward, "choice" in first.metadata) == ([9], None, False)
+    assert [each.response["token_ids"] for each in others] == [[10], [11, 12], [13]]
+    assert [each.response["raw_content"][0]["content"] for each in others] == ["A", "B", "C"]
+    assert [each.response["logprobs"][-1]["logprob"] for each in others] == [-10, -12, -13]
+    assert [each.reward for each in others] == [0.0, 0.1, 0.2]
+    assert [each.metadata["choice"] for each in others] == [0, 1, 2]
+    assert {(tuple(each.prompt["token_ids"]), *each.metadata["span_ids"]) for each in others} == {((2,), "y")}
+    assert (report.dropped, report.lost_rewards) == ([], [])
+
+
+def test_one_reward_goes_to_the_first_choice_unless_it_is_broadcast() -> None:
+    spans = [call("y", 3, 4, attributes=choices([10], [11], prompt=[2])), reward("r", 5, 0.5)]
+    for policy in ("first_occurrence", "first_sibling", "final_only"):
+        assert [each.reward for each in TracerTraceToTriplet(reward_match=policy).adapt(spans)] == [0.5, None]
+    assert [each.reward for each in TracerTraceToTriplet(reward_match="broadcast").adapt(spans)] == [0.5, 0.5]
+    linked = [*spans[:1], *(reward(f"r{at}", 5 + at, at, attributes=link("span_id", "y")) for at in (1, 2))]
+    assert [each.reward for each in TracerTraceToTriplet().adapt(linked)] == [1, 2]
+
+
+def test_a_choice_without_token_ids_is_reported() -> None:
+    bare = choices([], [], prompt=[2])
+    report = TracerTraceToTriplet().adapt_report([call("y", 3, 4, attributes=bare)])
+    (triplet,) = report.triplets
+    assert [each["content"] for each in triplet.response["raw_content"]] == ["A", "B"]
+    assert report.dropped == [Dropped("y", "choice_without_token_ids", "choice 1")]
+    report = TracerTraceToTriplet().adapt_report([call("y", 3, 4, attributes=choices([10], [], [12], prompt=[2]))])
+    assert [each.metadata["choice"] for each in report.triplets] == [0, 2]
+    assert report.dropped == [Dropped("y", "choice_without_token_ids", "choice 1")]
+
+
+def test_choices_have_the_texts_of_the_tracer_and_the_token_ids_of_the_proxy() -> None:
+    texts = {name: value for name, value in choices([10], [11]).items() if "ids" not in name}
+    tokens = choices([10], [11], prompt=[2]) | {"agl.call.backend": "vllm"}
+    spans = [
+        call("t", 1, 4, response_id="R", attributes={**texts, "gen_ai.completion.1.note": "of the tracer"}),
+        call("p", 2, 3, response_id="R", attributes=tokens),
+    ]
+    report = TracerTraceToTriplet().adapt_report(spans)
+    assert [each.response["token_ids"] for each in report.triplets] == [[10], [11]]
+    assert report.triplets[1].response["raw_content"][0]["note"] == "of the tracer"
+    assert report.dropped == [Dropped("p", "same_response", "t")]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {f"{OUTPUT}.choices.0.token_ids": [3], f"{OUTPUT}.choices.1.token_ids": [4]},
+        {f"{OUTPUT}.choices.{n}.provider_specific_fields.token_ids": [3 + n] for n in range(2)},
+        {
+            **{f"{OUTPUT}.choices.{n}.message.content": "x" for n in range(2)},
+            **{f"{OUTPUT}.response_token_ids.{n}": [3 + n] for n in range(2)},
+        },
+        {"llm.hosted_vllm.choices": "[{'token_ids': [3]}, {'token_ids': [4]}]"},
+        {"llm.hosted_vllm.choices": "[{'index': 0}, {'index': 1}]", "llm.hosted_vllm.response_token_ids": "[[3], [4]]"},
+    ],
+)
+def test_token_ids_of_choices_are_read_under_the_names_of_each_recorder(attributes: dict[str, Any]) -> None:
+    prompt = {"agl.call.prompt_token_ids": [1]}
+    if any(name.startswith("llm.") for name in attributes):
+        prompt = {"llm.hosted_vllm.prompt_token_ids": "[1]"}
+    triplets = TracerTraceToTriplet().adapt([call("x", 1, 2, attributes=attributes | prompt)])
+    assert [each.response["token_ids"] for each in triplets] == [[3], [4]]
 
 
 # -- strict ------------------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ def _when(moment: float) -> str:
 
 
 def _print_spans(whole: _Whole, *, cuts: bool) -> None:
-    from store.adapters.calls import repeated_calls
+    from store.adapters.recordings import repeated_calls
 
     by_attempt: defaultdict[str, list[Span]] = defaultdict(list)
     for span in whole.spans:

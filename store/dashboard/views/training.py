@@ -25,6 +25,7 @@ RULES: Final[Mapping[str, str]] = {
     "other_agent": "The call was made by an agent that is not trained.",
     "failed": "The call failed and has no response.",
     "no_token_ids": "The prompt or the response has no token ids: make the model server return them, or use the proxy.",
+    "choice_without_token_ids": "A choice after the first yields a triplet only if it and the prompt have token ids.",
     "duplicate_span": "Several spans have this id; one of them was kept.",
     "not_a_span": "The record is not a span.",
     "no_call_before": "No call ended before this reward, or all calls that ended before it already have a reward.",
@@ -135,7 +136,10 @@ def _verdict(
         return _NO_CALLS, False
     if not kept:
         return f"All {len(dropped):,} spans of calls were dropped; the reasons are below.", False
-    sentences = [f"{len(kept):,} of {len(kept) + len(dropped):,} spans of calls yield a triplet."]
+    used = {each.span_ids[0] for each in kept}
+    total = len(used | {each.span_id for each in dropped})
+    made = "a triplet" if len(kept) == len(used) else f"{len(kept):,} triplets, because some calls have several choices"
+    sentences = [f"{len(used):,} of {total:,} spans of calls yield {made}."]
     bare = sum(not (each.prompt_tokens and each.response_tokens) for each in kept)
     if bare:
         sentences.append(f"{_have(bare)} no token ids; training of weights skips them.")

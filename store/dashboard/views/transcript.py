@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from store.adapters.intake import sort_in
+from store.adapters.recordings import group_recordings
 from store.model_calls import Message, Part, call_of
-from store.model_calls.recorded import response_id, tool_use_of
+from store.model_calls.recorded import tool_use_of
 from store.models import Span
 from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, summarise
 
@@ -54,7 +56,7 @@ class Entry:
     """One entry of a transcript. A field is empty if its value is unknown or if the kind of entry has no such value."""
 
     kind: Kind
-    """`same` is a span that records a response which an earlier span already recorded; `span` is any other span."""
+    """`same` is a span that records a call which an earlier span already recorded; `span` is any other span."""
     span_id: str
     sequence_id: int
     title: str
@@ -106,7 +108,7 @@ class _Memory:
     conversations: list[list[tuple[Any, ...]]] = field(default_factory=list[list[tuple[Any, ...]]])
     """Each conversation as the keys of its messages, the newest conversation last."""
     calls: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
-    """The spans that recorded a response, by the id of the response, in the order of time."""
+    """The spans that recorded a call, in the order of time, by the id of each of them."""
 
     def known(self, keys: Sequence[tuple[Any, ...]]) -> int:
         """Return the maximum number of leading messages that the given conversation shares with an earlier one."""
@@ -119,8 +121,8 @@ class _Memory:
 def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entry]:
     """Return the entries for the spans of one attempt, in the order of time.
 
-    Messages that a call repeats from an earlier call are not shown again. If the agent and the proxy both record the
-    same response, the first of these spans contains the messages of both, and the second one is one line.
+    Messages that a call repeats from an earlier call are not shown again. If the agent and the proxy both record a
+    call, the first of these spans contains the messages of both, and the second one is one line.
 
     Args:
         spans: the spans of the attempt.
@@ -129,9 +131,10 @@ def transcript(spans: Iterable[Span], *, whole: Iterable[str] = ()) -> list[Entr
     budget, memory = _Budget(frozenset(whole)), _Memory()
     entries: list[Entry] = []
     ordered = sorted(spans, key=_place)
-    for span in ordered:
-        if (answer := response_id(span.attributes)) is not None:
-            memory.calls.setdefault(answer, []).append(span)
+    attempts, _ = sort_in(ordered)
+    for call in (call for attempt in attempts for call in group_recordings(attempt.spans)):
+        recorded = sorted((timed.span for timed in call), key=_place)
+        memory.calls |= {span.span_id: recorded for span in recorded}
     for span in ordered:
         entries.extend(_entries(span, budget, memory))
     return entries
@@ -154,7 +157,7 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
         rewards=summary.rewards,
         is_error=span.status.status_code == "ERROR",
     )
-    recorded = memory.calls.get(response_id(span.attributes) or "", [span])
+    recorded = memory.calls.get(span.span_id, [span])
     if recorded[0] is not span:
         return [replace(plain, kind="same")]
     exchange = _messages_of(recorded)
