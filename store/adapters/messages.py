@@ -108,7 +108,7 @@ def _conversations(attributes: Mapping[str, Any], children: Iterable[Mapping[str
     answers = [answer for choice in call.choices if (answer := answer_message(choice.message, used)) is not None]
     tools = [openai_tool(tool) for tool in call.tools if "name" in tool] or None
     conversations = [[*prompt, answer] for answer in answers] or [prompt]
-    return [{"messages": messages, "tools": tools} for messages in conversations if messages]
+    return [{"messages": messages, "tools": tools} for messages in conversations]
 
 
 def _tool_span_call(tool: Any) -> dict[str, Any] | None:
