@@ -17,6 +17,7 @@ from langchain_core.outputs import LLMResult
 from opentelemetry import trace
 
 from store.model_calls import Protocol
+from store.model_calls.json_values import as_objects, as_text
 from store.training.attrs import make_tag_attributes, sanitize_attributes
 from store.training.client_attributes import Json, request_attributes, response_attributes
 from store.training.client_calls import CALL_SPAN, ModelRun, current_model_run, safely
@@ -153,7 +154,7 @@ class LangChainHandler(BaseCallbackHandler):
         run = self._runs.get(run_id)
         if run is not None:
             of_answer = response_attributes(run.endpoint)
-            self._end_model(run_id, safely(lambda result: of_answer(_answer(result)), response), None)
+            self._end_model(run_id, safely(lambda result: of_answer(_response(result)), response), None)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Record a failed call to a model, unless the client recorded the call."""
@@ -240,33 +241,56 @@ def _name(serialized: Mapping[str, Any] | None, details: Mapping[str, Any]) -> s
     return given if isinstance(given, str) else "unnamed"
 
 
-def _answer(result: LLMResult) -> Json:
+def _response(result: LLMResult) -> Json:
     """Return a result in the format of OpenAI's response to a chat completion or a completion."""
     whole: Json = dict(result.llm_output or {})
     choices: list[Json] = []
-    for generation in (each for several in result.generations for each in several):
+    for generation in (generation for several in result.generations for generation in several):
         details: Json = dict(generation.generation_info or {})
-        choice: Json = {"text": generation.text}
+        choice: Json = {"index": len(choices), "text": generation.text}
         message: Any = getattr(generation, "message", None)
         if isinstance(message, BaseMessage):
             details |= message.response_metadata
-            choice["message"] = {**_openai_message(message), "content": message.text or None}
+            choice["message"] = _message(message)
             if message.id and not message.id.startswith(_OWN_IDS):
                 whole.setdefault("id", message.id)
-            whole["usage"] = getattr(message, "usage_metadata", None) or details.get("token_usage")
-        choice["finish_reason"] = details.get("finish_reason") or details.get("stop_reason")
+            # LangChain's own counts are 0 where the response has none.
+            whole["usage"] = (
+                details.get("token_usage") or details.get("usage") or getattr(message, "usage_metadata", None)
+            )
+        incomplete: Any = details.get("incomplete_details") or {}
+        reasons = (
+            details.get("finish_reason"),
+            details.get("stop_reason"),
+            incomplete.get("reason"),
+            details.get("status"),
+        )
+        choice["finish_reason"] = next((reason for reason in reasons if reason), None)
         choice["logprobs"] = details.get("logprobs")
-        whole |= {name: details[name] for name in ("id", "model", "model_name") if details.get(name)}
+        names = ("id", "model", "model_name", "system_fingerprint")
+        whole |= {name: details[name] for name in names if details.get(name)}
         choices.append(choice)
-    usage = whole.get("usage") or whole.get("token_usage")
     return {
-        "id": whole.get("id"),
+        **whole,
         "model": whole.get("model_name") or whole.get("model"),
         "choices": choices,
-        "usage": usage,
+        "usage": whole.get("usage") or whole.get("token_usage"),
     }
 
 
-def _openai_message(message: BaseMessage) -> Json:
-    (converted,) = convert_to_openai_messages([message])
-    return converted
+def _message(message: BaseMessage) -> Json:
+    """Return a message of a response in the format of OpenAI, with everything that LangChain keeps of the response."""
+    extras: Json = message.additional_kwargs
+    content: Any = message.content
+    in_content = {as_text(item.get("type")) for item in as_objects(content)}
+    fields = {name: value for name, value in extras.items() if name not in _OF_LANGCHAIN}
+    if not in_content & {"tool_use", "function_call", "tool_call"}:
+        fields["tool_calls"] = extras.get("tool_calls") or [
+            {"id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+            for name in ("tool_calls", "invalid_tool_calls")
+            for call in getattr(message, name, ())
+        ]
+    return {**fields, "role": "assistant", "content": content or None}
+
+
+_OF_LANGCHAIN: Final = frozenset({"parsed", "tool_calls"})

@@ -122,7 +122,7 @@ async def test_chains_tools_and_models_are_spans_in_the_store(live: Store) -> No
         "gen_ai.completion.0.finish_reason": "tool_calls",
         "gen_ai.completion.0.tool_calls.0.id": "call-1",
         "gen_ai.completion.0.tool_calls.0.name": "search",
-        "gen_ai.completion.0.tool_calls.0.arguments": '{"query": "a"}',
+        "gen_ai.completion.0.tool_calls.0.arguments": '{"query":"a"}',
         "gen_ai.response.id": "msg_42",
         "gen_ai.response.model": MODEL,
         "gen_ai.usage.prompt_tokens": 4,
