@@ -229,13 +229,19 @@ def _put_message(writer: AttributeWriter, prefix: str, message: Message) -> None
     elif len(parts) == 1 and parts[0].kind == "text" and _is_plain(parts[0]):
         writer.put_long(f"{prefix}.content", _unambiguous(parts[0].text))
     elif parts:
-        writer.put_long(f"{prefix}.content", [to_item(part) for part in parts])
+        # The list of a tool result needs no item around it, because the message names the call.
+        is_bare = result is not None and bool(result.parts) and result.item.keys() <= _BARE_RESULT
+        content = result.parts if result is not None and is_bare else parts
+        writer.put_long(f"{prefix}.content", [to_item(part) for part in content])
         writer.put_long(f"{prefix}.tool_call_id", result.call_id if result is not None else None)
     writer.put_long(f"{prefix}.name", message.name)
     for index, call in enumerate(calls):
         writer.put_long(f"{prefix}.tool_calls.{index}.id", call.call_id)
         writer.put_long(f"{prefix}.tool_calls.{index}.name", call.name)
         writer.put_long(f"{prefix}.tool_calls.{index}.arguments", call.text)
+
+
+_BARE_RESULT: Final = frozenset({"type", "tool_use_id", "content"})
 
 
 def _is_plain(part: Part) -> bool:

@@ -141,16 +141,36 @@ def plain(value: Any) -> Any:
         case type():
             return value.__name__
         case _ if hasattr(value, "model_dump"):
-            return value.model_dump(mode="json", warnings=False, exclude_none=True)
+            return _dumped(value, exclude_none=True)
         case _:
-            return str(value)
+            return _text_of(value)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - an object of the program may raise anything
+        return f"<{type(value).__qualname__}>"
 
 
 def received(value: Any) -> Json:
     """Return a response or an event of a client as the object that the client received."""
     if hasattr(value, "model_dump"):
-        return as_object(value.model_dump(mode="json", warnings=False, exclude_unset=True))
+        return as_object(_dumped(value, exclude_unset=True))
     return as_object(value)
+
+
+def _dumped(value: Any, **options: bool) -> Any:
+    """Return an object of a client as JSON."""
+    try:
+        return value.model_dump(mode="json", warnings=False, **options)
+    except Exception:  # noqa: BLE001 - the object may contain objects of the program, whose code may raise anything
+        fields: Json = {**vars(value), **(value.__pydantic_extra__ or {})}
+        return plain({name: item for name, item in fields.items() if name not in _OF_PROGRAMS})
+
+
+_OF_PROGRAMS: Final = frozenset({"parsed", "parsed_output", "parsed_arguments"})
+"""Fields in which the clients keep objects of the program's classes."""
 
 
 def _is_value(item: Any) -> bool:

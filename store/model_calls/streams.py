@@ -44,6 +44,10 @@ class StreamReader(abc.ABC):
             self._is_unreadable = self._is_unreadable or not is_exact
             self.add(as_object(value))
 
+    def mark_end(self) -> None:
+        """Note the end mark of the stream, which a client does not hand on as an event."""
+        self._has_end_mark = True
+
     def add(self, event: Json) -> None:
         """Process the next event, parsed."""
         self.is_empty = self.is_empty and not event
@@ -128,6 +132,10 @@ class _Choice:
         self.token_ids: list[int] = []
         self.logprobs: dict[str, list[Any]] = {}
         self.finish_reason: str | None = None
+
+    def mark_end(self) -> None:
+        """Note the end mark of the stream, which a client does not hand on as an event."""
+        self._has_end_mark = True
 
     def add(self, event: Json) -> None:
         ids = event.get("token_ids") or as_object(event.get("provider_specific_fields")).get("token_ids")

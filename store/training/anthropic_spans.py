@@ -8,25 +8,21 @@ from __future__ import annotations
 from typing import Final
 
 from store.model_calls import Protocol
-from store.training.client_attributes import request_attributes, response_attributes, stream_assembly
-from store.training.client_calls import CALL_SPAN, RecordedApi, recording_manager, recording_method
+from store.training.client_calls import RecordedApi, recording_conversion, recording_manager, recording_method
 from store.training.client_patches import ClientMethods, patch_client, unpatch_client
 
-_MESSAGES: Final = RecordedApi(
-    CALL_SPAN,
-    request_attributes(Protocol.MESSAGES),
-    response_attributes(Protocol.MESSAGES),
-    stream_assembly(Protocol.MESSAGES),
-    "content",
-)
+_MESSAGES: Final = RecordedApi(Protocol.MESSAGES, "content")
 _CLASSES: Final = ("Messages", "AsyncMessages")
-_TARGETS: Final = tuple(
-    ClientMethods(module, _CLASSES, methods, wrap)
-    for module in ("anthropic.resources.messages.messages", "anthropic.resources.beta.messages.messages")
-    for methods, wrap in (
-        (("create", "parse"), recording_method(_MESSAGES)),
-        (("stream",), recording_manager(_MESSAGES)),
-    )
+_TARGETS: Final = (
+    *(
+        ClientMethods(module, _CLASSES, methods, wrap)
+        for module in ("anthropic.resources.messages.messages", "anthropic.resources.beta.messages.messages")
+        for methods, wrap in (
+            (("create", "parse"), recording_method(_MESSAGES)),
+            (("stream",), recording_manager(_MESSAGES)),
+        )
+    ),
+    ClientMethods("anthropic._response", ("APIResponse", "AsyncAPIResponse"), ("parse",), recording_conversion),
 )
 
 

@@ -1,45 +1,80 @@
-"""Conversion of a client's calls to models to span attributes, for all protocols."""
+"""Recorder of the attributes of a call that a client or a framework makes to a model."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from store.model_calls import Protocol, read_call, stream_reader
-from store.model_calls.attributes import AttributeWriter, put_request, put_response
-from store.model_calls.json_values import Json, plain
+from store.model_calls import Protocol, StreamReader, read_call, stream_reader
+from store.model_calls.attributes import (
+    RAW_ANSWER,
+    TRUNCATED,
+    AttributeWriter,
+    put_request,
+    put_response,
+    put_truncated,
+)  # fmt: skip
+from store.model_calls.json_values import Json, as_object, parse, plain, received
+from store.semconv import CHANGED
 
 
-def request_attributes(protocol: Protocol) -> Callable[[Mapping[str, Any]], Json]:
-    """Return a function that converts a call's arguments to span attributes."""
+class CallAttributes:
+    """The attributes of one call.
 
-    def of_request(request: Mapping[str, Any]) -> Json:
-        writer = AttributeWriter()
-        put_request(writer, read_call(protocol, plain(request), {}))
-        return writer.values
+    Args:
+        protocol: the protocol of the call.
+        request: the arguments of the call.
+    """
 
-    return of_request
+    def __init__(self, protocol: Protocol, request: Mapping[str, Any]) -> None:
+        self._protocol = protocol
+        self._writer = AttributeWriter()
+        put_request(self._writer, read_call(protocol, as_object(plain(request)), {}))
 
+    @property
+    def values(self) -> Json:
+        """The attributes so far."""
+        changes: Json = {CHANGED: self._writer.changes} if self._writer.changes else {}
+        return {**self._writer.values, **changes}
 
-def response_attributes(protocol: Protocol) -> Callable[[Mapping[str, Any]], Json]:
-    """Return a function that converts a response to span attributes."""
+    def mark_incomplete(self) -> None:
+        """Mark the response as not recorded completely."""
+        self._writer.put(TRUNCATED, "answer")
 
-    def of_answer(response: Mapping[str, Any]) -> Json:
-        writer = AttributeWriter()
-        put_response(writer, read_call(protocol, {}, dict(response)))
-        return writer.values
+    def add_response(self, response: Any, *, is_incomplete: bool = False) -> None:
+        """Add a response, as an object of the client or as JSON.
 
-    return of_answer
+        Args:
+            response: the response.
+            is_incomplete: whether a part of the response is missing or could not be read.
+        """
+        call = read_call(self._protocol, {}, received(response), is_incomplete=is_incomplete)
+        put_response(self._writer, call)
+        put_truncated(self._writer, call)
 
+    def add_body(self, body: bytes) -> None:
+        """Add the body of a response that is no stream."""
+        value, is_exact = parse(body)
+        if not isinstance(value, dict):
+            self._writer.put_long(RAW_ANSWER, body.decode(errors="replace"))
+        self.add_response(value, is_incomplete=not is_exact or not isinstance(value, dict))
 
-def stream_assembly(protocol: Protocol) -> Callable[[Sequence[Any]], Json]:
-    """Return a function that combines the events of a stream into one response."""
-
-    def assembled(events: Sequence[Any]) -> Json:
-        reader = stream_reader(protocol, sys.maxsize)
+    def add_events(self, events: Iterable[Any], *, has_end_mark: bool) -> str | None:
+        """Add the events of a stream; return the message of the error that the server sent, if it sent one."""
+        reader = stream_reader(self._protocol, sys.maxsize)
         for event in events:
-            reader.add(plain(event))
-        return reader.response()
+            reader.add(received(event))
+        return self._add_stream(reader, has_end_mark=has_end_mark)
 
-    return assembled
+    def add_event_body(self, body: bytes, *, has_end_mark: bool) -> str | None:
+        """Add the body of a stream; return the message of the error that the server sent, if it sent one."""
+        reader = stream_reader(self._protocol, sys.maxsize)
+        reader.feed(body)
+        return self._add_stream(reader, has_end_mark=has_end_mark)
+
+    def _add_stream(self, reader: StreamReader, *, has_end_mark: bool) -> str | None:
+        if has_end_mark:
+            reader.mark_end()
+        self.add_response(reader.response(), is_incomplete=reader.is_truncated or not reader.is_complete)
+        return None if reader.error is None else str(reader.error.get("message") or reader.error)

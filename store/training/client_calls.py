@@ -8,45 +8,38 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from store.model_calls.json_values import plain
-from store.training.scope import current_scope
+from store.model_calls import Protocol
+from store.model_calls.attributes import CALL_SPAN, EMBEDDINGS_SPAN
+from store.training.client_attributes import CallAttributes
+from store.training.client_streams import record_body, record_stream
+from store.training.scope import AttemptScope, current_scope
 
 # Programs configure logging by this name, which is older than the module.
 logger = logging.getLogger("store.training.openai_spans")
 
-CALL_SPAN: Final = "openai.chat.completion"
-"""The name of the span of a call that generates text, in any protocol. Adapters find these spans by this name."""
-EMBEDDINGS_SPAN: Final = "openai.embeddings"
-
-# The clients set this header on requests for a raw response. If its value is `stream`, the caller reads the body.
-_RAW_HEADER: Final = "X-Stainless-Raw-Response"
-_STREAMING: Final = "stream"
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedApi:
-    """One API of a client, and the conversion of its calls to span attributes."""
+    """One API of a client."""
 
-    span: str
-    """The name of the span."""
-    of_request: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Function from the arguments of a call to span attributes."""
-    of_answer: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Function from a response to span attributes."""
-    assembled: Callable[[Sequence[Any]], dict[str, Any]]
-    """Function that combines the events of a stream into one response."""
+    protocol: Protocol
     answer_field: str
     """A field that every response object has and no stream object has."""
+
+    @property
+    def span(self) -> str:
+        """The name of the span."""
+        return EMBEDDINGS_SPAN if self.protocol is Protocol.EMBEDDINGS else CALL_SPAN
 
 
 class ModelRun:
@@ -78,71 +71,145 @@ def recording_method(api: RecordedApi) -> Callable[[Callable[..., Any], bool], C
 
     def wrap(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
         # The client's decorators hide which methods are coroutines, so the class name decides.
-        if is_async:
+        if not is_async:
 
             @wraps(original)
-            async def awaiting(*args: Any, **kwargs: Any) -> Any:
-                call = ClientCall.begin(api, kwargs)
-                if call is None:
-                    return await original(*args, **kwargs)
-                with call.open():
-                    answer = await original(*args, **kwargs)
-                    return call.answered(answer, await _parsed_later(answer, kwargs))
+            def calling(*args: Any, **kwargs: Any) -> Any:
+                return _call(api, partial(original, *args, **kwargs), kwargs)
 
-            return awaiting
+            return calling
 
         @wraps(original)
-        def calling(*args: Any, **kwargs: Any) -> Any:
-            call = ClientCall.begin(api, kwargs)
-            if call is None:
-                return original(*args, **kwargs)
-            with call.open():
-                answer = original(*args, **kwargs)
-                return call.answered(answer, _parsed(answer, kwargs))
+        def starting(*args: Any, **kwargs: Any) -> Any:
+            return _await(api, _start(api, partial(original, *args, **kwargs), kwargs), kwargs)
 
-        return calling
+        if not inspect.iscoroutinefunction(original):
+            # A decorator of the client checks the arguments before the caller awaits the result.
+            return starting
+
+        @wraps(original)
+        async def awaiting(*args: Any, **kwargs: Any) -> Any:
+            return await starting(*args, **kwargs)
+
+        return awaiting
 
     return wrap
 
 
 def recording_manager(api: RecordedApi) -> Callable[[Callable[..., Any], bool], Callable[..., Any]]:
-    """Return a function that wraps a method of a client. The method returns a context manager of a recorded stream."""
+    """Return a function that wraps a method of a client. The method returns a context manager that sends its request
+    when it is entered.
+    """
 
     def wrap(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
-        manager = _AsyncManager if is_async else _Manager
-
         @wraps(original)
         def opening(*args: Any, **kwargs: Any) -> Any:
-            return manager(original(*args, **kwargs), api, {**kwargs, "stream": True})
+            manager, arguments = original(*args, **kwargs), {**kwargs, "stream": True}
+            name = next((name for name in dir(manager) if name.endswith("__api_request")), None)
+            if name is None:
+                logger.error("calls of %s are not recorded: its version is not supported", type(manager).__qualname__)
+            else:
+                send = getattr(manager, name)
+                recorded = _Request(api, send, arguments) if is_async else partial(_call, api, send, arguments)
+                setattr(manager, name, recorded)
+            return manager
 
         return opening
 
     return wrap
 
 
-def _parsed(answer: Any, request: Mapping[str, Any]) -> Any:
-    """Return the parsed body of a raw response, None for a raw response that streams, and any other answer itself.
+def recording_conversion(original: Callable[..., Any], is_async: bool) -> Callable[..., Any]:  # noqa: FBT001 - see `ClientMethods`
+    """Return a function that wraps the conversion of a response by a client. If it fails, the response is recorded."""
+    if is_async:
 
-    The client caches the parsed body, so the caller can parse the response again.
-    """
-    if not (hasattr(answer, "parse") and hasattr(answer, "http_response")):
-        return answer
-    headers: Mapping[str, str] = request.get("extra_headers") or {}
-    return None if headers.get(_RAW_HEADER) == _STREAMING else answer.parse()
+        @wraps(original)
+        async def converting(response: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await original(response, *args, **kwargs)
+            except BaseException:
+                _unconverted(response)
+                raise
+
+        return converting
+
+    @wraps(original)
+    def convert(response: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(response, *args, **kwargs)
+        except BaseException:
+            _unconverted(response)
+            raise
+
+    return convert
 
 
-async def _parsed_later(answer: Any, request: Mapping[str, Any]) -> Any:
-    parsed = _parsed(answer, request)
-    return await parsed if inspect.isawaitable(parsed) else parsed
+def _unconverted(response: Any) -> None:
+    if (call := _current_call.get()) is not None:
+        call.unconverted(response)
+
+
+def _call(api: RecordedApi, send: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
+    call = ClientCall.begin(api, arguments)
+    if call is None:
+        return send()
+    with call.open():
+        answer = send()
+        call.answered(answer, arguments)
+    return answer
+
+
+def _start(api: RecordedApi, send: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return send()
+    except BaseException as error:
+        if (call := ClientCall.begin(api, arguments)) is not None:
+            call.end(error)
+        raise
+
+
+async def _await(api: RecordedApi, request: Awaitable[Any], arguments: Mapping[str, Any]) -> Any:
+    call = ClientCall.begin(api, arguments)
+    if call is None:
+        return await request
+    with call.open():
+        answer = await request
+        call.answered(answer, arguments)
+    return answer
+
+
+class _Request:
+    """Awaitable of a recorded request. Unlike a coroutine it may be dropped without a warning."""
+
+    def __init__(self, api: RecordedApi, request: Awaitable[Any], arguments: Mapping[str, Any]) -> None:
+        self._api = api
+        self._request = request
+        self._arguments = arguments
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return _await(self._api, self._request, self._arguments).__await__()
 
 
 class ClientCall:
-    """Recording of one call, from its request to the end of its response."""
+    """Recording of one call, from its request to the end of its response. No method raises an exception.
 
-    def __init__(self, api: RecordedApi, span: trace.Span) -> None:
+    It is the `Reading` of a response that the caller reads by and by.
+    """
+
+    def __init__(self, api: RecordedApi, scope: AttemptScope, span: trace.Span, attributes: CallAttributes) -> None:
         self._api = api
+        self.scope = scope
         self._span = span
-        self._is_streaming = False
+        self._attributes = attributes
+        self._is_read_later = False
+        self._encoding: str | None = None
+        self._http: Any = None
+        self.events: list[Any] = []
+        self.body: list[bytes] = []
+        self.is_busy = False
+        self.is_parsed = False
+        self.is_done = False
+        _open_calls[self] = None
 
     @classmethod
     def begin(cls, api: RecordedApi, request: Mapping[str, Any]) -> ClientCall | None:
@@ -150,12 +217,17 @@ class ClientCall:
         scope = current_scope()
         if scope is None:
             return None
-        run, context = current_model_run.get(), None
-        if run is not None and not run.is_over:
-            context = run.context
-            if api.span == CALL_SPAN:
-                run.mark_recorded()
-        return cls(api, scope.tracer.start_span(api.span, context, attributes=safely(api.of_request, request)))
+        try:
+            run, context = current_model_run.get(), None
+            if run is not None and not run.is_over:
+                context = run.context
+                if api.span == CALL_SPAN:
+                    run.mark_recorded()
+            attributes = _request_attributes(api.protocol, request)
+            return cls(api, scope, scope.tracer.start_span(api.span, context), attributes)
+        except Exception:
+            logger.exception("a call to a model is not recorded")
+            return None
 
     def open(self) -> _Open:
         """Return a context manager for the time until the response. Spans that begin in this time are children of the
@@ -163,40 +235,89 @@ class ClientCall:
         """
         return _Open(self, self._span)
 
-    def answered(self, answer: Any, parsed: Any) -> Any:
-        """Record a response, or prepare to record a stream, and return the object for the caller."""
-        if hasattr(parsed, self._api.answer_field):
-            self._record(plain(parsed))
-        elif parsed is answer and (hasattr(answer, "__next__") or hasattr(answer, "__anext__")):
-            return self.tee(answer)
-        return answer
+    def answered(self, answer: Any, request: Mapping[str, Any]) -> None:
+        """Record a response, or prepare to record it while the caller reads it. The response does not change."""
+        try:
+            self._take(answer, request)
+        except Exception:
+            logger.exception("the response of a model could not be recorded completely")
 
-    def tee(self, stream: Any) -> Any:
-        """Return a wrapper of a stream that records the chunks that the caller reads."""
-        self._is_streaming = True
-        return _AsyncTee(stream, self) if hasattr(stream, "__anext__") else _Tee(stream, self)
+    def unconverted(self, answer: Any) -> None:
+        """Record a response that the client could not convert; the caller gets an exception instead."""
+        try:
+            if answer.http_response.is_closed:
+                self._attributes.add_body(answer.http_response.content)
+        except Exception:
+            logger.exception("the response of a model could not be recorded completely")
 
-    def streamed(self, chunks: list[Any]) -> None:
-        """Record a streamed response, and end the span."""
-        self._record(safely(self._api.assembled, chunks))
-        self._is_streaming = False
-        self.end()
+    def _take(self, answer: Any, request: Mapping[str, Any]) -> None:
+        if hasattr(answer, "parse") and hasattr(answer, "http_response"):
+            self._take_raw(answer, is_stream=request.get("stream") is True)
+        elif hasattr(answer, self._api.answer_field):
+            self._attributes.add_response(answer)
+        elif hasattr(answer, "_iterator") and hasattr(answer, "response"):
+            self._is_read_later = True
+            record_stream(answer, self)
+        elif isinstance(answer, str):
+            # A client returns the text of a response that is not JSON.
+            self._attributes.add_body(answer.encode(errors="surrogatepass"))
 
-    def _record(self, answer: Mapping[str, Any]) -> None:
-        self._span.set_attributes(safely(self._api.of_answer, answer))
+    def _take_raw(self, answer: Any, *, is_stream: bool) -> None:
+        response = answer.http_response
+        if response.is_closed:
+            self._attributes.add_body(response.content)
+            return
+        self._is_read_later = True
+        self._http = type(response)
+        self._encoding = response.headers.get("content-encoding")
+        record_body(response, self, keeps=True)
+        if is_stream:
+            record_stream(_parsed(answer), self, is_raw=True)
 
-    def failed(self, error: BaseException) -> None:
-        """Record an exception, and end the span."""
-        self._span.record_exception(error)
-        self._span.set_status(trace.StatusCode.ERROR, str(error))
-        self._is_streaming = False
-        self._span.end()
+    def leave(self) -> None:
+        """Leave the block until the response: end the span, unless the caller reads the response later."""
+        if not self._is_read_later:
+            self.end()
 
-    def end(self) -> None:
-        """End the span, unless the response is still streaming."""
-        if not self._is_streaming:
-            self._span.set_status(trace.StatusCode.OK)
+    def end(self, error: BaseException | None = None) -> None:
+        """Record the part of the response that the caller received, and end the span, unless it has ended.
+
+        Args:
+            error: the exception that the caller gets.
+        """
+        try:
+            _open_calls.pop(self)
+        except KeyError:
+            return
+        failure = None if error is None else _text(error)
+        try:
+            if self._is_read_later:
+                sent = self._record_reading()
+                failure = sent if failure is None else failure
+        except Exception:
+            logger.exception("the response of a model could not be recorded completely")
+            self._attributes.mark_incomplete()
+        self._span.set_attributes(self._attributes.values)
+        self._span.set_status(trace.StatusCode.OK if failure is None else trace.StatusCode.ERROR, failure)
+        try:
+            if error is not None:
+                self._span.record_exception(error)
+        except Exception:
+            logger.exception("the exception of a call to a model could not be recorded")
+        try:
             self._span.end()
+        except Exception:
+            logger.exception("a call to a model is not recorded")
+
+    def _record_reading(self) -> str | None:
+        """Record the response that the caller read; return the error that the server sent in its place."""
+        if self.is_parsed or not self.body:
+            return self._attributes.add_events(self.events, has_end_mark=self.is_done)
+        body = _decoded(b"".join(self.body), self._encoding, self._http)
+        if body.lstrip()[:1] in {b"{", b"["}:
+            self._attributes.add_body(body)
+            return None
+        return self._attributes.add_event_body(body, has_end_mark=self.is_done)
 
 
 class _Open:
@@ -206,147 +327,64 @@ class _Open:
 
     def __enter__(self) -> None:
         self._current.__enter__()
+        self._token = _current_call.set(self._call)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        _current_call.reset(self._token)
         self._current.__exit__(kind, error, traceback)
         if error is None:
-            self._call.end()
+            self._call.leave()
         else:
-            self._call.failed(error)
+            self._call.end(error)
 
 
-class _Teeing:
-    """Wrapper of a stream that collects the chunks that are read from it."""
+_current_call: Final[ContextVar[ClientCall | None]] = ContextVar("rollbook_client_call", default=None)
+"""The call whose response the client is waiting for."""
 
-    def __init__(self, stream: Any, call: ClientCall) -> None:
-        self._stream = stream
-        self._call = call
-        self._chunks: list[Any] = []
-        self._is_over = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def _end(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._call.streamed(self._chunks)
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._call.failed(error)
-
-    def __del__(self) -> None:
-        # The caller may drop a stream before its end; the chunks that were read are recorded.
-        self._end()
+_open_calls: Final[dict[ClientCall, None]] = {}
+"""The calls that have not ended, in the order of their beginnings. A finaliser may end a call at any time and in any
+thread, so only atomic operations change the dict."""
 
 
-class _Tee(_Teeing):
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            chunk = next(self._stream)
-        except StopIteration:
-            self._end()
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-        self._chunks.append(chunk)
-        return chunk
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the stream, and record the chunks that were read."""
-        self._stream.close()
-        self._end()
+def end_open_calls(scope: AttemptScope) -> None:
+    """Record the responses that the agent of an attempt has not read to the end."""
+    for call in list(_open_calls):
+        if call.scope is scope:
+            call.end()
 
 
-class _AsyncTee(_Teeing):
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            chunk = await anext(self._stream)
-        except StopAsyncIteration:
-            self._end()
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-        self._chunks.append(chunk)
-        return chunk
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the stream, and record the chunks that were read."""
-        await self._stream.close()
-        self._end()
-
-
-class _Managing:
-    """Wrapper of a context manager that sends its request when it is entered."""
-
-    def __init__(self, manager: Any, api: RecordedApi, request: Mapping[str, Any]) -> None:
-        self._manager = manager
-        self._api = api
-        self._request = request
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._manager, name)
-
-    @staticmethod
-    def _tee(stream: Any, call: ClientCall) -> Any:
-        raw = getattr(stream, "_raw_stream", None)
-        if raw is not None:
-            stream._raw_stream = call.tee(raw)  # noqa: SLF001 - the helper reads its events from this stream
-        return stream
-
-
-class _Manager(_Managing):
-    def __enter__(self) -> Any:
-        call = ClientCall.begin(self._api, self._request)
-        if call is None:
-            return self._manager.__enter__()
-        with call.open():
-            return self._tee(self._manager.__enter__(), call)
-
-    def __exit__(self, *raised: object) -> Any:
-        return self._manager.__exit__(*raised)
-
-
-class _AsyncManager(_Managing):
-    async def __aenter__(self) -> Any:
-        call = ClientCall.begin(self._api, self._request)
-        if call is None:
-            return await self._manager.__aenter__()
-        with call.open():
-            return self._tee(await self._manager.__aenter__(), call)
-
-    def __aexit__(self, *raised: Any) -> Awaitable[Any]:
-        return self._manager.__aexit__(*raised)
-
-
-def safely(function: Callable[[Any], dict[str, Any]], value: Any) -> dict[str, Any]:
-    """Return the result of a function for a value, or an empty dict if the function raises an exception."""
+def _request_attributes(protocol: Protocol, request: Mapping[str, Any]) -> CallAttributes:
     try:
-        return function(value)
+        return CallAttributes(protocol, request)
     except Exception:
-        logger.exception("a call to a model could not be recorded completely")
-        return {}
+        logger.exception("the request of a call to a model is not recorded")
+        return CallAttributes(protocol, {})
+
+
+def _parsed(answer: Any) -> Any:
+    """Return the stream of a raw response. The client keeps it, so the caller gets the same stream."""
+    parsed = answer.parse()
+    if not inspect.iscoroutine(parsed):
+        return parsed
+    # Only the body of a response without a stream is awaited.
+    try:
+        parsed.send(None)
+    except StopIteration as done:
+        return done.value
+    parsed.close()
+    raise RuntimeError(f"{type(answer).__qualname__}.parse waited for the body of a stream")
+
+
+def _decoded(body: bytes, encoding: str | None, http: Any) -> bytes:
+    """Return the bytes of a body as the server wrote them before it compressed them."""
+    return http(200, headers={"content-encoding": encoding}, content=body).content if encoding else body
+
+
+def _text(error: BaseException) -> str:
+    """Return the text of an exception."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception of the agent may have any `__str__`
+        return type(error).__qualname__

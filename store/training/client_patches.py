@@ -62,10 +62,11 @@ _originals: Final[dict[ClientMethods, list[tuple[type[Any], str, Wrapped]]]] = {
 def _patch(target: ClientMethods, module: ModuleType) -> None:
     originals = _originals[target] = []
     for class_name in target.classes:
-        kind: type[Any] = getattr(module, class_name)
+        # Other versions of a client may lack a class or a method.
+        kind: type[Any] | None = getattr(module, class_name, None)
         for method in target.methods:
-            original = kind.__dict__.get(method)
-            if original is not None:
+            original = vars(kind).get(method) if kind is not None else None
+            if kind is not None and original is not None:
                 originals.append((kind, method, original))
                 setattr(kind, method, target.wrap(original, class_name.startswith("Async")))
 

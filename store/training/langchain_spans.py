@@ -5,9 +5,10 @@ An attempt is one execution of a task by an agent.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,11 +18,14 @@ from langchain_core.outputs import LLMResult
 from opentelemetry import trace
 
 from store.model_calls import Protocol
-from store.model_calls.json_values import as_objects, as_text
+from store.model_calls.attributes import CALL_SPAN
+from store.model_calls.json_values import Json, as_objects, as_text
 from store.training.attrs import make_tag_attributes, sanitize_attributes
-from store.training.client_attributes import Json, request_attributes, response_attributes
-from store.training.client_calls import CALL_SPAN, ModelRun, current_model_run, safely
+from store.training.client_attributes import CallAttributes
+from store.training.client_calls import ModelRun, current_model_run
 from store.training.scope import AttemptScope, current_scope, entered
+
+logger = logging.getLogger(__name__)
 
 # LangChain generates ids with these prefixes for messages without an id from the model.
 _OWN_IDS: Final = ("lc_", "run-")
@@ -35,8 +39,9 @@ class _OpenRun:
     span: trace.Span | None
     """The span; None for a call to a model, because its span is created when the call ends."""
     model: ModelRun | None = None
-    endpoint: Protocol = Protocol.CHAT
-    attributes: Json | None = None
+    call: CallAttributes | None = None
+    facts: Json = field(default_factory=dict[str, Any])
+    """Attributes that LangChain knows of a call to a model."""
     began: int = 0
 
 
@@ -130,8 +135,12 @@ class LangChainHandler(BaseCallbackHandler):
             parameters: Json = details.get("invocation_params") or {}
             return {**parameters, "messages": convert_to_openai_messages(messages)}
 
-        given = safely(request, [each for several in messages for each in several])
-        self._begin_model(Protocol.CHAT, given, metadata or {}, run_id, parent_run_id)
+        try:
+            arguments = request([message for several in messages for message in several])
+        except Exception:
+            logger.exception("the messages of a call to a model are not recorded")
+            arguments = {}
+        self._begin_model(Protocol.CHAT, arguments, metadata or {}, run_id, parent_run_id)
 
     def on_llm_start(
         self,
@@ -153,12 +162,11 @@ class LangChainHandler(BaseCallbackHandler):
         """Record a call to a model, unless the client recorded the call."""
         run = self._runs.get(run_id)
         if run is not None:
-            of_answer = response_attributes(run.endpoint)
-            self._end_model(run_id, safely(lambda result: of_answer(_response(result)), response), None)
+            self._end_model(run_id, response, None)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Record a failed call to a model, unless the client recorded the call."""
-        self._end_model(run_id, {}, error)
+        self._end_model(run_id, None, error)
 
     # -- spans ---------------------------------------------------------------------------------------------------------
 
@@ -186,30 +194,34 @@ class LangChainHandler(BaseCallbackHandler):
             run.span.end()
 
     def _begin_model(
-        self, endpoint: Protocol, request: Json, metadata: Json, run_id: UUID, parent_run_id: UUID | None
+        self, protocol: Protocol, request: Json, metadata: Json, run_id: UUID, parent_run_id: UUID | None
     ) -> None:
         scope = current_scope()
         if scope is None:
             return
         self._forget_closed(parent_run_id)
-        attributes = safely(request_attributes(endpoint), request)
-        for name, key in (("gen_ai.system", "ls_provider"), ("gen_ai.request.model", "ls_model_name")):
-            if isinstance(metadata.get(key), str):
-                attributes[name] = metadata[key]
+        names = (("gen_ai.system", "ls_provider"), ("gen_ai.request.model", "ls_model_name"))
+        facts = {name: metadata[key] for name, key in names if isinstance(metadata.get(key), str)}
         # Callbacks of one call may run in different contexts, so the variable is never reset. A `ModelRun` whose
         # call has ended has no effect on later calls.
         model = ModelRun(self._context(parent_run_id), current_model_run.get())
         current_model_run.set(model)
-        self._runs[run_id] = _OpenRun(scope, None, model, endpoint, attributes, time.time_ns())
+        self._runs[run_id] = _OpenRun(scope, None, model, CallAttributes(protocol, request), facts, time.time_ns())
 
-    def _end_model(self, run_id: UUID, answer: Json, error: BaseException | None) -> None:
+    def _end_model(self, run_id: UUID, result: LLMResult | None, error: BaseException | None) -> None:
         run = self._runs.pop(run_id, None)
-        if run is None or run.model is None:
+        if run is None or run.model is None or run.call is None:
             return
         run.model.is_over = True
         if run.model.is_recorded or not run.scope.is_open:
             return
-        attributes = self._tags | (run.attributes or {}) | answer
+        if result is not None:
+            try:
+                run.call.add_response(_response(result))
+            except Exception:
+                logger.exception("the response of a model is not recorded")
+                run.call.mark_incomplete()
+        attributes = self._tags | run.call.values | run.facts
         with entered(run.scope):
             span = run.scope.tracer.start_span(
                 CALL_SPAN, run.model.context, attributes=attributes, start_time=run.began

@@ -1,6 +1,6 @@
 """Instrumentation of the `openai` client. It records the client's calls as spans of the current attempt.
 
-It records chat completions, calls of the Responses API, and embeddings. It patches only public classes of the client.
+It records chats, completions, calls of the Responses API, and embeddings. It patches only public classes of the client.
 An attempt is one execution of a task by an agent.
 """
 
@@ -9,31 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from store.model_calls import Protocol
-from store.training.client_attributes import request_attributes, response_attributes, stream_assembly
-from store.training.client_calls import CALL_SPAN, EMBEDDINGS_SPAN, RecordedApi, recording_method
+from store.training.client_calls import RecordedApi, recording_conversion, recording_method
 from store.training.client_patches import ClientMethods, patch_client, unpatch_client
 
-_CHAT: Final = RecordedApi(
-    CALL_SPAN,
-    request_attributes(Protocol.CHAT),
-    response_attributes(Protocol.CHAT),
-    stream_assembly(Protocol.CHAT),
-    "choices",
-)
-_RESPONSES: Final = RecordedApi(
-    CALL_SPAN,
-    request_attributes(Protocol.RESPONSES),
-    response_attributes(Protocol.RESPONSES),
-    stream_assembly(Protocol.RESPONSES),
-    "output",
-)
-_EMBEDDINGS: Final = RecordedApi(
-    EMBEDDINGS_SPAN,
-    request_attributes(Protocol.EMBEDDINGS),
-    response_attributes(Protocol.EMBEDDINGS),
-    lambda _: {},  # embeddings have no streams
-    "data",
-)
+_CHAT: Final = RecordedApi(Protocol.CHAT, "choices")
+_COMPLETIONS: Final = RecordedApi(Protocol.COMPLETIONS, "choices")
+_RESPONSES: Final = RecordedApi(Protocol.RESPONSES, "output")
+_EMBEDDINGS: Final = RecordedApi(Protocol.EMBEDDINGS, "data")
 _TARGETS: Final = (
     ClientMethods(
         "openai.resources.chat.completions",
@@ -42,10 +24,14 @@ _TARGETS: Final = (
         recording_method(_CHAT),
     ),
     ClientMethods(
-        "openai.resources.responses.responses",
-        ("Responses", "AsyncResponses"),
-        ("create", "parse"),
-        recording_method(_RESPONSES),
+        "openai.resources.completions",
+        ("Completions", "AsyncCompletions"),
+        ("create",),
+        recording_method(_COMPLETIONS),
+    ),
+    *(
+        ClientMethods(module, ("Responses", "AsyncResponses"), ("create", "parse"), recording_method(_RESPONSES))
+        for module in ("openai.resources.responses.responses", "openai.resources.beta.responses.responses")
     ),
     ClientMethods(
         "openai.resources.embeddings",
@@ -53,6 +39,7 @@ _TARGETS: Final = (
         ("create",),
         recording_method(_EMBEDDINGS),
     ),
+    ClientMethods("openai._response", ("APIResponse", "AsyncAPIResponse"), ("parse",), recording_conversion),
 )
 
 

@@ -26,7 +26,7 @@ from store.models import Span, StatusCode, TraceStatus
 from store.semconv import ATTEMPT_ID, OPERATION_NAME, ROLLOUT_ID
 from store.training.anthropic_spans import instrument_anthropic
 from store.training.attrs import sanitize_attributes
-from store.training.client_calls import CALL_SPAN
+from store.training.client_calls import CALL_SPAN, end_open_calls
 from store.training.core_fields import SpanCoreFields
 from store.training.openai_spans import instrument_openai
 from store.training.recorder import LocalRecorder, RecordedSpans, StoreRecorder
@@ -278,7 +278,10 @@ class Tracer:
         with scope.tracer.start_as_current_span(
             ATTEMPT_SPAN, context=Context(), attributes={OPERATION_NAME: scope.name}
         ) as root:
-            yield root
+            try:
+                yield root
+            finally:
+                end_open_calls(scope)
 
     async def close_scope(self, scope: AttemptScope, wait_seconds: float | None = None) -> RecordedSpans:
         """Stop recording, wait until the recorded spans are stored, and return them.

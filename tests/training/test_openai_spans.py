@@ -84,6 +84,7 @@ async def test_a_call_is_a_span_with_prompt_answer_and_token_ids(
     assert json.loads(attributes.pop("logprobs.content"))[0]["logprob"] == -0.5
     assert attributes == {
         "gen_ai.system": "openai",
+        "gen_ai.operation.name": "chat",
         "gen_ai.request.type": "chat",
         "gen_ai.request.model": MODEL,
         "gen_ai.request.temperature": 0.5,
