@@ -389,13 +389,18 @@ class WrongProcess(StoreError, RuntimeError):
     """A forked child used its parent's store, or opened a SQLite file that its parent had open during the fork.
 
     The child does not have the threads and connections of the parent's store. SQLite's locks do not survive a fork.
+    A forked child also cannot record spans of an attempt that runs in its parent; `operation` is then the refused call.
     """
 
-    def __init__(self, opened_in: int, used_in: int) -> None:
+    def __init__(self, opened_in: int, used_in: int, operation: str | None = None) -> None:
         super().__init__(
             f"the store was open in process {opened_in} when process {used_in} was forked from it; close a SQLite "
             "store before the fork and call open_store(url) again in the child, or start the child with the method "
             "spawn of multiprocessing and pass the store to it by pickle"
+            if operation is None
+            else f"{operation} in process {used_in}, which was forked from process {opened_in} during an attempt; "
+            "return the result to the parent and record it there, or run the child's function as "
+            "contextvars.Context().run(function), which records nothing"
         )
         self.opened_in = opened_in
         self.used_in = used_in

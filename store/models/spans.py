@@ -176,51 +176,7 @@ class Span(Open):
             attempt_id: the attempt of the span.
             sequence_id: the number of the span, which the store assigned.
         """
-        context, parent = readable_span.get_span_context(), readable_span.parent
-        own = _context(context) if context else None
-        above = _context(parent) if parent else None
-        return cls(
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            sequence_id=sequence_id,
-            trace_id=own.trace_id if own else "0" * 32,
-            span_id=own.span_id if own else "0" * 16,
-            parent_id=above.span_id if above else None,
-            name=readable_span.name,
-            status=TraceStatus(
-                status_code=readable_span.status.status_code.name,
-                description=readable_span.status.description,
-                **_own_fields(readable_span.status, TraceStatus),
-            ),
-            attributes=_span_attributes(readable_span.attributes),
-            events=[
-                Event(
-                    name=event.name,
-                    attributes=_span_attributes(event.attributes),
-                    timestamp=in_seconds(event.timestamp),
-                    **_part_fields(event, Event),
-                )
-                for event in readable_span.events
-            ],
-            links=[
-                Link(
-                    context=_context(link.context),
-                    attributes=_span_attributes(link.attributes) or None,
-                    **_part_fields(link, Link),
-                )
-                for link in readable_span.links
-            ],
-            start_time=in_seconds(readable_span.start_time),
-            end_time=in_seconds(readable_span.end_time),
-            context=own,
-            parent=above,
-            resource=OtelResource(
-                attributes=_span_attributes(readable_span.resource.attributes),
-                schema_url=readable_span.resource.schema_url,
-                **_own_fields(readable_span.resource, OtelResource),
-            ),
-            **_further_fields(readable_span),
-        )
+        return cls(**sdk_fields(readable_span, rollout_id, attempt_id, sequence_id))
 
     @classmethod
     def from_attributes(
@@ -268,9 +224,74 @@ class Span(Open):
         )
 
 
+def sdk_fields(
+    readable_span: Any,
+    rollout_id: str,
+    attempt_id: str,
+    sequence_id: int,
+    convert: Callable[[Mapping[str, Any] | None], dict[str, AttributeValue]] | None = None,
+) -> dict[str, Any]:
+    """Return the fields of a `Span` for a finished span of the SDK, without validation.
+
+    Args:
+        readable_span: as for `Span.from_opentelemetry`.
+        rollout_id: the rollout of the span.
+        attempt_id: the attempt of the span.
+        sequence_id: the number of the span.
+        convert: the conversion of attributes; None for `span_attributes`.
+    """
+    converted = convert or span_attributes
+    context, parent = readable_span.get_span_context(), readable_span.parent
+    own = _context(context) if context else None
+    above = _context(parent) if parent else None
+    status, resource = readable_span.status, readable_span.resource
+    return {
+        "rollout_id": rollout_id,
+        "attempt_id": attempt_id,
+        "sequence_id": sequence_id,
+        "trace_id": own["trace_id"] if own else "0" * 32,
+        "span_id": own["span_id"] if own else "0" * 16,
+        "parent_id": above["span_id"] if above else None,
+        "name": readable_span.name,
+        "status": {
+            "status_code": status.status_code.name,
+            "description": status.description,
+            **_own_fields(status, TraceStatus),
+        },
+        "attributes": converted(readable_span.attributes),
+        "events": [
+            {
+                "name": event.name,
+                "attributes": converted(event.attributes),
+                "timestamp": in_seconds(event.timestamp),
+                **_part_fields(event, Event),
+            }
+            for event in readable_span.events
+        ],
+        "links": [
+            {
+                "context": _context(link.context),
+                "attributes": converted(link.attributes) or None,
+                **_part_fields(link, Link),
+            }
+            for link in readable_span.links
+        ],
+        "start_time": in_seconds(readable_span.start_time),
+        "end_time": in_seconds(readable_span.end_time),
+        "context": own,
+        "parent": above,
+        "resource": {
+            "attributes": converted(resource.attributes),
+            "schema_url": resource.schema_url,
+            **_own_fields(resource, OtelResource),
+        },
+        **_further_fields(readable_span),
+    }
+
+
 def in_seconds(time: float | None) -> float | None:
-    """Return a time of a span in seconds, or None for 0 and None. A value above 10¹² is taken as nanoseconds."""
-    if not time:
+    """Return a time of a span in seconds, or None for 0 and what is no number. A value above 10¹² is nanoseconds."""
+    if not time or not isinstance(time, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] (from the SDK)
         return None
     return time / 1_000_000_000 if time > _NANOSECONDS_FROM else float(time)
 
@@ -292,18 +313,18 @@ def scope_fields(
     return {"name": name or "", "version": version or "", **found} if name or version or found else {}
 
 
-def _context(context: Any) -> SpanContext:
+def _context(context: Any) -> dict[str, Any]:
     further = _own_fields(context, SpanContext)
     flags = getattr(context, "trace_flags", None)
     if isinstance(flags, int):
         further["trace_flags"] = int(flags)
-    return SpanContext(
-        trace_id=f"{context.trace_id:032x}",
-        span_id=f"{context.span_id:016x}",
-        is_remote=context.is_remote,
-        trace_state=dict(context.trace_state or {}),
+    return {
+        "trace_id": f"{context.trace_id:032x}",
+        "span_id": f"{context.span_id:016x}",
+        "is_remote": context.is_remote,
+        "trace_state": dict(context.trace_state or {}),
         **further,
-    )
+    }
 
 
 def _further_fields(span: Any) -> dict[str, Any]:
@@ -314,7 +335,7 @@ def _further_fields(span: Any) -> dict[str, Any]:
         found["kind"] = kind
     scope: Any = getattr(span, "instrumentation_scope", None)
     if isinstance(getattr(scope, "name", None), str):
-        attributes = _span_attributes(getattr(scope, "attributes", None))
+        attributes = span_attributes(getattr(scope, "attributes", None))
         if fields := scope_fields(scope.name, scope.version, scope.schema_url, attributes):
             found["instrumentation_scope"] = fields
     for name, counted in _DROPPED:
@@ -352,18 +373,19 @@ def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
     return found
 
 
-def _span_attributes(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
+def span_attributes(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:
     """Convert attributes of the SDK to attributes of a span; values that a span cannot hold become text."""
     converted: dict[str, AttributeValue] = {}
     for name, value in (attributes or {}).items():
         if type(value) in _SCALARS:
             converted[name] = value
         elif value is not None:
-            converted[name] = _as_attribute(name, value)
+            converted[name] = as_attribute(name, value)
     return converted
 
 
-def _as_attribute(name: str, value: Any) -> AttributeValue:
+def as_attribute(name: str, value: Any) -> AttributeValue:
+    """Convert one value of the SDK; bytes become hex, and other values that a span cannot hold become JSON text."""
     if isinstance(value, bytes):
         return value.hex()
     try:

@@ -43,3 +43,11 @@ def storable_text(text: str) -> str:
         except UnicodeEncodeError:
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text.replace("\0", REPLACEMENT)
+
+
+def safe_text(value: object) -> str:
+    """Return `str(value)`, or a text with the type of the value if `str` raises an exception."""
+    try:
+        return str.__str__(str(value))
+    except Exception as error:  # noqa: BLE001 - the value decides which exception `str` raises
+        return f"<{type(value).__name__}: str() raised {type(error).__name__}>"

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, ResourcesUpdate, Span
+from store.runtime.lenient_json import safe_text, storable_text
 from store.training.agent import AgentRunner
 from store.training.agent_threads import AgentThreads
 from store.training.core_fields import type_name
@@ -283,9 +284,11 @@ class AttemptRun:
             return AttemptError(type=str(outcome.reason), message=str(error or ""))
         if outcome.kind == "interrupted" and isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
             # The runner was stopped. The exception is not an error of the agent.
-            return AttemptError(type=str(outcome.reason), message=_storable(str(error)), span_id=outcome.error_span_id)
+            return AttemptError(
+                type=str(outcome.reason), message=_storable(safe_text(error)), span_id=outcome.error_span_id
+            )
         return AttemptError(
-            type=_storable(type_name(error)), message=_storable(str(error)), span_id=outcome.error_span_id
+            type=_storable(type_name(error)), message=_storable(safe_text(error)), span_id=outcome.error_span_id
         )
 
     async def _call(self, name: str, **about: Any) -> None:
@@ -364,7 +367,7 @@ def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> 
 
 def _span_of(error: BaseException, spans: list[Span]) -> str | None:
     """Return the id of the first span that ended with the error. The error was raised in this span."""
-    kind, message = type_name(error), str(error)
+    kind, message = type_name(error), storable_text(safe_text(error))
     for span in spans:
         for event in span.events:
             attributes = event.attributes

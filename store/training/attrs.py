@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 from store.models import AttributeValue, Span
-from store.semconv import LINK, TAG
+from store.otel.repair import add_attributes
+from store.runtime.lenient_json import safe_text
+from store.semconv import CHANGED, LINK, TAG
 
 S = TypeVar("S", bound=Span)
 
@@ -38,7 +41,7 @@ def _flatten(data: Any, path: str, flat: dict[str, Any], *, expand: bool) -> Non
         for key, value in cast("Mapping[Any, Any]", data).items():
             if not isinstance(key, str):
                 raise ValueError(f"{path or 'the top'} has the key {key!r}; names of attributes must be strings")  # noqa: TRY004 - the contract requires ValueError
-            _flatten(value, f"{path}.{key}" if path else key, flat, expand=expand)
+            _flatten(value, f"{path}.{key}" if path else str.__str__(key), flat, expand=expand)
     elif isinstance(data, (list, tuple)):
         items = cast("Sequence[Any]", data)
         if _stays_whole(items, path, expand=expand):
@@ -126,6 +129,17 @@ def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue: 
     Raises:
         ValueError: JSON does not support the value, and `force` is false.
     """
+    if force:
+        return _forced(value, "", [])
+    try:
+        return _converted(value, None)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"spans do not support values of type {_kind(value)}, and JSON cannot encode this value: {error}"
+        ) from None
+
+
+def _converted(value: Any, default: Callable[[Any], str] | None) -> AttributeValue:
     if isinstance(value, _SCALARS):
         return value
     if isinstance(value, (list, tuple)):
@@ -133,14 +147,20 @@ def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue: 
         whole = _one_kind(items)
         if whole is not None:
             return whole
-    try:
-        return json.dumps(cast("Any", value), ensure_ascii=False, default=str if force else None)
-    except (TypeError, ValueError) as error:
-        if force:
-            return str(cast("Any", value))
-        raise ValueError(
-            f"spans do not support values of type {_kind(value)}, and JSON cannot encode this value: {error}"
-        ) from None
+    return json.dumps(cast("Any", value), ensure_ascii=False, default=default)
+
+
+def _forced(value: Any, name: str, changes: list[str]) -> AttributeValue:
+    """Return any value as a span attribute. If the text of the value cannot be read, an entry is added to `changes`."""
+    # `str` of an object may raise any exception, and values that are nested too deeply raise RecursionError.
+    with suppress(Exception):
+        return _converted(value, str)
+    with suppress(Exception):
+        return str(value)
+    changes.append(f"{name}: a value of type {type(value).__name__} has no text")
+    with suppress(Exception):
+        return _converted(value, safe_text)
+    return safe_text(value)
 
 
 def _kind(value: Any) -> str:
@@ -166,10 +186,35 @@ def _one_kind(items: list[Any]) -> AttributeValue | None:
 def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> dict[str, AttributeValue]:  # noqa: FBT001, FBT002 - signature of the contract
     """Return attributes with every value converted by `sanitize_attribute_value`.
 
+    With `force`, an object whose `__str__` raises an exception is described by its type, and is listed in
+    `rollbook.changed`.
+
     Raises:
         ValueError: JSON does not support a value, and `force` is false.
     """
-    return {str(key): sanitize_attribute_value(value, force) for key, value in attributes.items()}
+    if not force:
+        return {str(key): sanitize_attribute_value(value, force) for key, value in attributes.items()}
+    changes: list[str] = []
+    sanitized: dict[str, AttributeValue] = {}
+    for key, value in attributes.items():
+        name = key if type(key) is str else safe_text(key)
+        sanitized[name] = value if type(value) in _SCALARS else _forced(value, name, changes)
+    if changes:
+        add_attributes(sanitized, {CHANGED: changes})
+    return sanitized
+
+
+def flat_attributes(prefix: str, value: Any) -> dict[str, AttributeValue]:
+    """Return any value as attributes whose names begin with a prefix.
+
+    If a dict in the value has a key that is not a string, or the value contains itself or is nested too deeply, return
+    one attribute with the whole value as text.
+    """
+    try:
+        flat = flatten_attributes(value)
+    except Exception:  # noqa: BLE001 - classes of the agent's objects may raise any exception
+        return sanitize_attributes({prefix: value})
+    return sanitize_attributes({f"{prefix}.{key}" if key else prefix: item for key, item in flat.items()})
 
 
 def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:

@@ -22,6 +22,7 @@ from store.model_calls import Protocol
 from store.model_calls.attributes import CALL_SPAN, EMBEDDINGS_SPAN
 from store.training.client_attributes import CallAttributes
 from store.training.client_streams import record_body, record_stream
+from store.training.core_fields import record_exception
 from store.training.scope import AttemptScope, current_scope
 
 # Programs configure logging by this name, which is older than the module.
@@ -289,7 +290,7 @@ class ClientCall:
             _open_calls.pop(self)
         except KeyError:
             return
-        failure = None if error is None else _text(error)
+        failure = None if error is None else record_exception(self._span, error)
         try:
             if self._is_read_later:
                 sent = self._record_reading()
@@ -299,11 +300,6 @@ class ClientCall:
             self._attributes.mark_incomplete()
         self._span.set_attributes(self._attributes.values)
         self._span.set_status(trace.StatusCode.OK if failure is None else trace.StatusCode.ERROR, failure)
-        try:
-            if error is not None:
-                self._span.record_exception(error)
-        except Exception:
-            logger.exception("the exception of a call to a model could not be recorded")
         try:
             self._span.end()
         except Exception:
@@ -380,11 +376,3 @@ def _parsed(answer: Any) -> Any:
 def _decoded(body: bytes, encoding: str | None, http: Any) -> bytes:
     """Return the bytes of a body as the server wrote them before it compressed them."""
     return http(200, headers={"content-encoding": encoding}, content=body).content if encoding else body
-
-
-def _text(error: BaseException) -> str:
-    """Return the text of an exception."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception of the agent may have any `__str__`
-        return type(error).__qualname__

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, cast
 
+from store.errors import Invalid
 from store.models import AttributeValue, TraceStatus
+from store.otel.repair import add_attributes
+from store.runtime.lenient_json import safe_text
 from store.semconv import (
     ANNOTATION_SPAN,
+    CHANGED,
     EXCEPTION_SPAN,
     MESSAGE_BODY,
     MESSAGE_SPAN,
@@ -24,10 +28,11 @@ from store.semconv import (
     OBJECT_SPAN,
     OBJECT_TYPE,
     PRIMARY,
+    REWARD,
 )
-from store.training.attrs import check_attributes_sanity, flatten_attributes, sanitize_attributes
+from store.training.attrs import check_attributes_sanity, flat_attributes, flatten_attributes, sanitize_attributes
 from store.training.core_fields import SpanCoreFields, exception_attributes, type_name
-from store.training.reward_spans import AnySpan, reward_attributes
+from store.training.reward_spans import AnySpan, check_rewards, finite, reward_attributes
 from store.training.scope import require_scope
 
 _LITERALS: Final[Mapping[str, Callable[[str], Any]]] = {
@@ -48,6 +53,7 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
 
     Raises:
         ValueError: a value is neither a string, bool, int or float nor a dict or list of these.
+        Invalid: the annotation has a reward that is not finite, contains itself, or is nested too deeply.
         RuntimeError: there is no current attempt.
     """
     fields = _emit(ANNOTATION_SPAN, _annotation(annotation), propagate=propagate)
@@ -60,8 +66,12 @@ async def emit_annotation_async(annotation: Mapping[str, Any]) -> SpanCoreFields
 
 
 def _annotation(given: Mapping[str, Any]) -> dict[str, AttributeValue]:
-    attributes = flatten_attributes(given)
+    try:
+        attributes = flatten_attributes(given)
+    except RecursionError:
+        raise Invalid("annotation", "contains itself or is nested too deeply; flatten it, or emit its text") from None
     check_attributes_sanity(attributes)
+    check_rewards(ANNOTATION_SPAN, attributes)
     return attributes
 
 
@@ -80,13 +90,14 @@ def emit_reward(
     Args:
         reward: one number, or several numbers by name.
         primary_key: the name of the number that training uses, if there are several.
-        attributes: further attributes, such as links to the rewarded spans (`make_link_attributes`) or tags.
+        attributes: further attributes, such as links to the rewarded spans (`make_link_attributes`) or tags. Values of
+            types that spans do not support become JSON text; `rollbook.changed` lists what could not be recorded.
         propagate: whether to record the span, or only to return it.
 
     Raises:
         TypeError: the reward is neither a number nor a dict.
-        ValueError: a number is not finite, a value of the dict is not a number, or `primary_key` is not a key of the
-            dict.
+        Invalid: a number is not finite.
+        ValueError: a value of the dict is not a number, or `primary_key` is not a key of the dict.
         RuntimeError: there is no current attempt.
     """
     fields = _emit(ANNOTATION_SPAN, _reward(reward, primary_key, attributes), propagate=propagate)
@@ -111,14 +122,37 @@ def _reward(
     reward: float | Mapping[str, float], primary_key: str | None, attributes: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     dimensions = _dimensions(reward, primary_key)
-    return reward_attributes(dimensions) | _annotation(attributes or {})
+    added = {} if attributes is None else _further(attributes)
+    taken = [name for name in added if name == REWARD or name.startswith(f"{REWARD}.")]
+    for name in taken:
+        del added[name]
+    recorded = reward_attributes(dimensions)
+    add_attributes(recorded, added)
+    if taken:
+        add_attributes(recorded, {CHANGED: [f"{name}: left out, because the reward itself sets it" for name in taken]})
+    return recorded
+
+
+def _further(attributes: Any) -> dict[str, AttributeValue]:
+    """Return the attributes of a reward. Any object is accepted, so that the number is never lost."""
+    if isinstance(attributes, Mapping):
+        with suppress(Exception):
+            flat = flatten_attributes(attributes)
+            check_attributes_sanity(flat)
+            return flat
+    with suppress(Exception):
+        further: dict[str, AttributeValue] = {}
+        for key, value in cast("Mapping[Any, Any]", attributes).items():
+            add_attributes(further, flat_attributes(safe_text(key), value))
+        return further
+    return flat_attributes("attributes", attributes)
 
 
 def _dimensions(reward: Any, primary_key: str | None) -> dict[str, float]:
     if not isinstance(reward, Mapping):
         if not isinstance(reward, (bool, int, float)):
             raise TypeError(f"a reward is a number or a dict of numbers, not {type(reward).__name__}")
-        return {PRIMARY: finite(reward, "the reward")}
+        return {PRIMARY: finite(reward, "reward")}
     named = cast("Mapping[str, Any]", reward)
     if primary_key is None or primary_key not in named:
         raise ValueError(f"primary_key={primary_key!r} is not one of the dimensions {', '.join(map(repr, named))}")
@@ -126,19 +160,7 @@ def _dimensions(reward: Any, primary_key: str | None) -> dict[str, float]:
         if not isinstance(value, (bool, int, float)):
             raise ValueError(f"the reward {name!r} is {type(value).__name__}, not a number")  # noqa: TRY004 - the contract requires ValueError
     first = {primary_key: named[primary_key]}
-    return {name: finite(value, f"the reward {name!r}") for name, value in (first | dict(named)).items()}
-
-
-def finite(value: float, what: str) -> float:
-    """Return a number as a float.
-
-    Raises:
-        ValueError: the number is NaN or infinite, which databases do not preserve.
-    """
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{what} is {number}; a reward must be a finite number")
-    return number
+    return {name: finite(value, f"reward {name!r}") for name, value in (first | dict(named)).items()}
 
 
 def emit_message(message: str, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> SpanCoreFields:  # noqa: FBT001, FBT002 - signature of the contract
@@ -184,7 +206,7 @@ def _described(value: Any) -> dict[str, AttributeValue]:
         return {OBJECT_TYPE: name, OBJECT_LITERAL: str(value)}
     try:
         return {OBJECT_TYPE: name, OBJECT_JSON: json.dumps(value, ensure_ascii=False)}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RuntimeError(f"{name} is not a JSON value: {error}; emit only a part that is JSON") from None
 
 

@@ -38,7 +38,7 @@ from store.training.fallback_journal import Journal, JournalDirectory, JournalHe
 from store.training.fallback_replay import Replay
 from store.training.fallback_runs import UNKNOWN, Execution, FallbackRuns, Unknown
 from store.training.hooks import Hook
-from store.training.recorder import Numbering, record
+from store.training.recorder import Numbering, record, storable
 from store.training.scope import current_scope
 
 logger = logging.getLogger(__name__)
@@ -486,7 +486,8 @@ class FallbackStore(DelegatingStore):
         made, recorded = await self.perform(
             given[0].attempt_id if given else "",
             "record_spans",
-            lambda: {"spans": [span.model_dump(mode="json") for span in given], "number": number},
+            # A journal contains JSON, so values that are not JSON are changed before.
+            lambda: {"spans": [storable(span).model_dump(mode="json") for span in given], "number": number},
             call,
         )
         return recorded or [] if made else [(index, span.sequence_id) for index, span in enumerate(given)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from random import SystemRandom
 from typing import Any, Final, Literal
 
 from store.errors import StoreError
@@ -26,6 +26,9 @@ from store.training.outcome import Reason
 from store.training.span_thread import span_thread
 
 logger = logging.getLogger(__name__)
+
+# Agents may seed the module `random`, whose numbers must not depend on the recording.
+_random: Final = SystemRandom()
 
 LaunchMode = Literal["thread", "asyncio"]
 
@@ -131,7 +134,7 @@ class Heartbeat:
         ended.set_running_or_notify_cancel()
         try:
             while True:
-                wait = self._interval + random.uniform(-self._jitter, self._jitter)
+                wait = self._interval + _random.uniform(-self._jitter, self._jitter)
                 await asyncio.sleep(max(wait, _LEAST_SECONDS))
                 await self._beat()
         finally:

@@ -23,6 +23,7 @@ from store.model_calls.json_values import Json, as_objects, as_text
 from store.training.attrs import make_tag_attributes, sanitize_attributes
 from store.training.client_attributes import CallAttributes
 from store.training.client_calls import ModelRun, current_model_run
+from store.training.core_fields import record_exception
 from store.training.scope import AttemptScope, current_scope, entered
 
 logger = logging.getLogger(__name__)
@@ -189,8 +190,7 @@ class LangChainHandler(BaseCallbackHandler):
     def _fail(self, run_id: UUID, error: BaseException) -> None:
         run = self._runs.pop(run_id, None)
         if run is not None and run.span is not None:
-            run.span.record_exception(error)
-            run.span.set_status(trace.StatusCode.ERROR, str(error))
+            run.span.set_status(trace.StatusCode.ERROR, record_exception(run.span, error))
             run.span.end()
 
     def _begin_model(
@@ -229,8 +229,7 @@ class LangChainHandler(BaseCallbackHandler):
         if error is None:
             span.set_status(trace.StatusCode.OK)
         else:
-            span.record_exception(error)
-            span.set_status(trace.StatusCode.ERROR, str(error))
+            span.set_status(trace.StatusCode.ERROR, record_exception(span, error))
         span.end()
 
     def _context(self, parent_run_id: UUID | None) -> Any:

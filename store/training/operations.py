@@ -14,9 +14,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
 from store.models import StatusCode, TraceStatus
+from store.otel.repair import add_attributes
+from store.runtime.lenient_json import safe_text
 from store.semconv import OPERATION_INPUT, OPERATION_NAME, OPERATION_OUTPUT, OPERATION_SPAN
-from store.training.attrs import flatten_attributes, sanitize_attributes
-from store.training.core_fields import SpanCoreFields, SpanRecordingContext, exception_attributes
+from store.training.attrs import flat_attributes, sanitize_attributes
+from store.training.core_fields import SpanCoreFields, SpanRecordingContext, exception_attributes, trace_status
 from store.training.scope import require_scope
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,7 +81,7 @@ class OperationContext:
         named = {OPERATION_NAME: getattr(function, "__name__", type(function).__name__)} | self._attributes
 
         def attributes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-            return named | _flat(OPERATION_INPUT, _bound(signature, args, kwargs))
+            return named | flat_attributes(OPERATION_INPUT, _bound(signature, args, kwargs))
 
         if inspect.iscoroutinefunction(function):
 
@@ -87,7 +89,7 @@ class OperationContext:
             async def awaiting(*args: Any, **kwargs: Any) -> Any:
                 with _recorded(attributes_of(args, kwargs), propagate=self._propagate, required=False) as span:
                     result = await function(*args, **kwargs)
-                    span.record_attributes(_flat(OPERATION_OUTPUT, result))
+                    span.record_attributes(flat_attributes(OPERATION_OUTPUT, result))
                     return result
 
             return cast("F", awaiting)
@@ -96,7 +98,7 @@ class OperationContext:
         def calling(*args: Any, **kwargs: Any) -> Any:
             with _recorded(attributes_of(args, kwargs), propagate=self._propagate, required=False) as span:
                 result = function(*args, **kwargs)
-                span.record_attributes(_flat(OPERATION_OUTPUT, result))
+                span.record_attributes(flat_attributes(OPERATION_OUTPUT, result))
                 return result
 
         return cast("F", calling)
@@ -114,11 +116,11 @@ class OperationContext:
     def set_input(self, *args: Any, **kwargs: Any) -> None:
         """Record the input: keyword arguments by name, positional arguments as the list `args`."""
         given: dict[str, Any] = ({"args": list(args)} if args else {}) | kwargs
-        self._begun_recording().record_attributes(_flat(OPERATION_INPUT, given))
+        self._begun_recording().record_attributes(flat_attributes(OPERATION_INPUT, given))
 
     def set_output(self, output: Any) -> None:
         """Record the output."""
-        self._begun_recording().record_attributes(_flat(OPERATION_OUTPUT, output))
+        self._begun_recording().record_attributes(flat_attributes(OPERATION_OUTPUT, output))
 
     def span(self) -> SpanCoreFields:
         """Return the span of the block.
@@ -145,16 +147,16 @@ class UnrecordedOperation:
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Add attributes; values of types that spans do not support become JSON text."""
-        self._attributes |= sanitize_attributes(attributes)
+        add_attributes(self._attributes, sanitize_attributes(attributes))
 
     def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
         """Set the status."""
-        self._status = TraceStatus(status_code=status_code, description=description)
+        self._status = trace_status(status_code, description)
 
     def record_exception(self, exception: BaseException) -> None:
         """Record an exception as attributes, and set the status to an error."""
         self._attributes |= exception_attributes(exception)
-        self.record_status("ERROR", str(exception))
+        self.record_status("ERROR", safe_text(exception))
 
     def finish(self) -> None:
         """End the span."""
@@ -221,15 +223,3 @@ def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: d
         return unbound
     bound.apply_defaults()
     return bound.arguments
-
-
-def _flat(prefix: str, value: Any) -> dict[str, Any]:
-    """Return a value as attributes whose names begin with a prefix.
-
-    If a dict in the value has a key that is not a string, return one attribute with the whole value as JSON text.
-    """
-    try:
-        flat = flatten_attributes(value)
-    except ValueError:
-        return sanitize_attributes({prefix: value})
-    return sanitize_attributes({f"{prefix}.{key}" if key else prefix: each for key, each in flat.items()})

@@ -11,19 +11,25 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
 
-from store.errors import Closed, StoreError
+from store.errors import Closed, Conflict, Invalid, StoreError
 from store.interface.store import Store
 from store.models import Span
+from store.otel.repair import converted, derived_span_id, fitting, id_change, reduced, repaired, with_derived_id
+from store.runtime import process
+from store.semconv import CHANGED
 from store.training.span_thread import span_thread
 from store.training.spool import SpanSpool, SpoolFile
+from store.validation.json_limits import MAX_CALL_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +47,18 @@ LOOP_SECONDS: Final = 2.0
 
 _WRITE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
+# A call of the store may have 16 MiB, in which the JSON of a span has other names for some fields.
+_SPAN_BYTES: Final = MAX_CALL_BYTES - 64 * 1024
+
+_Identity = tuple[int, str, int | None]
+"""The trace id, name and start time of a span."""
+
+_REMEDIES: Final[Sequence[Callable[[Span, Invalid], Span]]] = (
+    lambda span, _: repaired(span),
+    lambda span, _: fitting(span, _SPAN_BYTES),
+    lambda span, error: reduced(span, str(error)),
+)
+"""The changes of a span that the store refuses, from the smallest to the largest."""
 
 
 class Recorder(Protocol):
@@ -48,6 +66,10 @@ class Recorder(Protocol):
 
     def put(self, span: ReadableSpan) -> None:
         """Accept a span. Any thread may call this; the call neither raises nor waits."""
+        ...
+
+    def has(self, span_id: int) -> bool:
+        """Return whether a span with this id was accepted."""
         ...
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
@@ -85,6 +107,11 @@ class Numbering(Protocol):
         ...
 
 
+def storable(span: Span) -> Span:
+    """Return a span whose values every store accepts, and whose JSON fits into a call; changes of values are marked."""
+    return fitting(repaired(span), _SPAN_BYTES)
+
+
 async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
     """Store spans with the next sequence ids of their rollouts; return (index, sequence id) of each new span.
 
@@ -110,6 +137,10 @@ class LocalRecorder:
         """Append a span."""
         self._spans.append(span)
 
+    def has(self, span_id: int) -> bool:
+        """Return whether a span with this id was appended."""
+        return any(span.context is not None and span.context.span_id == span_id for span in self._spans)
+
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
         """Return True, because there is nothing to wait for."""
         del seconds
@@ -121,7 +152,22 @@ class LocalRecorder:
 
     def spans(self) -> list[Span]:
         """Return the appended spans."""
-        return [Span.from_opentelemetry(span, "", "", number) for number, span in enumerate(self._spans, 1)]
+        return [
+            repaired(converted(span, "", "")).model_copy(update={"sequence_id": number})
+            for number, span in enumerate(self._spans, 1)
+        ]
+
+
+def _with_derived_id(span: ReadableSpan, context: SpanContext) -> tuple[ReadableSpan, int]:
+    """Return a copy of a span with another id and a mark, and the id. Equal spans get equal ids."""
+    span_id = f"{context.span_id:016x}"
+    derived = int(derived_span_id(context.trace_id, span_id, span.name, span.start_time), 16)
+    copied: Any = copy(span)
+    copied._context = SpanContext(  # noqa: SLF001 - the SDK has no public way
+        context.trace_id, derived, context.is_remote, context.trace_flags, context.trace_state
+    )
+    copied._attributes = {**(span.attributes or {}), CHANGED: [id_change(span_id)]}  # noqa: SLF001 - as above
+    return copied, derived
 
 
 def _is_in_a_loop() -> bool:
@@ -159,8 +205,8 @@ class StoreRecorder:
         self._file = SpoolFile(spool, rollout_id, attempt_id)
         self._thread = span_thread()
         self._queue: deque[ReadableSpan] = deque()
-        # An agent may return spans that were already traced, so the ids of accepted spans are remembered.
-        self._seen: set[int] = set()
+        # An agent may return spans that were already traced, so the accepted spans are remembered.
+        self._seen: dict[int, _Identity] = {}
         # The lock is re-entrant because a finaliser may end a span at any time, even during `put`.
         self._lock = threading.RLock()
         self._is_awaited = False
@@ -173,15 +219,28 @@ class StoreRecorder:
     # -- in the agent's threads --------------------------------------------------------------------------------------
 
     def put(self, span: ReadableSpan) -> None:
-        """Accept a span, unless it was accepted before or the attempt is closed."""
+        """Accept a span, unless it was accepted before or the attempt is closed.
+
+        A forked child does not have the thread that stores spans. Its spans are not accepted, and a warning is logged.
+        """
+        if self._thread.process != process.number:
+            logger.warning("span %r of attempt %s ended in a forked process", span.name, self._attempt_id)
+            return
         context = span.get_span_context()
         if context is None:
             return
-        span_id = context.span_id
+        span_id, identity = context.span_id, (context.trace_id, span.name, span.start_time)
         with self._lock:
-            if not self._is_open or span_id in self._seen:
+            if not self._is_open:
                 return
-            self._seen.add(span_id)
+            if self._seen.setdefault(span_id, identity) is not identity:
+                if self._seen[span_id] == identity:
+                    return
+                span, span_id = _with_derived_id(span, context)
+                if span_id in self._seen:
+                    return
+                logger.warning("span %r of attempt %s has the id of another span", span.name, self._attempt_id)
+                self._seen[span_id] = identity
             self._queue.append(span)
             waiting = len(self._queue)
             is_first, self._is_awaited = not self._is_awaited, True
@@ -189,6 +248,10 @@ class StoreRecorder:
             self._thread.call_soon(self._write_now)
         elif is_first:
             self._thread.call_soon(self._write_later)
+
+    def has(self, span_id: int) -> bool:
+        """Return whether a span with this id was accepted."""
+        return span_id in self._seen
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
         """Wait until earlier spans are stored or in the spool.
@@ -273,7 +336,7 @@ class StoreRecorder:
         batch: list[Span] = []
         for span in taken:
             try:
-                batch.append(Span.from_opentelemetry(span, self._rollout_id, self._attempt_id, 0))
+                batch.append(converted(span, self._rollout_id, self._attempt_id))
             except Exception:
                 logger.exception("span %r of attempt %s cannot be converted for the store", span.name, self._attempt_id)
                 self._progress.lost += 1
@@ -289,8 +352,13 @@ class StoreRecorder:
             self._spool_batch(batch)
             raise
 
-    async def _try(self, batch: list[Span]) -> bool:
-        """Store spans; return False if the store cannot be reached. Only spans that the store refuses are lost."""
+    async def _try(self, batch: list[Span], tried: int = 0) -> bool:
+        """Store spans; return False if the store cannot be reached. Only spans that the store refuses are lost.
+
+        Args:
+            batch: the spans.
+            tried: the number of `_REMEDIES` that were applied to the spans.
+        """
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 numbers = await record(self._store, batch)
@@ -299,7 +367,7 @@ class StoreRecorder:
                 logger.warning("the spans of attempt %s wait for the store: %s", self._attempt_id, error)
             return False
         except Exception as error:  # noqa: BLE001 - storing spans must not cause errors in the agent
-            return await self._isolate(batch, error)
+            return await self._isolate(batch, error, tried)
         stored = dict(numbers)
         self._progress.is_unsure |= len(stored) < len(batch)
         self._progress.spans += [
@@ -309,19 +377,30 @@ class StoreRecorder:
         ]
         return True
 
-    async def _isolate(self, batch: list[Span], error: Exception) -> bool:
-        """Store the halves of a refused batch separately, so that only the spans that caused the error are lost."""
+    async def _isolate(self, batch: list[Span], error: Exception, tried: int) -> bool:
+        """Change the values that the store refused, or store the halves of a refused batch separately.
+
+        So only those spans are lost that the store refuses even without most of their attributes.
+        """
+        if isinstance(error, Invalid) and tried < len(_REMEDIES) and (tried == 0 or len(batch) == 1):
+            logger.warning("spans of attempt %s are changed to be storable: %s", self._attempt_id, error)
+            return await self._try([_REMEDIES[tried](span, error) for span in batch], tried + 1)
+        if isinstance(error, Conflict) and len(batch) == 1 and tried <= len(_REMEDIES):
+            logger.warning("span %r of attempt %s gets another id: %s", batch[0].name, self._attempt_id, error)
+            return await self._try([with_derived_id(batch[0])], len(_REMEDIES) + 1)
         if len(batch) == 1:
             logger.error("span %r of attempt %s is lost: %s", batch[0].name, self._attempt_id, error)
             self._progress.lost += 1
             return True
         middle = len(batch) // 2
         for half in (batch[:middle], batch[middle:]):
-            if self._file.waiting or not await self._try(half):
+            if self._file.waiting or not await self._try(half, tried):
                 self._spool_batch(half)
         return True
 
     def _spool_batch(self, batch: list[Span]) -> None:
+        # A spool file contains JSON, so values that are not JSON are changed before.
+        batch = [storable(span) for span in batch]
         was_empty = not self._file.waiting
         if not self._file.append(batch):
             self._progress.lost += len(batch)
@@ -340,7 +419,11 @@ class StoreRecorder:
 
     async def _add(self, spans: Sequence[Span]) -> None:
         await self._drain()
-        self._progress.spans += await self._store.add_many_spans(spans)
+        try:
+            stored = await self._store.add_many_spans(spans)
+        except Invalid:
+            stored = await self._store.add_many_spans([storable(span) for span in spans])
+        self._progress.spans += stored
 
     async def _close(self, wait_seconds: float) -> RecordedSpans:
         deadline = self._thread.loop.time() + wait_seconds

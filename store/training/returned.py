@@ -14,6 +14,7 @@ from store.semconv import PRIMARY
 from store.training.core_fields import SpanCoreFields, type_name
 from store.training.emit import emit_reward
 from store.training.recorder import StoreRecorder
+from store.training.reward_spans import check_rewards, finite
 from store.training.scope import AttemptScope
 from store.training.tracer import record_fields
 
@@ -25,7 +26,8 @@ async def record_returned(result: Any, scope: AttemptScope) -> None:
 
     Raises:
         TypeError: the value has a type that agents may not return.
-        ValueError: a number of a reward is not finite; a reward has several numbers, and none has the name `primary`;
+        Invalid: a number of a reward is not finite.
+        ValueError: a reward has several numbers, and none has the name `primary`;
             or a list contains objects of several types.
     """
     if result is None:
@@ -46,16 +48,16 @@ async def record_returned(result: Any, scope: AttemptScope) -> None:
 def _reward(result: Any) -> float | Mapping[str, float] | None:
     if isinstance(result, Mapping):
         named = cast("Mapping[Any, Any]", result)
-        numbers = {name: _number(value) for name, value in named.items()}
+        numbers = {name: _number(value, f"reward {name!r}") for name, value in named.items()}
         if not named or any(value is None or not isinstance(name, str) for name, value in numbers.items()):
             raise TypeError("the agent returned a dict that is not a reward; return a dict of numbers by name")
         return cast("dict[str, float]", numbers)
     if isinstance(result, (bool, int)):
-        logger.warning("the agent returned %r, taken as the reward %s", result, float(result))
+        logger.warning("the agent returned %r, taken as the reward %s", result, finite(result, "reward"))
     return _number(result)
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, field: str = "reward") -> float | None:
     """Return a Python or numpy number as a float, or None for another value.
 
     Some numpy scalars are not registered as `numbers.Real`, so their method `item` converts them to Python numbers.
@@ -64,7 +66,7 @@ def _number(value: Any) -> float | None:
         return None
     item: Callable[[], Any] | None = getattr(value, "item", None)
     bare = item() if item is not None and getattr(value, "ndim", None) == 0 else value
-    return float(bare) if isinstance(bare, Real) else None
+    return finite(cast("float", bare), field) if isinstance(bare, Real) else None
 
 
 def _primary(dimensions: Mapping[str, float]) -> str:
@@ -82,11 +84,17 @@ async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:
         logger.warning("the agent of attempt %s returned an empty list", scope.attempt_id)
     elif _all(spans, SpanCoreFields):
         for fields in cast("list[SpanCoreFields]", spans):
+            check_rewards(fields.name, fields.attributes)
+        for fields in cast("list[SpanCoreFields]", spans):
             record_fields(scope, fields)
     elif _all(spans, ReadableSpan):
         for span in cast("list[ReadableSpan]", spans):
+            check_rewards(span.name, span.attributes or {})
+        for span in cast("list[ReadableSpan]", spans):
             scope.recorder.put(span)
     elif _all(spans, Span):
+        for span in cast("list[Span]", spans):
+            check_rewards(span.name, span.attributes)
         assert isinstance(scope.recorder, StoreRecorder)  # every attempt has a StoreRecorder
         await scope.recorder.add(cast("list[Span]", spans))
     else:

@@ -5,12 +5,16 @@ The numbers of a reward are its dimensions. The primary dimension is the number 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from store.errors import Invalid
 from store.models import Span
-from store.semconv import REWARD, summarise
+from store.semconv import ANNOTATION_SPAN, REWARD, summarise
 from store.training.core_fields import SpanCoreFields
+
+_ANNOTATED: Final = "reward"
 
 AnySpan = Span | SpanCoreFields
 S = TypeVar("S", bound=AnySpan)
@@ -30,6 +34,34 @@ def reward_attributes(dimensions: Mapping[str, float]) -> dict[str, Any]:
         flat[f"{REWARD}.{index}.name"] = name
         flat[f"{REWARD}.{index}.value"] = value
     return flat
+
+
+def finite(value: float, field: str) -> float:
+    """Return the number of a reward as a float.
+
+    Raises:
+        Invalid: the number is NaN, infinite or too large for a float.
+    """
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    if not math.isfinite(number):
+        raise Invalid(field, f"{number} is not a finite number; emit a finite number, or no reward")
+    return number
+
+
+def check_rewards(name: str, attributes: Mapping[str, Any]) -> None:
+    """Check that the rewards in the attributes of a span with this name are finite.
+
+    Raises:
+        Invalid: a reward is NaN, infinite or too large for a float.
+    """
+    for key, value in attributes.items():
+        if isinstance(value, (int, float)) and (
+            (key == _ANNOTATED and name == ANNOTATION_SPAN) or (key.startswith(f"{REWARD}.") and key.endswith(".value"))
+        ):
+            finite(value, key)
 
 
 def get_rewards_from_span(span: AnySpan) -> list[RewardDimension]:

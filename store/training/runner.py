@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from random import SystemRandom
 from typing import Any, Final, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
@@ -35,6 +35,9 @@ from store.training.watch import Watch
 T = TypeVar("T", default=Any)
 
 logger = logging.getLogger(__name__)
+
+# Agents may seed the module `random`, whose numbers must not depend on the recording.
+_random: Final = SystemRandom()
 
 _EVENT_SECONDS: Final = 0.05
 _FIRST_PAUSE_SECONDS: Final = 0.05
@@ -379,7 +382,7 @@ class Runner(Generic[T]):
         self, desk: Desk, limit: int, running: set[asyncio.Task[Outcome | Exit]], stopping: asyncio.Future[Any]
     ) -> list[AttemptedRollout]:
         """Return claimed rollouts; an empty list if none came in time or the runner is stopped."""
-        jittered = self._poll_interval + random.uniform(-self._interval_jitter, self._interval_jitter)
+        jittered = self._poll_interval + _random.uniform(-self._interval_jitter, self._interval_jitter)
         claiming = asyncio.create_task(
             self.store.dequeue_many_rollouts(limit, self.label, wait_seconds=max(jittered, 0.01))
         )

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
 
 from opentelemetry import trace
 
+from store.errors import WrongProcess
+from store.runtime import process
 from store.training.recorder import Recorder
 
 P = ParamSpec("P")
@@ -39,12 +41,26 @@ class AttemptScope:
     """The runner of the attempt, if there is one."""
     is_open: bool = True
     """Whether the attempt is still running; spans that end later are not recorded."""
+    process: int = field(default_factory=lambda: process.number)
+    """The id of the process in which the attempt runs; a forked child cannot record spans of the attempt."""
 
 
 def current_scope() -> AttemptScope | None:
-    """Return the attempt that the calling code belongs to, or None outside of attempts."""
+    """Return the attempt that the calling code belongs to, or None outside of attempts.
+
+    Raises:
+        WrongProcess: this process was forked during the attempt, so it cannot record spans.
+    """
+    return _scope("recording a span")
+
+
+def _scope(operation: str) -> AttemptScope | None:
     scope = _current.get()
-    return scope if scope is not None and scope.is_open else None
+    if scope is None or not scope.is_open:
+        return None
+    if scope.process != process.number:
+        raise WrongProcess(scope.process, process.number, operation)
+    return scope
 
 
 def require_scope(what: str) -> AttemptScope:
@@ -52,8 +68,9 @@ def require_scope(what: str) -> AttemptScope:
 
     Raises:
         RuntimeError: the code does not belong to an attempt.
+        WrongProcess: this process was forked during the attempt, so it cannot record spans.
     """
-    scope = current_scope()
+    scope = _scope(what)
     if scope is None:
         raise RuntimeError(
             f"{what} outside of an attempt: no trace context is open here. In a thread of your own, run the function "

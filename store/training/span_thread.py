@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from contextvars import Context
 from typing import Any, TypeVar
 
+from store.errors import WrongProcess
+from store.runtime import process
 from store.runtime.loop_thread import LoopThread
 
 T = TypeVar("T")
@@ -20,9 +22,21 @@ class SpanThread(LoopThread):
     """Event-loop thread whose work runs in an empty context, so that its calls to the store are not traced."""
 
     def submit(self, work: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> Future[T]:
+        """Start a coroutine in the thread, and return a future with its result.
+
+        Raises:
+            Closed: the loop has ended.
+            WrongProcess: this process was forked, and does not have the thread.
+        """
+        if self.process != process.number:
+            work.close()
+            raise WrongProcess(self.process, process.number, "storing spans")
         return Context().run(super().submit, work, lost)
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> bool:
+        """Call a function in the loop; return False if the loop has ended or belongs to the parent of this process."""
+        if self.process != process.number:
+            return False
         return Context().run(super().call_soon, callback, *args)
 
 

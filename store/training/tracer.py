@@ -8,6 +8,7 @@ attempt, whose spans stay in this process. A provider is a `TracerProvider` of O
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -17,18 +18,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace import Span as LiveSpan
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from store.errors import Invalid
+from store.errors import Invalid, WrongProcess
+from store.model_calls.attributes import CALL_SPAN
 from store.models import Span, StatusCode, TraceStatus
-from store.semconv import ATTEMPT_ID, OPERATION_NAME, ROLLOUT_ID
+from store.otel.repair import add_attributes
+from store.semconv import ATTEMPT_ID, CHANGED, OPERATION_NAME, ROLLOUT_ID
 from store.training.anthropic_spans import instrument_anthropic
 from store.training.attrs import sanitize_attributes
-from store.training.client_calls import CALL_SPAN, end_open_calls
-from store.training.core_fields import SpanCoreFields
+from store.training.client_calls import end_open_calls
+from store.training.core_fields import SpanCoreFields, core_fields, record_exception, trace_status
 from store.training.openai_spans import instrument_openai
+from store.training.providers import change_id, global_provider, new_provider, recording_tracer, use_system_ids
 from store.training.recorder import LocalRecorder, RecordedSpans, StoreRecorder
 from store.training.scope import AttemptScope, current_scope, entered, require_scope
 from store.training.spool import SpanSpool
@@ -47,8 +50,6 @@ SPOOL_SECONDS: Final = 60.0
 
 _TRACER: Final = "store.training"
 _ANTHROPIC_TRACER: Final = "com.anthropic.sdk.python"
-# By default the SDK keeps only 128 attributes of a span. A prompt of fifty messages has more, so the limit is removed.
-_NO_LIMIT: Final = SpanLimits.UNSET
 
 _last_trace: ContextVar[list[Span] | None] = ContextVar("rollbook_last_trace", default=None)
 
@@ -62,15 +63,25 @@ class ScopeProcessor(SpanProcessor):
 
     def __init__(self, *, stamps: bool = False) -> None:
         self._stamps = stamps
+        self.may_repeat_ids = True
+        """Whether two spans of the provider may get the same id."""
         self._begun: dict[int, AttemptScope] = {}
 
     def on_start(self, span: LiveSpan, parent_context: Context | None = None) -> None:
         """Remember the attempt in which a span began."""
         del parent_context
-        scope = current_scope() or self._of_parent(span)
+        try:
+            scope = current_scope() or self._of_parent(span)
+        except WrongProcess as error:
+            logger.warning("span %r is not recorded: %s", span.name, error)
+            return
         if scope is None or _repeats_call(span):
             return
-        self._begun[span.get_span_context().span_id] = scope
+        span_id = span.get_span_context().span_id
+        if self.may_repeat_ids and (span_id in self._begun or scope.recorder.has(span_id)):
+            logger.warning("span %r has the id %016x of another span, and gets a new id", span.name, span_id)
+            span_id = change_id(span)
+        self._begun[span_id] = scope
         if self._stamps and scope.rollout_id is not None:
             span.set_attributes({ROLLOUT_ID: scope.rollout_id, ATTEMPT_ID: scope.attempt_id or ""})
 
@@ -190,14 +201,15 @@ class Tracer:
     def provider(self) -> TracerProvider:
         """The provider whose spans are recorded."""
         if self._provider is None:
-            self._provider = self._given or (_global_provider() if self._install_global else _new_provider())
+            self._provider = self._given or (global_provider() if self._install_global else new_provider())
+            self._processor.may_repeat_ids = not use_system_ids(self._provider)
             self._provider.add_span_processor(self._processor)
         return self._provider
 
     def _own_tracer(self) -> trace.Tracer:
         # The SDK creates a new tracer at each call, which takes as long as ten spans, so one is reused.
         if self._tracer is None:
-            self._tracer = self.provider.get_tracer(_TRACER)
+            self._tracer = recording_tracer(self.provider, _TRACER)
         return self._tracer
 
     # -- attempts ----------------------------------------------------------------------------------------------------
@@ -276,10 +288,17 @@ class Tracer:
         """Open the root span of an attempt."""
         # The context is empty, because a span around the runner is not part of the attempt.
         with scope.tracer.start_as_current_span(
-            ATTEMPT_SPAN, context=Context(), attributes={OPERATION_NAME: scope.name}
+            ATTEMPT_SPAN,
+            context=Context(),
+            attributes={OPERATION_NAME: scope.name},
+            record_exception=False,
+            set_status_on_exception=False,
         ) as root:
             try:
                 yield root
+            except Exception as error:
+                root.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {record_exception(root, error)}")
+                raise
             finally:
                 end_open_calls(scope)
 
@@ -323,12 +342,8 @@ class Tracer:
         """
         scope = require_scope("create_span")
         at = time.time() if timestamp is None else timestamp
-        fields = SpanCoreFields(
-            name=name,
-            status=status or TraceStatus(status_code="OK"),
-            attributes=sanitize_attributes(attributes or {}),
-            start_time=at,
-            end_time=at,
+        fields = core_fields(
+            name, status or TraceStatus(status_code="OK"), sanitize_attributes(attributes or {}), at, at
         )
         record_fields(scope, fields)
         return fields
@@ -377,7 +392,7 @@ class LiveOperation:
     def __init__(self, span: trace.Span, name: str, attributes: Mapping[str, Any], start_time: float) -> None:
         self._span = span
         self._name = name
-        self._attributes = sanitize_attributes(attributes)
+        self._attributes = dict(attributes)
         self._start_time = start_time
         self._status = TraceStatus(status_code="UNSET")
         self._end_time: float | None = None
@@ -385,18 +400,19 @@ class LiveOperation:
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Add attributes; values of types that spans do not support become JSON text."""
         added = sanitize_attributes(attributes)
-        self._attributes |= added
+        add_attributes(self._attributes, added)
+        if CHANGED in added:
+            added[CHANGED] = self._attributes[CHANGED]
         self._span.set_attributes(added)
 
     def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
         """Set the status."""
-        self._status = TraceStatus(status_code=status_code, description=description)
+        self._status = trace_status(status_code, description)
         self._span.set_status(trace.StatusCode[status_code], description if status_code == "ERROR" else None)
 
     def record_exception(self, exception: BaseException) -> None:
         """Record an exception as an event, and set the status to an error."""
-        self._span.record_exception(exception)
-        self.record_status("ERROR", str(exception))
+        self.record_status("ERROR", record_exception(self._span, exception))
 
     def finish(self, end_time: float | None) -> None:
         """End the span."""
@@ -413,13 +429,7 @@ class LiveOperation:
         """
         if self._end_time is None:
             raise RuntimeError(f"the operation {self._name} has not ended; get its span after its with block")
-        return SpanCoreFields(
-            name=self._name,
-            status=self._status,
-            attributes=self._attributes,
-            start_time=self._start_time,
-            end_time=self._end_time,
-        )
+        return core_fields(self._name, self._status, self._attributes, self._start_time, self._end_time)
 
 
 @contextmanager
@@ -432,8 +442,11 @@ def recording(
 ) -> Generator[LiveOperation]:
     """Record a block as one span of an attempt; exceptions are recorded and raised again."""
     began = time.time() if start_time is None else start_time
-    span = scope.tracer.start_span(name, attributes=sanitize_attributes(attributes), start_time=_nanoseconds(began))
-    operation = LiveOperation(span, name, attributes, began)
+    if end_time is not None:
+        _nanoseconds(end_time)  # an invalid time is refused before the block runs
+    sanitized = sanitize_attributes(attributes)
+    span = scope.tracer.start_span(name, attributes=sanitized, start_time=_nanoseconds(began))
+    operation = LiveOperation(span, name, sanitized, began)
     try:
         with trace.use_span(span, record_exception=False, set_status_on_exception=False):
             yield operation
@@ -455,36 +468,16 @@ def record_fields(scope: AttemptScope, fields: SpanCoreFields) -> None:
 
 
 def _nanoseconds(seconds: float) -> int:
+    """Return a time in nanoseconds.
+
+    Raises:
+        Invalid: the time is not finite.
+    """
+    if not math.isfinite(seconds):
+        raise Invalid("time", f"is {seconds}; give seconds since the epoch, or None for now")
     # A single multiplication of doubles would be off by up to 128 ns, so the fraction is converted separately.
     whole, part = divmod(seconds, 1)
     return int(whole) * 1_000_000_000 + round(part * 1_000_000_000)
-
-
-def _new_provider() -> TracerProvider:
-    limits = SpanLimits(
-        max_attributes=_NO_LIMIT,
-        max_events=_NO_LIMIT,
-        max_links=_NO_LIMIT,
-        max_span_attributes=_NO_LIMIT,
-        max_event_attributes=_NO_LIMIT,
-        max_link_attributes=_NO_LIMIT,
-    )
-    return TracerProvider(sampler=ALWAYS_ON, shutdown_on_exit=False, span_limits=limits)
-
-
-def _global_provider() -> TracerProvider:
-    """Return the global provider of this process, and create it if there is none.
-
-    Raises:
-        RuntimeError: the process has a provider that accepts no processors.
-    """
-    installed = trace.get_tracer_provider()
-    if isinstance(installed, trace.ProxyTracerProvider):
-        trace.set_tracer_provider(_new_provider())
-        installed = trace.get_tracer_provider()
-    if not isinstance(installed, TracerProvider):
-        raise RuntimeError(f"{type(installed).__name__} accepts no processors; install the SDK's TracerProvider")  # noqa: TRY004
-    return installed
 
 
 def _repeats_call(span: LiveSpan) -> bool:

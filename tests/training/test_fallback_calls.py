@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from store import open_store
 from store.errors import Invalid, Unavailable
 from store.interface.delegating import DelegatingRuns
 from store.interface.store import Store
-from store.models import AttemptedRollout, RunEvent
+from store.models import AttemptedRollout, RunEvent, Span
 from store.runtime.process import started_at, this_process
+from store.semconv import CHANGED
 from store.training.fallback import FallbackStore
 from store.training.spool import process_name
 from tests.run_folders.given import everything
@@ -164,6 +166,21 @@ async def test_each_call_has_its_effect_once_whether_it_was_refused_or_its_answe
     # The folder is an export of the run, without the files of the outage.
     folder = tmp_path / "daily/2026-11-20/5f2c9a01"
     assert len(list((folder / "RIG/report").iterdir())) == 3
+
+
+async def test_spans_with_values_that_are_not_json_survive_an_outage(away: Away, tmp_path: Path) -> None:
+    run = await claimed(away.target)
+    where: dict[str, Any] = {"rollout_id": run.rollout_id, "attempt_id": run.attempt.attempt_id}
+    async with FallbackStore(away, tmp_path, patience=0.5).working() as store:
+        store.begin(run, GRAPH)
+        away.is_down = True
+        for value in (math.nan, "half \ud83d", 2**80):
+            await store.record_spans([Span.from_attributes(**where, attributes={"value": value})], number=True)
+        away.is_down = False
+        assert await store.settle()
+    spans = await away.target.query_spans(run.rollout_id)
+    assert [span.attributes["value"] for span in spans] == ["NaN", "half \ufffd", str(2**80)]
+    assert all(CHANGED in span.attributes for span in spans)
 
 
 async def test_a_run_that_the_watchdog_has_closed_meanwhile_goes_on(away: Away, tmp_path: Path) -> None:
