@@ -8,7 +8,8 @@
     │   ├── HeadMoved                       412  rollout_id, expected, found
     │   ├── GraphChanged                         checkpoints
     │   ├── CheckpointMissing               424  checkpoint, scopes, phase
-    │   └── SideEffectsUnconfirmed          428  phases
+    │   ├── SideEffectsUnconfirmed          428  phases
+    │   └── SpanConflict                         spans, indexes, recorded
     ├── Invalid (ValueError)                422  field, reason
     │   ├── TooLarge                        413  field, size, limit, unit
     │   └── PastUnavailable                      rows, limit
@@ -55,6 +56,7 @@ __all__ = [
     "RateLimited",
     "ReadOnly",
     "SideEffectsUnconfirmed",
+    "SpanConflict",
     "StoreError",
     "TimedOut",
     "TooLarge",
@@ -200,6 +202,29 @@ class SideEffectsUnconfirmed(Conflict):
             "give confirm_side_effects=True to confirm this, or cascade=False to run no other scopes",
         )
         self.phases = list(phases)
+
+
+class SpanConflict(Conflict):
+    """Spans of the call have the keys of stored spans, but other content. All other spans of the call are stored.
+
+    Args:
+        spans: rollout_id, attempt_id and span_id of each refused span.
+        indexes: the indexes of the refused spans in the call.
+        recorded: the index in the call and the sequence id of each span that the call stored.
+    """
+
+    def __init__(
+        self, spans: Sequence[Sequence[str]], indexes: Sequence[int], recorded: Sequence[Sequence[int]] = ()
+    ) -> None:
+        rollout_id, attempt_id, span_id = spans[0]
+        more = f" (and {len(spans) - 1:,} more spans of the call)" if len(spans) > 1 else ""
+        super().__init__(
+            f"span {span_id} of attempt {attempt_id} of rollout {rollout_id} is stored with other content{more}",
+            "give each span an id of its own, and do not repeat the other spans of the call, which are stored",
+        )
+        self.spans = [list(key) for key in spans]
+        self.indexes = list(indexes)
+        self.recorded = [list(pair) for pair in recorded]
 
 
 class Invalid(StoreError, ValueError):

@@ -18,6 +18,8 @@ MESSAGE_SPAN: Final = "agentlightning.message"
 OBJECT_SPAN: Final = "agentlightning.object"
 EXCEPTION_SPAN: Final = "agentlightning.exception"
 OPERATION_SPAN: Final = "agentlightning.operation"
+ORIGINAL_SPAN_ID: Final = "rollbook.original_span_id"
+"""The id of a span that is stored under a derived id, because a span of another trace in its attempt has this id."""
 REWARD_SPAN: Final = "agentlightning.reward"
 VIRTUAL_SPAN: Final = "agentlightning.virtual"
 
@@ -140,6 +142,20 @@ def summarise(name: str, attributes: Mapping[str, Any]) -> SpanSummary:
         phase=_text(attributes, "phase"),
         node_exec=_text(attributes, "node_exec"),
     )
+
+
+def invalid_rewards(attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the name and the value, as text, of each reward among a span's attributes that is not a finite number."""
+    invalid: list[tuple[str, str]] = []
+    for index in count():
+        key = f"{REWARD}.{index}.value"
+        if key not in attributes:
+            break
+        if _number(attributes[key]) is None:
+            name = attributes.get(f"{REWARD}.{index}.name")
+            unnamed = str(index) if index else PRIMARY
+            invalid.append((name if isinstance(name, str) and name else unnamed, str(attributes[key])))
+    return tuple(invalid)
 
 
 def _rewards(name: str, attributes: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:

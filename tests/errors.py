@@ -17,6 +17,7 @@ EXAMPLES: list[StoreError] = [
     errors.GraphChanged(["cp-1"]),
     errors.CheckpointMissing("trader_checkpoint", ["RIG", "TSDD"], "risk"),
     errors.SideEffectsUnconfirmed(["portfolio"]),
+    errors.SpanConflict([["ro-1", "at-1", "s1"]], [0], [[1, 2]]),
     errors.Invalid("limit", "-2 is less than -1"),
     errors.TooLarge("span", 9_000_000, 8_388_608),
     errors.PastUnavailable(1_000_001, 100_000),

@@ -20,7 +20,7 @@ from store.client.retrying import Retries
 from store.client.runs import HTTPRuns
 from store.client.transport import StoreCall, Transport, reading, trust_context
 from store.db import server_url
-from store.errors import Incompatible, Invalid
+from store.errors import Incompatible, Invalid, SpanConflict
 from store.interface.store import Store
 from store.models import (
     UNSET,
@@ -290,12 +290,7 @@ class HTTPStore(HTTPReads, Store):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         spans = arguments.several(spans, "spans")
-        stored: list[int] = []
-        for places, body in requests.span_batches(spans) if spans else []:
-            answer = await self.core.change(
-                "add_many_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
-            )
-            stored += [places[index] for index, _ in answer.recorded]
+        stored = [index for index, _ in await self._record("add_many_spans", spans)]
         if len(stored) < len(spans):
             for index in sorted(set(range(len(spans))) - set(stored)):
                 _log_duplicate(spans[index])
@@ -313,12 +308,24 @@ class HTTPStore(HTTPReads, Store):
             NotFound: a rollout or an attempt does not exist. The spans are stored in groups, one for each attempt, and
                 the groups before the first group without a rollout or an attempt are stored.
         """
+        return await self._record("record_spans", spans, number=number)
+
+    async def _record(self, operation: str, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
         recorded: list[tuple[int, int]] = []
+        conflicts: list[int] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:
-            answer = await self.core.change(
-                "record_spans", paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
-            )
-            recorded += [(places[index], sequence_id) for index, sequence_id in answer.recorded]
+            try:
+                answer = await self.core.change(
+                    operation, paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
+                )
+                pairs = answer.recorded
+            except SpanConflict as error:
+                conflicts += [places[index] for index in error.indexes]
+                pairs = [(index, sequence_id) for index, sequence_id in error.recorded]
+            recorded += [(places[index], sequence_id) for index, sequence_id in pairs]
+        if conflicts:
+            keys = [(spans[index].rollout_id, spans[index].attempt_id, spans[index].span_id) for index in conflicts]
+            raise SpanConflict(keys, conflicts, recorded)
         return recorded
 
     async def add_otel_span(

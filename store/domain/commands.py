@@ -11,15 +11,56 @@ Commands that are committed together form a batch. Each command lists the rows t
 these rows are loaded first.
 """
 
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from store.domain.body import Body
 from store.domain.events import Json, SpanRecorded
 
 SpanKey = tuple[str, str, str]
+"""rollout_id, attempt_id, span_id."""
 ModelCallKey = tuple[str, str, str]
 """Rollout, attempt, and the response id of a call of a model."""
-"""rollout_id, attempt_id, span_id."""
+
+
+def derived_span_id(trace_id: str, span_id: str) -> str:
+    """Return the id under which a span is recorded if its attempt has a span of another trace with its id.
+
+    The id depends only on the two ids, so a repeat of the span gets the same id: 16 hexadecimal digits.
+    """
+    return hashlib.sha256(f"{trace_id}/{span_id}".encode()).hexdigest()[:16]
+
+
+class SpanContent(NamedTuple):
+    """The values by which a repeat of a span is told from another span with the same key.
+
+    Its sequence id is not among them, because the sender of a repeat may draw a new one.
+    """
+
+    trace_id: str
+    parent_id: str | None
+    name: str
+    start: float | None
+    end: float | None
+    status_code: str
+    status_message: str | None
+    body_sha256: bytes
+
+    def is_repeated_by(self, other: "SpanContent") -> bool:
+        """Whether `other` is the same span, sent again.
+
+        Times that `other` lacks are not compared. A parent that was recorded under a derived id is the same parent.
+        """
+        if self == other:
+            return True
+        parents = (other.parent_id, other.parent_id and derived_span_id(other.trace_id, other.parent_id))
+        return self.parent_id in parents and self == other._replace(
+            parent_id=self.parent_id,
+            start=self.start if other.start is None else other.start,
+            end=self.end if other.end is None else other.end,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,14 +375,70 @@ class NewSpan:
     fact: SpanRecorded
     body: Body
 
+    @property
+    def key(self) -> SpanKey:
+        """The key under which the span is recorded."""
+        return self.rollout_id, self.fact.attempt_id, self.fact.span_id
+
+    @property
+    def content(self) -> SpanContent:
+        """The content of the span."""
+        fact = self.fact
+        return SpanContent(
+            fact.trace_id,
+            fact.parent_id,
+            fact.name,
+            fact.start,
+            fact.end,
+            fact.status_code,
+            fact.status_message,
+            self.body.sha256,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSpans:
+    """The result of `RecordSpans`."""
+
+    numbers: list[tuple[int, int]]
+    """The index in the call and the sequence id of each new span."""
+    conflicts: list[int]
+    """The indexes of the spans that were not recorded because another span has their key."""
+    derived: list[int]
+    """The indexes of the spans that have derived ids; see `derived_span_id`."""
+
 
 @dataclass(slots=True, kw_only=True)
 class RecordSpans(Command):
-    """Record spans. The spans of one attempt form a group. If a group is refused, the groups before it are recorded."""
+    """Record spans. The spans of one attempt form a group. If a group is refused, the groups before it are recorded.
+
+    A span whose key and content are recorded is a repeat, and is skipped. A span whose key is recorded with other
+    content is a conflict: it is not recorded, and all other spans are.
+    """
 
     items: list[NewSpan]
     number: bool = False
     """Whether each new span gets the next number of its rollout instead of the number that the caller gave."""
+    rename: Callable[[NewSpan, str], NewSpan] | None = None
+    """Returns a span under another id, marked with its first id. If None, ids are not derived."""
+    derived: set[int] = field(default_factory=set[int])
+    """The indexes of the items that have derived ids."""
+
+    def derive(self, indexes: Iterable[int]) -> None:
+        """Give items their derived ids; children of the same trace among the items refer to these ids."""
+        assert self.rename is not None
+        parents: dict[tuple[str, str, str, str | None], str] = {}
+        for index in indexes:
+            item = self.items[index]
+            fact = item.fact
+            span_id = derived_span_id(fact.trace_id, fact.span_id)
+            parents[item.rollout_id, fact.attempt_id, fact.trace_id, fact.span_id] = span_id
+            self.items[index] = self.rename(item, span_id)
+            self.derived.add(index)
+        for item in self.items:
+            fact = item.fact
+            parent = (item.rollout_id, fact.attempt_id, fact.trace_id, fact.parent_id)
+            fact.parent_id = parents.get(parent, fact.parent_id)
 
     @property
     def size(self) -> int:
@@ -357,7 +454,7 @@ class RecordSpans(Command):
             request.counters.add(item.rollout_id)
             if self.number:
                 request.draws[item.rollout_id] = request.draws.get(item.rollout_id, 0) + 1
-            request.spans.add((item.rollout_id, item.fact.attempt_id, item.fact.span_id))
+            request.spans.add(item.key)
             if item.fact.response_id is not None:
                 request.model_calls.add((item.rollout_id, item.fact.attempt_id, item.fact.response_id))
         request.leavers += 1

@@ -29,12 +29,15 @@ from store.domain.commands import (
     NewSpan,
     NumberSpans,
     PublishResources,
+    RecordedSpans,
     RecordSpans,
     ReleaseClaim,
+    SpanKey,
     StartAttempt,
     StartRollout,
     Sweep,
     UpdateAttempt,
+    derived_span_id,
 )
 from store.domain.decide_annotations import annotate
 from store.domain.decide_runs import append_to_run, fork, move_head, retract_artifact
@@ -70,7 +73,7 @@ from store.domain.views import (
     view_rollout,
     view_worker,
 )
-from store.domain.working_set import WorkingSet
+from store.domain.working_set import NeedsSpans, WorkingSet
 from store.errors import Conflict, NotFound
 
 NUMBERS_RESERVED: Final = 32
@@ -83,6 +86,7 @@ def decide(command: Command, working_set: WorkingSet) -> Any:
     Raises:
         StoreError: the command is refused.
         NeedsHeads: more rows of the queue must be loaded before this command can be decided.
+        NeedsSpans: more spans must be loaded before this command can be decided.
     """
     return _DECIDERS[type(command)](command, working_set)
 
@@ -435,8 +439,8 @@ def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
     return [working_set.next_number(rollout_id) for rollout_id in command.rollout_ids]
 
 
-def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[int, int]]:
-    """Record spans group by group; return (index in the call, sequence id) of each new span.
+def _record_spans(command: RecordSpans, working_set: WorkingSet) -> RecordedSpans:
+    """Record spans group by group, except repeats and conflicts.
 
     A group contains all spans of one attempt. Groups are in the order of their first spans. A group of an unknown
     rollout or attempt is refused, and the groups before it stay recorded.
@@ -445,11 +449,10 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[i
     command draws numbers, it draws none for a span that exists, so that the numbers stay dense when an exporter repeats
     a request.
     """
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, item in enumerate(command.items):
-        groups.setdefault((item.rollout_id, item.fact.attempt_id), []).append(index)
+    _separate_traces(command, working_set)
     recorded: list[tuple[int, int]] = []
-    for (rollout_id, attempt_id), indexes in groups.items():
+    conflicts: list[int] = []
+    for (rollout_id, attempt_id), indexes in _by_attempt(command.items).items():
         if command.number:
             _number_new_spans([command.items[index] for index in indexes], working_set)
         else:
@@ -463,9 +466,42 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> list[tuple[i
             raise NotFound.attempt(attempt_id, rollout_id)
         for index in indexes:
             item = command.items[index]
-            if _record_span(item, state, attempt, working_set, command.actor, is_first=not recorded):
+            existing = working_set.spans.get(item.key)
+            if existing is None:
+                _record_span(item, state, attempt, working_set, command.actor, is_first=not recorded)
                 recorded.append((index, item.fact.sequence_id))
-    return recorded
+            elif not existing.is_repeated_by(item.content):
+                conflicts.append(index)
+    return RecordedSpans(recorded, conflicts, sorted(command.derived))
+
+
+def _by_attempt(items: list[NewSpan]) -> dict[tuple[str, str], list[int]]:
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault((item.rollout_id, item.fact.attempt_id), []).append(index)
+    return groups
+
+
+def _separate_traces(command: RecordSpans, working_set: WorkingSet) -> None:
+    """Give a derived id to each span whose id a span of another trace has in the same attempt.
+
+    Raises:
+        NeedsSpans: the rows with the derived ids are not loaded.
+    """
+    if command.rename is None:
+        return
+    traces: dict[SpanKey, str] = {}
+    derived: dict[int, SpanKey] = {}
+    for index, item in enumerate(command.items):
+        key, trace_id = item.key, item.fact.trace_id
+        existing = working_set.spans.get(key)
+        first = traces.setdefault(key, trace_id if existing is None else existing.trace_id)
+        if first != trace_id:
+            derived[index] = (*key[:2], derived_span_id(trace_id, item.fact.span_id))
+    if missing := set(derived.values()) - working_set.derived_spans - working_set.spans.keys():
+        raise NeedsSpans(missing)
+    if derived:
+        command.derive(derived)
 
 
 def _number_new_spans(items: list[NewSpan], working_set: WorkingSet) -> None:
@@ -476,7 +512,7 @@ def _number_new_spans(items: list[NewSpan], working_set: WorkingSet) -> None:
     drawn: set[str] = set()
     for item in items:
         fact = item.fact
-        if fact.span_id not in drawn and (item.rollout_id, fact.attempt_id, fact.span_id) not in working_set.spans:
+        if fact.span_id not in drawn and item.key not in working_set.spans:
             # The span is not recorded yet, so its fact may be changed. If the command is decided again, for example
             # after a failed commit, the fact gets a new number.
             fact.sequence_id = working_set.next_number(item.rollout_id)
@@ -491,17 +527,14 @@ def _record_span(
     actor: str | None,
     *,
     is_first: bool,
-) -> bool:
-    """Record a span unless the span exists; return whether it was recorded.
+) -> None:
+    """Record a new span.
 
-    A new span is a sign of life, so it can set the status of its attempt and of its rollout to `running`.
+    It is a sign of life, so it can set the status of its attempt and of its rollout to `running`.
     """
-    key = (item.rollout_id, attempt.attempt_id, item.fact.span_id)
-    if key in working_set.spans:
-        return False
     if not is_first:
         working_set.tick()
-    working_set.spans.add(key)
+    working_set.spans[item.key] = item.content
     if item.fact.response_id is not None:
         _count_once(item, item.fact.response_id, working_set)
     event = working_set.record_rollout(item.rollout_id, item.fact, actor=actor, body=item.body)
@@ -512,7 +545,6 @@ def _record_span(
     if attempt.status == "running" and state.status in {"preparing", "requeuing"} and state.latest is attempt:
         moved = RolloutStatusChanged(from_=state.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, moved, actor=actor, cause=event.position)
-    return True
 
 
 def _count_once(item: NewSpan, response_id: str, working_set: WorkingSet) -> None:

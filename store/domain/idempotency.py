@@ -16,6 +16,7 @@ from store.domain.commands import (
     Enqueue,
     NumberSpans,
     PublishResources,
+    RecordedSpans,
     RecordSpans,
     StartAttempt,
     StartRollout,
@@ -101,8 +102,13 @@ def _updated(command: UpdateAttempt, answer: Any) -> Json:
     return {"rollout": command.rollout_id, "attempt": answer.row[1]}
 
 
-def _recorded(_: RecordSpans, answer: list[tuple[int, int]]) -> Json:
-    return {"recorded": answer}
+def _recorded(_: RecordSpans, answer: RecordedSpans) -> Json:
+    reply: Json = {"recorded": answer.numbers}
+    if answer.conflicts:
+        reply["conflicts"] = answer.conflicts
+    if answer.derived:
+        reply["derived"] = answer.derived
+    return reply
 
 
 def _numbered(_: NumberSpans, answer: list[int]) -> Json:

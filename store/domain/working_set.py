@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from store.domain import resources, rollout, thread, worker
 from store.domain.body import Body
-from store.domain.commands import ModelCallKey, SpanKey
+from store.domain.commands import ModelCallKey, SpanContent, SpanKey
 from store.domain.events import Event, Fact, Json, RolloutAnnotated, SpanNumbersReserved, SpanRecorded, StoreEvent
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
@@ -55,6 +55,14 @@ _Sign = (
 
 class NeedsHeads(Exception):
     """A claim needs more rows of the queue than are loaded, and the table has more rows."""
+
+
+class NeedsSpans(Exception):
+    """Spans get derived ids, and the rows with these ids are not loaded yet. Nothing was recorded."""
+
+    def __init__(self, keys: set[SpanKey]) -> None:
+        super().__init__(keys)
+        self.keys = keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,9 @@ class WorkingSet:
 
     A rollout whose reservations were not loaded has no entry.
     """
-    spans: set[SpanKey] = field(default_factory=set[SpanKey])
+    spans: dict[SpanKey, SpanContent] = field(default_factory=dict[SpanKey, SpanContent])
+    derived_spans: set[SpanKey] = field(default_factory=set[SpanKey])
+    """Keys with derived ids whose rows were looked up; `spans` contains those that exist."""
     model_calls: dict[ModelCallKey, tuple[int, int]] = field(default_factory=dict[ModelCallKey, tuple[int, int]])
     """For each call of a model, the maximum of `tokens_in` and the maximum of `tokens_out` over its spans."""
     taken: set[str] = field(default_factory=set[str])

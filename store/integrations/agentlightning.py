@@ -10,6 +10,7 @@ Agent-lightning can use the server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -35,8 +36,11 @@ from agentlightning.types import (
 from pydantic import BaseModel, TypeAdapter
 
 from store import models
+from store.errors import SpanConflict
 from store.integrations.by_url import StoreByURL
 from store.interface.store import Store
+
+logger = logging.getLogger("store.spans")
 
 _RESOURCES: TypeAdapter[models.NamedResources] = TypeAdapter(models.NamedResources)
 
@@ -189,18 +193,30 @@ class RollbookStore(LightningStore):
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        return span if await self._store.call(Store.add_span, _copy(models.Span, span)) else None
+        try:
+            return span if await self._store.call(Store.add_span, _copy(models.Span, span)) else None
+        except SpanConflict as error:
+            _log_conflict(error)
+            return None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-        recorded = await self._store.call(Store.add_many_spans, [_copy(models.Span, span) for span in spans])
-        # If two spans have the same key, the store records the first one.
+        try:
+            recorded = await self._store.call(Store.add_many_spans, [_copy(models.Span, span) for span in spans])
+        except SpanConflict as error:
+            _log_conflict(error)
+            return [spans[index] for index, _ in error.recorded]
+        # If two spans have the same key, the store records the first one. A span with a derived id is a new object.
         given = {_key(span): span for span in reversed(spans)}
-        return [given[_key(span)] for span in recorded]
+        return [given.get(_key(span)) or _span(span) for span in recorded]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
-        recorded = await self._store.call(Store.add_otel_span, rollout_id, attempt_id, readable_span, sequence_id)
+        try:
+            recorded = await self._store.call(Store.add_otel_span, rollout_id, attempt_id, readable_span, sequence_id)
+        except SpanConflict as error:
+            _log_conflict(error)
+            return None
         return None if recorded is None else _span(recorded)
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
@@ -254,6 +270,11 @@ class _Keyed(Protocol):
 
 def _key(span: _Keyed) -> tuple[str, str, str]:
     return span.rollout_id, span.attempt_id, span.span_id
+
+
+def _log_conflict(error: SpanConflict) -> None:
+    # Agent-lightning returns nothing for a span whose id is stored, whatever its content is.
+    logger.warning("Duplicated span added: %s", error)
 
 
 def _copy(kind: type[Theirs], model: BaseModel) -> Theirs:

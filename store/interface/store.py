@@ -228,7 +228,12 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     async def add_span(self, span: Span) -> Span | None:
-        """Store a span and return it, or None if the attempt already has a span with this span_id.
+        """Store a span and return it, or None if it is stored already.
+
+        A repeat is a span with the span_id and the content of a stored span of the attempt; the sequence_id and times
+        that the repeat lacks do not count. If the attempt has a span of another trace with this span_id, the span is
+        stored under an id derived from its trace_id and span_id, and its attribute `rollbook.original_span_id` contains
+        the span_id.
 
         In both cases, the rollout's counter of span numbers is raised to the number of the span. A stored span is a
         sign of life of its attempt. A preparing or unresponsive attempt becomes running. If this attempt is the latest
@@ -237,18 +242,22 @@ class Store(abc.ABC):
 
         Raises:
             NotFound: the rollout or the attempt does not exist.
+            SpanConflict: the attempt has a span of this trace with this span_id and other content.
         """
 
     @abc.abstractmethod
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans and return the new ones, grouped by attempt in the order of the attempts' first spans.
 
-        Each span is processed as by `add_span`. Of several spans with the same span_id in one attempt, the first is
-        stored. The spans of one attempt are a group. The call fails at the first group whose rollout or attempt does
-        not exist. The groups before this group are stored; this group and the later groups are not.
+        Each span is processed as by `add_span`. Of several spans with the same key, the first is stored, and the others
+        are repeats or conflicts. Children of the same trace in the call refer to derived ids. The spans of one attempt
+        are a group. The call fails at the first group whose rollout or attempt does not exist. The groups before this
+        group are stored; this group and the later groups are not.
 
         Raises:
             NotFound: the rollout or the attempt does not exist.
+            SpanConflict: stored spans have the keys of some spans and other content. All other spans are stored, and
+                the error lists them.
         """
 
     @abc.abstractmethod
@@ -265,6 +274,7 @@ class Store(abc.ABC):
 
         Raises:
             NotFound: the rollout or the attempt does not exist.
+            SpanConflict: as for `add_span`.
         """
 
     @abc.abstractmethod

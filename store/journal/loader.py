@@ -27,6 +27,7 @@ from store.domain.commands import (
     LoadRequest,
     NewRollout,
     PublishResources,
+    SpanContent,
     SpanKey,
     StartAttempt,
     StartRollout,
@@ -191,6 +192,11 @@ class Loader:
         loaded = await self._round(session, LoadRequest(), working_set, wanted, beyond=working_set.heads_until)
         self._take(loaded["heads"], working_set, wanted)
 
+    async def more_spans(self, session: WriteSession, working_set: WorkingSet, keys: set[SpanKey]) -> None:
+        """Look up spans with derived ids."""
+        await self._round(session, LoadRequest(spans=set(keys)), working_set, 0)
+        working_set.derived_spans |= keys
+
     def forget(self) -> None:
         """Clear the cache, and read the queue from its beginning next time."""
         self.cache.clear()
@@ -328,8 +334,8 @@ class StateCache:
                 request.workers.update(attempt.worker_id for attempt in state.attempts.values() if attempt.worker_id)
             if all(attempt.metadata_position is None for attempt in state.attempts.values()):
                 request.metadata_of.discard(rollout_id)
-        spans = [key for key in request.spans if key[0] in self._spans]
-        working_set.spans.update(key for key in spans if key in self._spans[key[0]])
+        # The content of a span that exists is not cached, because repeats are rare. So its row is requested.
+        spans = [key for key in request.spans if key[0] in self._spans and key not in self._spans[key[0]]]
         request.spans.difference_update(spans)
         for rollout_id in request.counters & self._reserved.keys():
             working_set.reserved[rollout_id] = self._reserved[rollout_id]
@@ -359,7 +365,7 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
     for row in loaded.get("attempts", ()):
         attempt = rollout_projection.attempt_state(row)
         working_set.rollouts[attempt.rollout_id].attempts.setdefault(attempt.attempt_id, attempt)
-    working_set.spans.update(map(_key_of, loaded.get("spans", ())))
+    working_set.spans.update(map(_span_content, loaded.get("spans", ())))
     for row in loaded.get("model_calls", ()):
         working_set.model_calls[_key_of(row)] = (row[3], row[4])
     for rollout_id, value, reserved in loaded.get("counters", ()):
@@ -383,6 +389,12 @@ def _fill(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:
     for rollout_id, artifact_id, version, retracted in loaded.get("artifacts", ()):
         working_set.artifacts[rollout_id, artifact_id] = (version, retracted)
     _fill_threads(working_set, loaded)
+
+
+def _span_content(row: Row) -> tuple[SpanKey, SpanContent]:
+    trace_id, parent_id, name, start, end, status_code, status_message, body_hash = row[3:]
+    content = (trace_id, parent_id, name, start, end, status_code, status_message, bytes(body_hash))
+    return _key_of(row), SpanContent(*content)
 
 
 def _fill_threads(working_set: WorkingSet, loaded: Mapping[str, Sequence[Row]]) -> None:

@@ -35,7 +35,7 @@ from store.domain.decide import decide
 from store.domain.idempotency import decide_once, is_repeat
 from store.domain.log_time import LogTime
 from store.domain.retry import heartbeat_of
-from store.domain.working_set import NeedsHeads, WorkingSet
+from store.domain.working_set import NeedsHeads, NeedsSpans, WorkingSet
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
 from store.journal.loader import DRAWING, Loader, redraw_taken
 from store.journal.log_rows import log_rows
@@ -195,6 +195,8 @@ class WriterStatistics:
     events: int = 0
     largest_batch: int = 0
     retries: int = 0
+    span_conflicts: int = 0
+    """The number of spans that were not stored because their key was stored with other content."""
     floor_ahead_micros: int = 0
     """The time by which the last timestamp of the log was ahead of the clock, when the last batch began."""
     commit_calls: Histogram = field(default_factory=lambda: Histogram(_CALLS))
@@ -526,6 +528,9 @@ class Writer:
                     added += command.size
                 except NeedsHeads:
                     await self._loader.more_heads(session, working_set, MAX_BATCH_CALLS)
+                    continue
+                except NeedsSpans as needed:
+                    await self._loader.more_spans(session, working_set, needed.keys)
                     continue
                 except Corrupt:
                     # A row contradicts the log. The error is not only an error of this call, so the batch must fail.

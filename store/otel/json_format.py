@@ -76,6 +76,7 @@ def _take(traces: Traces, origin: Origin, scope: Json, given: Any) -> None:
     try:
         span = _object(given, "a span")
         trace_id, span_id = _ids(span)
+        otlp_spans.check_ids(trace_id, span_id)
         parent_id = _hex(_either(span, "parentSpanId", "parent_span_id"), "parentSpanId")
         state = _object(span.get("status") or {}, "status")
         fields: Json = {
@@ -113,12 +114,16 @@ def _event(event: Json) -> Json:
 
 def _link(link: Json) -> Json:
     flags = _count(link.get("flags"), "links.flags")
-    return otlp_spans.link(*_ids(link), _state(link), _attributes(link), _dropped(link), flags)
+    return otlp_spans.link(*_link_ids(link), _state(link), _attributes(link), _dropped(link), flags)
 
 
-def _ids(given: Json) -> tuple[str, str]:
-    trace_id = _hex(_either(given, "traceId", "trace_id"), "traceId")
-    span_id = _hex(_either(given, "spanId", "span_id"), "spanId")
+def _ids(holder: Json) -> tuple[str, str]:
+    trace_id = _hex(_either(holder, "traceId", "trace_id"), "traceId")
+    return trace_id, _hex(_either(holder, "spanId", "span_id"), "spanId")
+
+
+def _link_ids(link: Json) -> tuple[str, str]:
+    trace_id, span_id = _ids(link)
     return trace_id.zfill(_HEX_TRACE), span_id.zfill(_HEX_SPAN)
 
 

@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from store.models import AttributeValue
 from store.models.spans import in_seconds, scope_fields
 from store.otel import spans as otlp_spans
-from store.otel.spans import Attributes, Origin, Traces, Undecodable, carried
+from store.otel.spans import Attributes, Malformed, Origin, Traces, Undecodable, carried
 
 _HEX_TRACE, _HEX_SPAN = 32, 16
 _PLAIN: Final = frozenset({"string_value", "bool_value", "int_value", "double_value"})
@@ -46,10 +46,16 @@ def _scope(spans: trace_pb2.ScopeSpans) -> otlp_spans.Json:
 
 def _take(traces: Traces, origin: Origin, scope: otlp_spans.Json, span: trace_pb2.Span) -> None:
     status, events, links = span.status, span.events, span.links
+    trace_id, span_id = span.trace_id.hex(), span.span_id.hex()
+    try:
+        otlp_spans.check_ids(trace_id, span_id)
+    except Malformed as error:
+        traces.refused.add(str(error))
+        return
     traces.add(
         origin,
-        trace_id=span.trace_id.hex().zfill(_HEX_TRACE),
-        span_id=span.span_id.hex().zfill(_HEX_SPAN),
+        trace_id=trace_id,
+        span_id=span_id,
         parent_id=parent.hex().zfill(_HEX_SPAN) if (parent := span.parent_span_id) else None,
         name=span.name,
         status_code=otlp_spans.status_code(status.code),

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from store.models import AttributeValue, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from store.models.spans import StatusCode
-from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
+from store.semconv import ATTEMPT_ID, CHANGED, ROLLOUT_ID, SPAN_SEQUENCE_ID, invalid_rewards
 
 Attributes = dict[str, AttributeValue]
 Json = dict[str, Any]
@@ -176,6 +176,11 @@ class Traces:
         if rollout_id is None or attempt_id is None or rollout_id == "" or attempt_id == "":
             self._refuse_unowned(rollout_id, attempt_id)
             return
+        if invalid := invalid_rewards(attributes):
+            # The name of a reward may have characters that no store accepts, so the text does not contain it.
+            attributes[CHANGED] = [
+                f"no valid reward: {value[:80]!a} is not a finite number" for _, value in invalid[:8]
+            ]
         number = sequence_number(value_of(SPAN_SEQUENCE_ID, origin.number))
         if number is None:
             self.unnumbered.append(len(self.received))
@@ -281,6 +286,17 @@ _status = _maker(TraceStatus)
 _event = _maker(Event)
 _link = _maker(Link)
 _resource = _maker(OtelResource)
+
+
+def check_ids(trace_id: str, span_id: str) -> None:
+    """Check the ids of a span.
+
+    Raises:
+        Malformed: an id does not have its length, or is zero. Spans with such ids could not be told apart.
+    """
+    for name, value, length in (("traceId", trace_id, 32), ("spanId", span_id, 16)):
+        if len(value) != length or not value.strip("0"):
+            raise Malformed(f"{name}: {value[:80]!r} is not an id of {length} hex digits other than zero")
 
 
 # -- parts of spans --------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from store.domain.commands import RecordSpans
-from store.errors import Invalid, NotFound, StoreError, TooLarge
+from store.errors import Invalid, NotFound, SpanConflict, StoreError, TooLarge
 from store.interface.store import Store
 from store.otel.decode import PROTOBUF, Encoding, Traces, Undecodable, encoding_of
 from store.otel.repair import repair
@@ -339,6 +339,9 @@ async def _add(record: Record, spans: list[Received], traces: Traces, *, is_repa
         await record(spans)
     except NotFound as error:
         traces.refused.add(str(error), len(spans))
+    except SpanConflict as error:
+        # All other spans are stored.
+        traces.refused.add(str(error), len(error.indexes))
     except Invalid as error:
         if not is_repaired:
             for changes in filter(None, map(repair, spans)):

@@ -7,6 +7,7 @@ the earlier call was executed. So both calls get the same result.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from store.domain.commands import RecordedSpans
 from store.domain.decide_runs import AppendedEvents
 from store.domain.idempotency import Repeat
 from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
@@ -51,9 +52,11 @@ async def resources(store: SQLReads, repeat: Repeat) -> ResourcesUpdate:
     return found
 
 
-async def recorded(_: SQLReads, repeat: Repeat) -> list[tuple[int, int]]:
-    """Return a pair (index in the call, number of the span) for each span that the earlier call stored."""
-    return [(index, number) for index, number in repeat.reply["recorded"]]
+def recorded(repeat: Repeat) -> RecordedSpans:
+    """Return the result of the earlier call that recorded the spans."""
+    reply = repeat.reply
+    numbers = [(index, number) for index, number in reply["recorded"]]
+    return RecordedSpans(numbers, reply.get("conflicts", []), reply.get("derived", []))
 
 
 async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import threading
 import weakref
 from collections.abc import Sequence
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
     from store.sql.log import SQLLog
     from store.sql.runs import SQLRuns
     from store.sql.threads import SQLThreads
-
-span_logger = logging.getLogger("store.spans")
 
 
 class SQLStore(SQLReads, Store):
@@ -281,18 +278,26 @@ class SQLStore(SQLReads, Store):
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        return span if await self.record(span_commands.record_spans([span])) else None
+        command = span_commands.record_spans([span])
+        return span_commands.stored_span(span, command.items[0]) if await self.record(command) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         given = arguments.several(spans, "spans")
-        return [given[index] for index, _ in await self.record_spans(given)] if given else []
+        if not given:
+            return []
+        command = span_commands.record_spans(given)
+        recorded = await self.record(command)
+        return [span_commands.stored_span(given[index], command.items[index]) for index, _ in recorded]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
         span = arguments.sdk_span(rollout_id, attempt_id, readable_span, sequence_id)
-        recorded = await self.record_spans([span], number=sequence_id is None)
-        return span.model_copy(update={"sequence_id": recorded[0][1]}) if recorded else None
+        command = span_commands.record_spans([span], number=sequence_id is None)
+        recorded = await self.record(command)
+        if not recorded:
+            return None
+        return span_commands.stored_span(span, command.items[0]).model_copy(update={"sequence_id": recorded[0][1]})
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
         """Store spans as `add_many_spans` does; return a pair (index in the call, sequence_id) for each new span.
@@ -305,24 +310,20 @@ class SQLStore(SQLReads, Store):
         Raises:
             NotFound: a rollout or an attempt does not exist. The spans are stored in groups, one for each attempt, and
                 the groups before the first group without a rollout or an attempt are stored.
+            SpanConflict: stored spans have the keys of these spans and other content. All other spans are stored.
         """
         return await self.record(span_commands.record_spans(spans, number=number))
 
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
         """Record spans as `record_spans` does, from a prepared command."""
         answer = await self.core.call(command)
-        recorded = await replies.recorded(self, answer) if isinstance(answer, Repeat) else answer
-        if len(recorded) < len(command.items):
-            new = {index for index, _ in recorded}
-            for index, item in enumerate(command.items):
-                if index not in new:
-                    span_logger.error(
-                        "Duplicated span added: rollout=%s attempt=%s span=%s",
-                        item.rollout_id,
-                        item.fact.attempt_id,
-                        item.fact.span_id,
-                    )
-        return recorded
+        if isinstance(answer, Repeat):
+            answer = replies.recorded(answer)
+            command.derive(answer.derived)
+        if len(answer.numbers) < len(command.items):
+            self.core.writer_statistics.span_conflicts += len(answer.conflicts)
+            span_commands.check_recorded(command, answer)
+        return answer.numbers
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         ids = arguments.text(rollout_id, "rollout_id"), arguments.text(attempt_id, "attempt_id")

@@ -21,12 +21,12 @@ from typing import Any, Final, Protocol, runtime_checkable
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
 
-from store.errors import Closed, Conflict, Invalid, StoreError
+from store.errors import Closed, Invalid, SpanConflict, StoreError
 from store.interface.store import Store
 from store.models import Span
 from store.otel.repair import converted, derived_span_id, fitting, id_change, reduced, repaired, with_derived_id
 from store.runtime import process
-from store.semconv import CHANGED
+from store.semconv import CHANGED, ORIGINAL_SPAN_ID
 from store.training.span_thread import span_thread
 from store.training.spool import SpanSpool, SpoolFile
 from store.validation.json_limits import MAX_CALL_BYTES
@@ -116,15 +116,21 @@ async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
     """Store spans with the next sequence ids of their rollouts; return (index, sequence id) of each new span.
 
     Raises:
+        SpanConflict: the ids of some spans are stored with other content; the other spans are stored.
         StoreError: as `add_many_spans`.
     """
     if isinstance(store, Numbering):
         return await store.record_spans(spans, number=True)
     numbers = await store.get_many_span_sequence_ids([(span.rollout_id, span.attempt_id) for span in spans])
     numbered = [span.model_copy(update={"sequence_id": number}) for span, number in zip(spans, numbers, strict=True)]
-    places = {(span.attempt_id, span.span_id): index for index, span in enumerate(numbered)}
+    places = {_key(span): index for index, span in reversed(list(enumerate(numbered)))}
     stored = await store.add_many_spans(numbered)
-    return [(places[span.attempt_id, span.span_id], span.sequence_id) for span in stored]
+    return [(places[_key(span)], span.sequence_id) for span in stored]
+
+
+def _key(span: Span) -> tuple[str, str, object]:
+    # A stored span with a derived id names its first id.
+    return span.attempt_id, span.trace_id, span.attributes.get(ORIGINAL_SPAN_ID, span.span_id)
 
 
 class LocalRecorder:
@@ -359,9 +365,13 @@ class StoreRecorder:
             batch: the spans.
             tried: the number of `_REMEDIES` that were applied to the spans.
         """
+        conflicts: list[Span] = []
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 numbers = await record(self._store, batch)
+        except SpanConflict as error:
+            conflicts = [batch[index] for index in error.indexes]
+            numbers = [(index, number) for index, number in error.recorded]
         except (ConnectionError, TimeoutError, Closed) as error:
             if not self._file.waiting:
                 logger.warning("the spans of attempt %s wait for the store: %s", self._attempt_id, error)
@@ -369,13 +379,27 @@ class StoreRecorder:
         except Exception as error:  # noqa: BLE001 - storing spans must not cause errors in the agent
             return await self._isolate(batch, error, tried)
         stored = dict(numbers)
-        self._progress.is_unsure |= len(stored) < len(batch)
+        self._progress.is_unsure |= len(stored) + len(conflicts) < len(batch)
         self._progress.spans += [
             span.model_copy(update={"sequence_id": stored[index]})
             for index, span in enumerate(batch)
             if index in stored
         ]
+        if conflicts:
+            await self._resolve(conflicts, tried)
         return True
+
+    async def _resolve(self, conflicts: list[Span], tried: int) -> None:
+        """Store spans whose ids the store has with other content under ids of their own."""
+        if tried > len(_REMEDIES):
+            logger.error("%d spans of attempt %s are lost: their ids are stored", len(conflicts), self._attempt_id)
+            self._progress.lost += len(conflicts)
+            return
+        names = sorted({span.name for span in conflicts})
+        logger.warning("spans %s of attempt %s get other ids: theirs are stored", names, self._attempt_id)
+        batch = [with_derived_id(span) for span in conflicts]
+        if not await self._try(batch, len(_REMEDIES) + 1):
+            self._spool_batch(batch)
 
     async def _isolate(self, batch: list[Span], error: Exception, tried: int) -> bool:
         """Change the values that the store refused, or store the halves of a refused batch separately.
@@ -385,9 +409,6 @@ class StoreRecorder:
         if isinstance(error, Invalid) and tried < len(_REMEDIES) and (tried == 0 or len(batch) == 1):
             logger.warning("spans of attempt %s are changed to be storable: %s", self._attempt_id, error)
             return await self._try([_REMEDIES[tried](span, error) for span in batch], tried + 1)
-        if isinstance(error, Conflict) and len(batch) == 1 and tried <= len(_REMEDIES):
-            logger.warning("span %r of attempt %s gets another id: %s", batch[0].name, self._attempt_id, error)
-            return await self._try([with_derived_id(batch[0])], len(_REMEDIES) + 1)
         if len(batch) == 1:
             logger.error("span %r of attempt %s is lost: %s", batch[0].name, self._attempt_id, error)
             self._progress.lost += 1
@@ -423,6 +444,9 @@ class StoreRecorder:
             stored = await self._store.add_many_spans(spans)
         except Invalid:
             stored = await self._store.add_many_spans([storable(span) for span in spans])
+        except SpanConflict as error:
+            stored = [spans[index].model_copy(update={"sequence_id": number}) for index, number in error.recorded]
+            await self._resolve([spans[index] for index in error.indexes], 0)
         self._progress.spans += stored
 
     async def _close(self, wait_seconds: float) -> RecordedSpans:

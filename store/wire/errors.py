@@ -1,9 +1,10 @@
 """Conversion of errors to an HTTP status and a JSON object, and back.
 
 Errors after which a retry may help have the status 503; only `RateLimited` has 429 on routes that these clients do not
-call. A missing or invalid key has 401, a key without permission has 403. All other errors have 400, whatever their
-class, because clients of Agent-lightning 0.3 repeat a request after 408 and after a status of 500 or above, and only
-then. Routes that these clients do not call respond with the status of the error's class.
+call. A missing or invalid key has 401, a key without permission has 403, and a conflict of spans has 409. All other
+errors have 400, whatever their class, because clients of Agent-lightning 0.3 repeat a request after 408 and after a
+status of 500 or above, and only then. Routes that these clients do not call respond with the status of the error's
+class.
 
 The JSON object is `{"detail": text, "error_type": class name, …}`; the other keys are the error's fields. The response
 to a body of the wrong shape is 422 with a list of faults, as in FastAPI.
@@ -24,6 +25,7 @@ from store.errors import (
     Invalid,
     QuotaExceeded,
     RateLimited,
+    SpanConflict,
     StoreError,
     Unauthorized,
     Unavailable,
@@ -40,6 +42,7 @@ FIELDS: Final[dict[type[StoreError], tuple[str, ...]]] = {
     errors.GraphChanged: ("reason", "cure", "checkpoints"),
     errors.CheckpointMissing: ("reason", "cure", "checkpoint", "scopes", "phase"),
     errors.SideEffectsUnconfirmed: ("reason", "cure", "phases"),
+    errors.SpanConflict: ("reason", "cure", "spans", "indexes", "recorded"),
     Invalid: ("field", "reason"),
     errors.TooLarge: ("field", "reason", "size", "limit", "unit"),
     errors.PastUnavailable: ("field", "reason", "rows", "limit"),
@@ -64,7 +67,9 @@ _MAX_TEXT: Final = 500
 
 
 def status_of(error: StoreError, *, own: bool = False) -> int:
-    """Return the HTTP status of an error: 503 if a retry may help, 401 or 403 for keys, 400 for other errors.
+    """Return the HTTP status of an error: 503 if a retry may help, 401 or 403 for keys, 409 for conflicts of spans.
+
+    Other errors have 400.
 
     Args:
         error: the error.
@@ -76,7 +81,7 @@ def status_of(error: StoreError, *, own: bool = False) -> int:
         return error.status
     if error.retryable or isinstance(error, Closed):
         return 503
-    if isinstance(error, Unauthorized | Forbidden):
+    if isinstance(error, Unauthorized | Forbidden | SpanConflict):
         return error.status
     is_kept = error.status < 500 or isinstance(error, Unsupported | QuotaExceeded)
     return error.status if own and is_kept else 400

@@ -69,6 +69,8 @@ CORE: dict[type, tuple[str, ...]] = {
         "test_the_kinds_of_attribute_values_survive",
         "test_the_first_span_makes_the_attempt_and_its_rollout_run",
         "test_a_duplicate_is_not_stored_again_and_is_logged",
+        "test_a_conflict_among_many_spans_loses_no_other_span",
+        "test_an_equal_span_id_of_another_trace_is_stored_under_a_derived_id",
         "test_the_same_span_id_in_another_attempt_or_rollout_is_another_span",
         "test_a_span_of_an_unknown_rollout_or_attempt_is_refused",
         "test_many_spans_are_stored_and_returned_group_by_group_in_order_of_appearance",

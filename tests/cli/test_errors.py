@@ -186,6 +186,7 @@ CODES = [
     (errors.GraphChanged(["cp-1"]), 1),
     (errors.CheckpointMissing("trader_checkpoint", ["RIG"], "risk"), 1),
     (errors.SideEffectsUnconfirmed(["portfolio"]), 1),
+    (errors.SpanConflict([["ro-1", "at-1", "s1"]], [0]), 1),
     (errors.Invalid("limit", "no"), 2),
     (errors.TooLarge("input", 2, 1), 2),
     (errors.PastUnavailable(2, 1), 1),

@@ -26,6 +26,20 @@ def test_a_rollout_comes_with_its_attempts_spans_and_rewards(rollbook: Rollbook,
     ]
 
 
+def test_a_reward_that_is_no_number_is_named(rollbook: Rollbook, filled: Filled) -> None:
+    async def fill() -> str:
+        async with await open_store(filled.url) as store:
+            rollout = await store.start_rollout("q")
+            attributes = {"agentlightning.reward.0.value": "NaN"}
+            await store.add_span(make_span(rollout.attempt, name="agentlightning.annotation", attributes=attributes))
+            return rollout.rollout_id
+
+    rollout_id = asyncio.run(fill())
+    assert rollbook("show", rollout_id).out.count("no valid reward (primary NaN)") == 2
+    (invalid,) = rollbook("show", rollout_id, "--json").json["invalid_rewards"]
+    assert (invalid["name"], invalid["value"]) == ("primary", "NaN")
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_what_matters_is_on_the_screen_and_in_a_pipe(rollbook: Rollbook, filled: Filled, terminal: bool) -> None:
     out = rollbook("show", filled.retried, terminal=terminal).out

@@ -110,3 +110,8 @@ def test_a_page_keeps_to_its_budget_however_much_there_is() -> None:
     shown = sum(len(entry.text.shown) for entry in entries if entry.text)
     assert len(entries) == 400
     assert shown < BUDGET + 400 * 301
+
+
+def test_a_reward_that_is_no_number_is_an_entry_of_its_own() -> None:
+    (entry,) = transcript([_span(1, "agentlightning.annotation", agentlightning__reward__0__value="NaN")])
+    assert (entry.kind, entry.rewards, entry.invalid_rewards) == ("reward", (), (("primary", "NaN"),))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.semconv import ANNOTATION_SPAN, EMPTY_SUMMARY, FEEDS, summarise
+from store.semconv import ANNOTATION_SPAN, EMPTY_SUMMARY, FEEDS, invalid_rewards, summarise
 
 
 def rewards(attributes: dict[str, Any], name: str = "step") -> tuple[tuple[str, float], ...]:
@@ -121,6 +121,14 @@ def test_a_span_with_a_node_is_a_result_or_a_tools_result_unless_it_names_its_ki
 
 def test_a_span_without_a_node_has_no_kind() -> None:
     assert summarise("tool", {"tool.name": "search", "agl.kind": "thought"}).kind is None
+
+
+def test_rewards_that_are_no_finite_numbers_are_listed() -> None:
+    values: list[Any] = [0.5, "NaN", math.inf, "0.7"]
+    attributes: dict[str, Any] = {f"agentlightning.reward.{index}.value": value for index, value in enumerate(values)}
+    attributes["agentlightning.reward.1.name"] = "style"
+    assert invalid_rewards(attributes) == (("style", "NaN"), ("2", "inf"), ("3", "0.7"))
+    assert invalid_rewards({"agentlightning.reward.0.value": 1, "other": "NaN"}) == ()
 
 
 anything = st.recursive(

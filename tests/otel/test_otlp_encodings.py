@@ -121,7 +121,9 @@ def test_noise_is_undecodable_or_a_request(noise: bytes) -> None:
 @settings(max_examples=100)
 def test_every_value_is_kept_but_the_empty_one(given: Any) -> None:
     said = pairs({ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1", "key": given})
-    (span,) = PROTOBUF.decode(request(group(OtlpSpan(attributes=said))).SerializeToString()).spans
+    (span,) = PROTOBUF.decode(
+        request(group(OtlpSpan(trace_id=b"\x01" * 16, span_id=b"\x02" * 8, attributes=said))).SerializeToString()
+    ).spans
     assert ("key" in span.attributes) == (value(given).WhichOneof("value") is not None)
     if isinstance(given, (str, bool, int, float)):
         held = span.attributes["key"]

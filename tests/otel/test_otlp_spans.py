@@ -179,9 +179,28 @@ def test_an_attribute_without_a_value_is_left_out(encoding: Encoding) -> None:
     assert found.attributes == {"other": 1}
 
 
-def test_short_and_empty_ids_are_filled_with_zeros(encoding: Encoding) -> None:
-    found = only(decoded(encoding, group(span(trace_id=b"\x0a\xbc", span_id=b"", parent_span_id=b""), resource=OWNED)))
-    assert (found.trace_id, found.span_id, found.parent_id) == ("0abc".zfill(32), "0" * 16, None)
+@pytest.mark.parametrize(
+    "trace_id,span_id",
+    [
+        (b"", b"\x01" * 8),
+        (bytes(16), b"\x01" * 8),
+        (b"\x01" * 16, b""),
+        (b"\x01" * 16, bytes(8)),
+        (b"\x01" * 17, b"\x01" * 8),
+        (b"\x01" * 16, b"\x0a\xbc"),
+    ],
+)
+def test_empty_zero_and_short_ids_refuse_their_span(encoding: Encoding, trace_id: bytes, span_id: bytes) -> None:
+    traces = decoded(encoding, group(span(trace_id=trace_id, span_id=span_id), span(), resource=OWNED))
+    assert len(traces.received) == 1
+    (reason,) = traces.refused.reasons
+    assert "hex digits other than zero" in reason
+
+
+def test_an_empty_parent_is_none_and_a_short_one_is_filled_with_zeros(encoding: Encoding) -> None:
+    for given, parent_id in ((b"", None), (b"\x0a\xbc", "0abc".zfill(16))):
+        found = only(decoded(encoding, group(span(parent_span_id=given), resource=OWNED)))
+        assert found.parent_id == parent_id
 
 
 def test_absent_times_and_messages_are_none(encoding: Encoding) -> None:
@@ -305,7 +324,10 @@ IN_OTHER_WORDS: list[dict[str, Any]] = [
 def in_json(**fields: Any) -> bytes:
     attributes = [{"key": key, "value": {"stringValue": held}} for key, held in OWNED.items()]
     resource: dict[str, Any] = {"attributes": attributes, "droppedAttributesCount": 2, "unknown": {}}
-    spans = [{"traceId": "0a" * 16, "spanId": "0b" * 8, "name": "bad", **fields}, {"spanId": "0c" * 8, "name": "good"}]
+    spans = [
+        {"traceId": "0a" * 16, "spanId": "0b" * 8, "name": "bad", **fields},
+        {"traceId": "0a" * 16, "spanId": "0c" * 8, "name": "good"},
+    ]
     groups: list[Any] = [{"resource": resource, "scopeSpans": [{"scope": {"name": "s"}, "spans": spans, "later": 1}]}]
     return json.dumps({"resourceSpans": groups, "more": [1]}).encode()
 

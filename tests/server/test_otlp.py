@@ -224,6 +224,31 @@ async def test_a_value_no_store_accepts_is_changed_and_marked(
     assert "score: the number NaN became text" in caplog.text
 
 
+@pytest.mark.parametrize("value", [math.nan, -math.inf, "NaN"])
+async def test_a_reward_that_is_no_number_is_stored_and_marked(
+    store: Store, exporter: Exporter, attempt: Attempt, value: float | str
+) -> None:
+    reward = span({"agentlightning.reward.0.value": value}, name="agentlightning.annotation")
+    for _ in range(2):
+        assert await exporter.export(group(reward, resource=ids_of(attempt))) == (0, "")
+    (found,) = await stored(store, attempt)
+    assert isinstance(found.attributes["agentlightning.reward.0.value"], str)
+    assert "no valid reward: " in str(found.attributes["rollbook.changed"])
+
+
+async def test_a_span_with_a_stored_id_and_other_content_is_rejected_alone(
+    store: Store, exporter: Exporter, attempt: Attempt
+) -> None:
+    first = span(name="first")
+    await exporter.export(group(first, resource=ids_of(attempt)))
+    other = span(name="second", trace_id=first.trace_id, span_id=first.span_id)
+    rejected, reason = await exporter.export(group(span(name="before"), other, first, resource=ids_of(attempt)))
+    assert rejected == 1
+    assert f"span {first.span_id.hex()} of attempt {attempt.attempt_id}" in reason
+    assert "is stored with other content" in reason
+    assert {each.name for each in await stored(store, attempt)} == {"first", "before"}
+
+
 async def test_json_with_lone_surrogates_and_nan_is_accepted(
     store: Store, exporter: Exporter, attempt: Attempt
 ) -> None:

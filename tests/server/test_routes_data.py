@@ -73,6 +73,23 @@ async def test_span_numbers_are_drawn_one_by_one_or_many_at_once(api: Api) -> No
     assert (await api.post("/spans/next", {"rollout_id": 1, "attempt_id": "x"})).status == 422
 
 
+async def test_another_span_under_a_stored_id_is_a_conflict_and_null_without_an_idempotency_key(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollout_id, attempt_id = await api.claimed()
+    span = a_span(rollout_id, attempt_id, span_id="s1")
+    other = {**span, "name": "other"}
+    await api.post("/spans", span)
+    assert (await api.post("/spans", other)).ok(201) is None
+    assert "is stored with other content" in caplog.text
+    answer = await api.post("/spans", other, headers={"Idempotency-Key": "k" * 32})
+    assert (answer.status, answer.json["error_type"]) == (409, "SpanConflict")
+    new = a_span(rollout_id, attempt_id, span_id="s2")
+    answer = await api.post("/spans/batch", {"spans": [other, new]})
+    assert (answer.status, answer.json["indexes"]) == (409, [0])
+    assert [pair[0] for pair in answer.json["recorded"]] == [1]
+
+
 async def test_a_batch_answers_which_spans_were_new(api: Api) -> None:
     ids = await api.claimed()
     await api.post("/spans", a_span(*ids, span_id="old"))

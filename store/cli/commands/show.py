@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import orjson
 import typer
 
+from store import semconv
 from store.cli import lookup
 from store.cli.commands import annotate
 from store.cli.options import DEFAULT_DB, AsAt, AsJson, Db
-from store.cli.output.events import FAILED_ATTEMPT, Narrator, config_text, reward_text
+from store.cli.output.events import FAILED_ATTEMPT, Narrator, config_text, invalid_reward_texts, reward_text
 from store.cli.output.printing import (
     STYLES,
     compact,
@@ -195,6 +196,11 @@ def _whole_json(whole: _Whole) -> dict[str, Any]:
             for span in whole.spans
             for name, value in rewards_of(span)
         ],
+        "invalid_rewards": [
+            {"attempt_id": span.attempt_id, "span_id": span.span_id, "name": name, "value": value}
+            for span in whole.spans
+            for name, value in semconv.invalid_rewards(span.attributes)
+        ],
         **whole.annotations.model_dump(),
         "failures": whole.failures,
         "threads": [asdict(thread) for thread in whole.threads],
@@ -262,8 +268,12 @@ def _facts(whole: _Whole) -> list[tuple[str, str]]:
 def _latest_rewards(whole: _Whole) -> list[str]:
     """Return the rewards of the latest attempt as text."""
     latest = whole.attempts[-1].attempt_id if whole.attempts else None
-    spans = (span for span in whole.spans if span.attempt_id == latest)
-    return [f"{name} {value:g}" for span in spans for name, value in rewards_of(span)]
+    texts: list[str] = []
+    for span in whole.spans:
+        if span.attempt_id == latest:
+            texts += [f"{name} {value:g}" for name, value in rewards_of(span)]
+            texts += invalid_reward_texts(span.attributes)
+    return texts
 
 
 def _when(moment: float) -> str:
@@ -328,6 +338,7 @@ def _span_line(span: Span, same_call: Span | None) -> str:
     if span.status.status_code == "ERROR":
         parts.append(f"ERROR {span.status.description or ''}".rstrip())
     parts.extend(reward_text(name, value) for name, value in rewards_of(span))
+    parts.extend(invalid_reward_texts(span.attributes))
     if same_call is not None:
         parts.append(f"the same call as {same_call.sequence_id}")
     return printable("  ".join(parts))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from store import semconv
 from store.cli.output import run_events as run_event_lines
 from store.cli.output import thread_events as thread_event_lines
 from store.cli.output.times import duration, local
@@ -136,7 +137,7 @@ class Narrator:
     def _reserved(self, _event: HistoryEvent, data: Json) -> str:
         return f"span numbers {data['first']} to {data['until']} reserved"
 
-    def _span(self, _event: HistoryEvent, data: Json) -> str:
+    def _span(self, event: HistoryEvent, data: Json) -> str:
         parts = [f'{self._attempt(data)}: span {data["sequence_id"]} "{data["name"]}"']
         start, end = data.get("start"), data.get("end")
         if start is not None and end is not None:
@@ -144,6 +145,7 @@ class Narrator:
         if data["status_code"] == "ERROR":
             parts.append("ERROR" + (f" ({data['status_message']})" if data.get("status_message") else ""))
         parts.extend(reward_text(name, value) for name, value in data.get("rewards") or ())
+        parts.extend(invalid_reward_texts((event.body or {}).get("attributes") or {}))
         if data.get("model"):
             parts.append(data["model"])
         if data.get("tokens_in") is not None or data.get("tokens_out") is not None:
@@ -209,6 +211,11 @@ class Narrator:
 
 DESCRIBED_TYPES: Final = run_event_lines.TYPES | thread_event_lines.TYPES | frozenset(Narrator._sentences)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 """The event types for which there are sentences. An event of another type is described by its data as JSON."""
+
+
+def invalid_reward_texts(attributes: Mapping[str, Any]) -> list[str]:
+    """Return a text for each reward among a span's attributes that is not a finite number."""
+    return [f"no valid reward ({name} {value[:80]})" for name, value in semconv.invalid_rewards(attributes)]
 
 
 def reward_text(name: str | None, value: float) -> str:

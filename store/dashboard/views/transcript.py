@@ -11,7 +11,7 @@ from store.adapters.recordings import group_recordings
 from store.model_calls import Message, Part, call_of
 from store.model_calls.recorded import tool_use_of
 from store.models import Span
-from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, summarise
+from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, invalid_rewards, summarise
 
 Kind = Literal["message", "tool", "reward", "log", "error", "span", "same"]
 
@@ -68,6 +68,8 @@ class Entry:
     calls: tuple[RequestedTool, ...] = ()
     result: Text | None = None
     rewards: tuple[tuple[str, float], ...] = ()
+    invalid_rewards: tuple[tuple[str, str], ...] = ()
+    """The names and values of the rewards that are not finite numbers."""
     model: str | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
@@ -155,6 +157,7 @@ def _entries(span: Span, budget: _Budget, memory: _Memory) -> list[Entry]:
         span.start_time,
         None if span.start_time is None or span.end_time is None else span.end_time - span.start_time,
         rewards=summary.rewards,
+        invalid_rewards=invalid_rewards(span.attributes),
         is_error=span.status.status_code == "ERROR",
     )
     recorded = memory.calls.get(span.span_id, [span])
@@ -187,7 +190,7 @@ def _other(plain: Entry, span: Span, budget: _Budget) -> Entry:
         call = RequestedTool(used.name, budget.cut(used.arguments, span.span_id), None)
         result = budget.maybe(used.result, span.span_id)
         return replace(plain, kind="tool", title=used.name, calls=(call,), result=result)
-    if plain.rewards:
+    if plain.rewards or plain.invalid_rewards:
         return replace(plain, kind="reward")
     for name in (MESSAGE_BODY, OBJECT_LITERAL, OBJECT_JSON):
         body = span.attributes.get(name)
@@ -210,7 +213,9 @@ def _failure(plain: Entry, span: Span, budget: _Budget) -> list[Entry]:
     if not text and kind is None:
         return []
     title = str(kind) if kind else "error"
-    return [replace(plain, kind="error", title=title, text=budget.maybe(text, span.span_id), rewards=())]
+    return [
+        replace(plain, kind="error", title=title, text=budget.maybe(text, span.span_id), rewards=(), invalid_rewards=())
+    ]
 
 
 def _conversation(plain: Entry, exchange: _Exchange, budget: _Budget, memory: _Memory) -> list[Entry]:
@@ -238,6 +243,7 @@ def _message(plain: Entry, message: Message, budget: _Budget) -> Entry:
         attached=len(message.media),
         is_error=False,
         rewards=(),
+        invalid_rewards=(),
     )
 
 

@@ -114,7 +114,19 @@ def _build(dialect: Dialect) -> tuple[LoadStatement, ...]:
             "spans",
             "spans",
             ("spans",),
-            select(*span_key).where(dialect.any_key(span_key, "spans")),
+            select(
+                *span_key,
+                spans.c.trace_id,
+                spans.c.parent_id,
+                spans.c.name,
+                spans.c.start_time,
+                spans.c.end_time,
+                spans.c.status_code,
+                spans.c.status_message,
+                events.c.body_hash,
+            )
+            .join_from(spans, events, events.c.position == spans.c.position)
+            .where(dialect.any_key(span_key, "spans")),
         ),
         LoadStatement(
             "model_calls",

@@ -19,6 +19,7 @@ from store.domain.commands import (
     Command,
     NumberSpans,
     PublishResources,
+    RecordedSpans,
     RecordSpans,
     ReleaseClaim,
     Sweep,
@@ -62,7 +63,6 @@ from store.validation import arguments
 from store.validation.json_limits import MAX_CALL_ITEMS
 
 logger = logging.getLogger("store")
-span_logger = logging.getLogger("store.spans")
 
 C = TypeVar("C", bound=LightningCollections)
 R = TypeVar("R")
@@ -207,32 +207,31 @@ class CollectionBasedLightningStore(Store, Generic[C]):
     # -- spans -------------------------------------------------------------------------------------------------------
 
     async def add_span(self, span: Span) -> Span | None:
-        return span if await self._record([span]) else None
+        command = span_commands.record_spans([span])
+        return span_commands.stored_span(span, command.items[0]) if await self._record(command, [span]) else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         given = arguments.several(spans, "spans")
-        return [given[index] for index, _ in await self._record(given)] if given else []
+        if not given:
+            return []
+        command = span_commands.record_spans(given)
+        recorded = await self._record(command, given)
+        return [span_commands.stored_span(given[index], command.items[index]) for index, _ in recorded]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
     ) -> Span | None:
         span = arguments.sdk_span(rollout_id, attempt_id, readable_span, sequence_id)
-        recorded = await self._record([span], number=sequence_id is None)
-        return span.model_copy(update={"sequence_id": recorded[0][1]}) if recorded else None
+        command = span_commands.record_spans([span], number=sequence_id is None)
+        recorded = await self._record(command, [span])
+        if not recorded:
+            return None
+        return span_commands.stored_span(span, command.items[0]).model_copy(update={"sequence_id": recorded[0][1]})
 
-    async def _record(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        command = span_commands.record_spans(spans, number=number)
-        recorded: list[tuple[int, int]] = await self._call(command, spans=spans)
-        new = {index for index, _ in recorded}
-        for index, span in enumerate(spans):
-            if index not in new:
-                span_logger.error(
-                    "Duplicated span added: rollout=%s attempt=%s span=%s",
-                    span.rollout_id,
-                    span.attempt_id,
-                    span.span_id,
-                )
-        return recorded
+    async def _record(self, command: RecordSpans, spans: Sequence[Span]) -> list[tuple[int, int]]:
+        recorded: RecordedSpans = await self._call(command, spans=spans)
+        span_commands.check_recorded(command, recorded)
+        return recorded.numbers
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         ids = arguments.text(rollout_id, "rollout_id"), arguments.text(attempt_id, "attempt_id")

@@ -17,12 +17,12 @@ from store.domain.resources import ResourcesState
 from store.domain.rollout import ACTIVE, WAITING, AttemptState, RolloutState
 from store.domain.views import ResourcesView, resources_row, view_attempt, view_rollout, view_worker
 from store.domain.worker import WorkerSignals, WorkerState
-from store.domain.working_set import WorkingSet
+from store.domain.working_set import NeedsSpans, WorkingSet
 from store.errors import StoreError
 from store.integrations.collections.interface import LightningCollections
 from store.models import Attempt, ResourcesUpdate, Rollout, Span
 from store.runtime.clock import Clock, to_micros
-from store.sql.commands.spans import body_of
+from store.sql.commands.spans import body_of, new_span, stored_span
 from store.sql.mapping import rollouts as mapping
 
 _FIRST_POSITION: Final = 2**40
@@ -77,11 +77,19 @@ class Transaction:
         self._set.now, self._set.last_stamp = self._clock(), self._last_stamp()
         self._set.begin(0)
         try:
-            answer = decide(command, self._set)
+            answer = await self._decide(command)
         except StoreError as refused:
             error = refused
         await self._save(command, spans)
         return Decision(answer, error, self._next_check(command), self._set.last_stamp)
+
+    async def _decide(self, command: Command) -> Any:
+        try:
+            return decide(command, self._set)
+        except NeedsSpans as needed:
+            await self._load_spans(LoadRequest(spans=needed.keys))
+            self._set.derived_spans |= needed.keys
+            return decide(command, self._set)
 
     def _next_check(self, command: Command) -> int | None:
         changed = self._set.rollouts if isinstance(command, Sweep) else self._set.rewatch
@@ -207,8 +215,10 @@ class Transaction:
                 **_among("span_id", span_ids),
             }
             known = await self._collections.spans.query(of_it)
-            self._spans.update((rollout_id, attempt_id, span.span_id) for span in known)
-        self._set.spans |= self._spans
+            for span in known:
+                item = new_span(span, "span.")
+                self._spans.add(item.key)
+                self._set.spans[item.key] = item.content
 
     async def _load_resources(self, resources_id: str) -> None:
         known = await self._collections.resources.get({"resources_id": {"exact": resources_id}})
@@ -389,13 +399,12 @@ class Transaction:
         await queue.enqueue(ids)
 
     async def _save_spans(self, command: RecordSpans, spans: Sequence[Span]) -> None:
-        new = self._set.spans - self._spans
+        new = self._set.spans.keys() - self._spans
         kept: list[Span] = []
         for item, span in zip(command.items, spans, strict=True):
-            key = (item.rollout_id, item.fact.attempt_id, item.fact.span_id)
-            if key in new:
-                new.remove(key)
-                kept.append(span.model_copy(update={"sequence_id": item.fact.sequence_id}))
+            if item.key in new:
+                new.remove(item.key)
+                kept.append(stored_span(span, item).model_copy(update={"sequence_id": item.fact.sequence_id}))
         if kept:
             await self._collections.spans.insert(kept)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from store.domain.commands import Command, Idempotency
+from store.domain.commands import Command, Idempotency, RecordedSpans, RecordSpans
 from store.domain.decide_runs import AppendedEvents
 from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.models import UNSET, Span
@@ -14,7 +14,7 @@ from store.server.call import Call
 from store.server.unread_claims import release_if_unread
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands import runs as run_commands
-from store.sql.commands.spans import record_spans
+from store.sql.commands.spans import record_spans, stored_span
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.store import SQLStore
 from store.validation.json_limits import MAX_CALL_ITEMS
@@ -76,14 +76,16 @@ def _end_update_attempt(_: Call, __: None, attempt: AttemptView) -> bytes:
     return dumps(rollout_mapping.attempt_of_view(attempt))
 
 
-def _begin_add_span(_: Call, body: bytes) -> tuple[Command, Span]:
+def _begin_add_span(_: Call, body: bytes) -> tuple[Command, tuple[Span, RecordSpans]]:
     span: Span = _SPAN.validate_json(body)
-    return record_spans([span]), span
+    command = record_spans([span])
+    return command, (span, command)
 
 
-def _end_add_span(_: Call, span: Span, recorded: list[tuple[int, int]]) -> bytes | None:
-    # A span that is already stored is handed to the application, which logs it.
-    return dumps(span) if recorded else None
+def _end_add_span(_: Call, given: tuple[Span, RecordSpans], recorded: RecordedSpans) -> bytes | None:
+    # A repeat or a conflict is handed to the application, which logs or refuses it.
+    span, command = given
+    return dumps(stored_span(span, command.items[0])) if recorded.numbers else None
 
 
 def _begin_next_span(_: Call, body: bytes) -> tuple[Command, None]:

@@ -238,6 +238,11 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     commits = Family("rollbook_commits_total", "Group commits.", "counter")
     events = Family("rollbook_written_events_total", "Events appended by group commits.", "counter")
     retries = Family("rollbook_commit_retries_total", "Retries of group commits.", "counter")
+    conflicts = Family(
+        "rollbook_span_conflicts_total",
+        "Spans that were not stored because a stored span has their id and other content.",
+        "counter",
+    )
     calls = Family("rollbook_commit_calls", "Calls per group commit.", "histogram")
     seconds = Family(
         "rollbook_commit_seconds", "Seconds from the start of a group commit to the answers to its calls.", "histogram"
@@ -252,12 +257,13 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
         commits.set(done.commits, partition=partition)
         events.set(done.events, partition=partition)
         retries.set(done.retries, partition=partition)
+        conflicts.set(done.span_conflicts, partition=partition)
         calls.observed(done.commit_calls, partition=partition)
         seconds.observed(done.commit_seconds, partition=partition)
         empty.set(store.queue.empty_polls, partition=partition)
         waiting.set(store.core.inbox[0], partition=partition)
         waiting_bytes.set(store.core.inbox[1], partition=partition)
-    return [commits, events, retries, calls, seconds, empty, waiting, waiting_bytes]
+    return [commits, events, retries, conflicts, calls, seconds, empty, waiting, waiting_bytes]
 
 
 def quotas(known: Iterable[PartitionQuota]) -> list[Family]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,11 +10,13 @@ from typing import Annotated, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Body, Query
 
+from store.errors import SpanConflict
 from store.interface.store import Store
 from store.models import NamedResources, PaginatedResult, ResourcesUpdate, Span, Worker
 from store.models.queries import PastQuery, ResourcesQuery, SpanQuery, WorkerQuery
 from store.models.rollouts import ObservedWorker
 from store.runtime import context
+from store.semconv import ORIGINAL_SPAN_ID
 from store.server import cached_pages
 from store.server.call import Call, refuse_null
 from store.server.response_spool import Spool
@@ -26,6 +29,8 @@ from store.wire.bodies import (
     UpdateWorkerBody,
 )
 from store.wire.encoding import NextSpan, NextSpans, Recorded, dumps
+
+logger = logging.getLogger("store.spans")
 
 spans = APIRouter(route_class=StoreRoute, tags=["Spans"])
 resources = APIRouter(route_class=StoreRoute, tags=["Resources"])
@@ -52,8 +57,18 @@ class RecordsSpans(Protocol):
 @spans.post(paths.SPANS, response_model=Span | None, status_code=201)
 @needs("runner")
 async def add_span(call: Call, span: Span) -> bytes:
-    """Store a span; null if its attempt already has a span with that span_id."""
-    return dumps(await call.store.add_span(span))
+    """Store a span; null if it is stored already.
+
+    A stored span with the same span_id and other content is a conflict. Requests without an Idempotency-Key, as
+    Agent-lightning's clients send them, then get null too.
+    """
+    try:
+        return dumps(await call.store.add_span(span))
+    except SpanConflict as error:
+        if context.idempotency_key.get() is not None:
+            raise
+        logger.warning("Duplicated span added: %s", error)
+        return dumps(None)
 
 
 @spans.post(paths.NEXT_SPAN, response_model=NextSpan)
@@ -98,8 +113,10 @@ async def _numbered(store: Store, spans: list[Span]) -> list[Span]:
     return [span.model_copy(update={"sequence_id": own}) for span, own in zip(spans, numbers, strict=True)]
 
 
-def _key(span: Span) -> tuple[str, str, str]:
-    return span.rollout_id, span.attempt_id, span.span_id
+def _key(span: Span) -> tuple[str, str, str, object]:
+    # A stored span with a derived id names its first id.
+    span_id = span.attributes.get(ORIGINAL_SPAN_ID, span.span_id)
+    return span.rollout_id, span.attempt_id, span.trace_id, str(span_id)
 
 
 @spans.get(paths.SPANS, response_model=PaginatedResult[Span])

@@ -7,18 +7,21 @@ of `data`.
 
 from __future__ import annotations
 
+import logging
 import math
+import zlib
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, cast
 
+import orjson
 from pydantic import BaseModel
 
 from store import semconv
-from store.domain.body import Body
-from store.domain.commands import NewSpan, RecordSpans
+from store.domain.body import ZLIB, Body
+from store.domain.commands import NewSpan, RecordedSpans, RecordSpans
 from store.domain.events import Json, SpanRecorded, encode
-from store.errors import Invalid, TooLarge
+from store.errors import Invalid, SpanConflict, TooLarge
 from store.models import Span
 from store.otel.repair import MAX_NAME_BYTES
 from store.otel.spans import MAX_SEQUENCE_ID, Origin, Received
@@ -32,6 +35,8 @@ from store.validation.json_limits import (
     encode_body,
 )
 
+logger = logging.getLogger("store.spans")
+
 MAX_SPAN_NAME_BYTES = MAX_NAME_BYTES
 MAX_STATUS_MESSAGE = 200
 MAX_DATA_BYTES = 8 * 1024
@@ -41,6 +46,8 @@ _FEW_REWARDS = 4
 _SAID = semconv.SpanSummary._fields
 assert tuple(field.name for field in fields(SpanRecorded))[-len(_SAID) :] == _SAID
 _TEXTS_SAID = _SAID[3:]
+# The beginning of each body.
+_ATTRIBUTES = b'{"attributes":{'
 
 
 def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
@@ -56,7 +63,43 @@ def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
         size += item.body.raw_len
         items.append(item)
     check_call(0, size, "spans")
-    return RecordSpans(items=items, number=number)
+    return RecordSpans(items=items, number=number, rename=renamed)
+
+
+def renamed(item: NewSpan, span_id: str) -> NewSpan:
+    """Return a span under a derived id, with an attribute that contains its first id."""
+    raw = zlib.decompress(item.body.stored) if item.body.codec == ZLIB else item.body.stored
+    start, rest = raw[: len(_ATTRIBUTES)], raw[len(_ATTRIBUTES) :]
+    assert start == _ATTRIBUTES  # `_payload_of` and `_plain_span` begin with the attributes
+    mark = orjson.dumps({semconv.ORIGINAL_SPAN_ID: item.fact.span_id})[1:-1]
+    raw = start + mark + (rest if rest.startswith(b"}") else b"," + rest)
+    return NewSpan(item.rollout_id, replace(item.fact, span_id=span_id), encode_body(raw))
+
+
+def stored_span(span: Span, item: NewSpan) -> Span:
+    """Return a span as it was recorded, which may be under a derived id or below a span with a derived id."""
+    span_id, parent_id = item.fact.span_id, item.fact.parent_id
+    if span_id == span.span_id and parent_id == span.parent_id:
+        return span
+    changed: dict[str, Any] = {"span_id": span_id, "parent_id": parent_id}
+    if span_id != span.span_id:
+        changed["attributes"] = {semconv.ORIGINAL_SPAN_ID: span.span_id, **span.attributes}
+    return span.model_copy(update=changed)
+
+
+def check_recorded(command: RecordSpans, recorded: RecordedSpans) -> None:
+    """Log the repeats among the spans of a command.
+
+    Raises:
+        SpanConflict: spans were not recorded because stored spans have their keys and other content.
+    """
+    new = {*recorded.conflicts, *(index for index, _ in recorded.numbers)}
+    for index, item in enumerate(command.items):
+        if index not in new:
+            logger.error("Duplicated span added: rollout=%s attempt=%s span=%s", *item.key)
+    if recorded.conflicts:
+        keys = [command.items[index].key for index in recorded.conflicts]
+        raise SpanConflict(keys, recorded.conflicts, recorded.numbers)
 
 
 def new_span(span: Span, path: str) -> NewSpan:
@@ -184,7 +227,7 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
         size += item.body.raw_len
         items.append(item)
     check_call(0, size, "spans")
-    return RecordSpans(items=items, number=number)
+    return RecordSpans(items=items, number=number, rename=renamed)
 
 
 def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from store.errors import NotFound
+from store.errors import NotFound, SpanConflict
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Event, Link, OtelResource, SpanContext, TraceStatus
 from store.testing.clock import ManualClock
@@ -190,18 +190,71 @@ class SpansContract:
         self, store: Store, caplog: pytest.LogCaptureFixture
     ) -> None:
         rollout = await started(store)
-        first = make_span(rollout.attempt, 1, name="first")
+        first = make_span(rollout.attempt, 1, start_time=1.5, end_time=2.5)
         await store.add_span(first)
         with caplog.at_level(logging.ERROR):
-            assert await store.add_span(make_span(rollout.attempt, 2, name="second", span_id=first.span_id)) is None
+            assert await store.add_span(first.model_copy(update={"sequence_id": 2})) is None
         assert "Duplicated span added" in caplog.text
+        assert await store.add_span(first.model_copy(update={"start_time": None, "end_time": None})) is None
         assert list(await store.query_spans(rollout.rollout_id)) == [first]
 
-    async def test_the_trace_and_the_number_do_not_make_a_span_another_one(self, store: Store) -> None:
+    async def test_a_span_with_a_stored_id_and_other_content_is_refused(self, store: Store) -> None:
         rollout = await started(store)
-        first = make_span(rollout.attempt, 1, trace_id="a")
+        first = make_span(rollout.attempt, 1, start_time=1.5)
         await store.add_span(first)
-        assert await store.add_span(make_span(rollout.attempt, 9, trace_id="b", span_id=first.span_id)) is None
+        changes: list[dict[str, Any]] = [
+            {"name": "other"},
+            {"attributes": {"other": 1}},
+            {"start_time": 1.75},
+            {"parent_id": "00f067aa0ba902b7"},
+            {"status": TraceStatus(status_code="ERROR", description="boom")},
+        ]
+        for change in changes:
+            with pytest.raises(SpanConflict, match=f"^span {first.span_id} of attempt .* other content; ") as refused:
+                await store.add_span(first.model_copy(update=change))
+            assert refused.value.spans == [[first.rollout_id, first.attempt_id, first.span_id]]
+        assert list(await store.query_spans(rollout.rollout_id)) == [first]
+
+    async def test_a_conflict_among_many_spans_loses_no_other_span(self, store: Store) -> None:
+        rollout, other = await started(store), await started(store)
+        old = make_span(rollout.attempt, 1, name="old")
+        await store.add_span(old)
+        before, after = make_span(rollout.attempt, 2), make_span(rollout.attempt, 4)
+        later = make_span(other.attempt, 5)
+        conflict = make_span(rollout.attempt, 3, name="new", span_id=old.span_id)
+        with pytest.raises(SpanConflict) as refused:
+            await store.add_many_spans([before, conflict, old, after, later])
+        assert refused.value.indexes == [1]
+        assert refused.value.recorded == [[0, 2], [3, 4], [4, 5]]
+        assert list(await store.query_spans(rollout.rollout_id)) == [old, before, after]
+        assert list(await store.query_spans(other.rollout_id)) == [later]
+
+    async def test_an_equal_span_id_of_another_trace_is_stored_under_a_derived_id(self, store: Store) -> None:
+        rollout = await started(store)
+        first = make_span(rollout.attempt, 1, trace_id="a" * 32)
+        await store.add_span(first)
+        second = first.model_copy(update={"trace_id": "b" * 32, "sequence_id": 2, "name": "second"})
+        stored = await store.add_span(second)
+        assert stored is not None
+        assert stored.span_id != first.span_id
+        assert stored.attributes == {"rollbook.original_span_id": first.span_id, **second.attributes}
+        assert list(await store.query_spans(rollout.rollout_id)) == [first, stored]
+        assert await store.add_span(second) is None
+        with pytest.raises(SpanConflict):
+            await store.add_span(second.model_copy(update={"name": "third"}))
+
+    async def test_children_in_one_call_follow_their_parent_to_its_derived_id(self, store: Store) -> None:
+        rollout = await started(store)
+        parent = make_span(rollout.attempt, 1, trace_id="a" * 32)
+        other = make_span(rollout.attempt, 2, trace_id="b" * 32, span_id=parent.span_id)
+        children = [
+            make_span(rollout.attempt, number, trace_id=trace * 32, parent_id=parent.span_id)
+            for number, trace in ((3, "a"), (4, "b"))
+        ]
+        assert len(await store.add_many_spans([parent, *children, other])) == 4
+        spans = await store.query_spans(rollout.rollout_id)
+        assert [span.parent_id for span in spans[2:]] == [parent.span_id, spans[1].span_id]
+        assert await store.add_span(children[1]) is None
 
     async def test_the_same_span_id_in_another_attempt_or_rollout_is_another_span(self, store: Store) -> None:
         rollout = await started(store)
@@ -266,7 +319,7 @@ class SpansContract:
 
     async def test_among_many_the_first_of_two_equal_span_ids_wins(self, store: Store) -> None:
         rollout = await started(store)
-        spans = [make_span(rollout.attempt, number, span_id="same", name=str(number)) for number in (1, 2)]
+        spans = [make_span(rollout.attempt, number, span_id="same") for number in (1, 2)]
         assert list(await store.add_many_spans(spans)) == spans[:1]
         assert list(await store.query_spans(rollout.rollout_id)) == spans[:1]
 
