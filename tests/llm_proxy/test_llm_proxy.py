@@ -16,7 +16,8 @@ import pytest
 
 from store.errors import Invalid
 from store.interface.store import Store
-from store.llm_proxy import Backend, LLMProxy, ProxySettings, attributes
+from store.llm_proxy import Backend, LLMProxy, ProxySettings
+from store.model_calls import attributes
 from store.models import LLM, ProxyLLM
 from store.server.process.listener import PortTaken
 from tests.llm_proxy.given import Agent, NewProxy, backend_of
