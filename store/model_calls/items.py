@@ -81,6 +81,9 @@ _MESSAGE_FIELDS: Final = frozenset({
     "prompt_token_ids", "provider_specific_fields", "refusal", "role", "status", "stop_reason", "text", "token_ids",
     "tool_call_id", "tool_calls", "type",
 })  # fmt: skip
+_COMMON_FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
+"""The fields that most messages have. Reading the other fields takes the longest time."""
+_SPEAKERS: Final = ("system", "developer", "user", "assistant")
 _OF_CLIENTS: Final = frozenset({"parsed", "parsed_arguments", "parsed_output"})
 """Fields that the clients add to items."""
 
@@ -98,9 +101,12 @@ def read_message(value: Any, role: str = "", *, keeps_unknown: bool = False) -> 
     """
     if isinstance(value, str):
         return Message(role or "user", (Part("text", value),)) if value else None
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     fields = cast("Json", value)
+    content = fields.get("content")
+    if isinstance(content, str) and fields.keys() == {"role", "content"} and fields["role"] in _SPEAKERS:
+        return Message(fields["role"], (Part("text", content),))  # most messages are of this form
     if inner := as_object(fields.get("message")):
         fields = {**fields, **inner}
     kind = as_text(fields.get("type")) or ""
@@ -134,6 +140,8 @@ def _items(value: Any) -> list[Any]:
 
 def _parts(fields: Json, *, keeps_unknown: bool) -> list[Part]:
     content = [read_part(item) for item in _items(fields.get("content")) or _items(fields.get("text"))]
+    if fields.keys() <= _COMMON_FIELDS:
+        return [*content, *(_tool_call(item) for item in _items(fields.get("tool_calls")))]
     if citations := {name: fields[name] for name in _CITATIONS if as_list(fields.get(name))}:
         content = [_with(part, citations) if part.kind == "text" else part for part in content]
     parts = [*_reasoning(fields), *content]
@@ -182,7 +190,7 @@ def read_part(value: Any) -> Part:
     """Return one part of a message's content, or one item of a response's output."""
     if isinstance(value, str):
         return Part("text", value)
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return _untyped(value)
     received = cast("Json", value)
     item = {name: field for name, field in compact(received).items() if name not in _OF_CLIENTS}

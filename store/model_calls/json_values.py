@@ -36,7 +36,7 @@ def parse(body: bytes) -> tuple[Any, bool]:
 
 def as_object(value: Any) -> Json:
     """Return the value if it is an object, else an empty object."""
-    return cast("Json", value) if isinstance(value, Mapping) else {}
+    return cast("Json", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
@@ -46,7 +46,7 @@ def as_list(value: Any) -> list[Any]:
 
 def as_objects(value: Any) -> list[Json]:
     """Return the items of a list that are objects; an empty list if the value is not a list."""
-    return [cast("Json", item) for item in as_list(value) if isinstance(item, Mapping)]
+    return [cast("Json", item) for item in as_list(value) if isinstance(item, dict)]
 
 
 def as_text(value: Any) -> str | None:
@@ -114,8 +114,8 @@ _FREE_FORM: Final = frozenset({
 
 
 def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
+    if isinstance(value, dict):
+        fields = cast("Json", value)
         return {
             name: item if name in _FREE_FORM else _without_nulls(item)
             for name, item in fields.items()

@@ -139,10 +139,10 @@ class _Choice:
 
     def add(self, event: Json) -> None:
         ids = event.get("token_ids") or as_object(event.get("provider_specific_fields")).get("token_ids")
-        self.token_ids += [token for token in as_list(ids) if as_count(token) is not None]
-        for name, items in as_object(event.get("logprobs")).items():
-            if isinstance(items, list):
-                self.logprobs.setdefault(name, []).extend(as_list(items))
+        if ids:
+            self.token_ids += [token for token in as_list(ids) if as_count(token) is not None]
+        if "logprobs" in event:
+            self._add_logprobs(as_object(event["logprobs"]))
         self.add_text("text", event.get("text"))
         # Some servers end their streams with a whole message.
         for name, value in as_object(event.get("delta") or event.get("message")).items():
@@ -155,6 +155,11 @@ class _Choice:
                 self.add_text(name, value)
             else:
                 _append(self.fields, name, value)
+
+    def _add_logprobs(self, logprobs: Json) -> None:
+        for name, items in logprobs.items():
+            if isinstance(items, list):
+                self.logprobs.setdefault(name, []).extend(as_list(items))
 
     def add_text(self, name: str, value: Any) -> None:
         if isinstance(value, str):
@@ -252,20 +257,21 @@ class _Choices(StreamReader):
         return bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
 
     def _take(self, event: Json, *, keeps: bool) -> None:
-        self._head.update({name: event[name] for name in self._FIELDS if event.get(name)})
+        for name in self._FIELDS:
+            if value := event.get(name):
+                self._head[name] = value
         choices = as_objects(event.get("choices"))
         # Moonshot sends the usage in the choice, and Groq in an object of its own.
-        for holder in (event, as_object(event.get("x_groq")), *choices):
-            if usage := as_object(holder.get("usage")):
+        for holder in (event, event.get("x_groq"), *choices):
+            if holder and (usage := as_object(holder).get("usage")):
                 self._head["usage"] = _merged(self._head.get("usage"), usage)
         for item in choices:
             choice = self._choices.setdefault(as_count(item.get("index")) or 0, _Choice())
             choice.finish_reason = as_text(item.get("finish_reason")) or choice.finish_reason
             if keeps:
                 choice.add(item)
-            event = {**event, "prompt_token_ids": event.get("prompt_token_ids") or item.get("prompt_token_ids")}
-        if keeps and event.get("prompt_token_ids"):
-            self._head["prompt_token_ids"] = event["prompt_token_ids"]
+            if keeps and (prompt_ids := event.get("prompt_token_ids") or item.get("prompt_token_ids")):
+                self._head["prompt_token_ids"] = prompt_ids
 
     def response(self) -> Json:
         choices = [self._choice(index, choice) for index, choice in sorted(self._choices.items())]
