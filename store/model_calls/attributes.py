@@ -100,9 +100,11 @@ class AttributeWriter:
         text = to_json(value)
         if (size := _size(name, text)) > self._left:
             self.is_truncated = True
-            self.changes.append(f"{name}: shortened, because the request is longer than the limit")
             text = to_json(_shortened(value))
-            if (size := _size(name, text)) > self._left:
+            is_left_out = (size := _size(name, text)) > self._left
+            change = "left out" if is_left_out else "shortened"
+            self.changes.append(f"{name}: {change}, because the request is longer than the limit")
+            if is_left_out:
                 return
         self._left -= size
         self._put_text(name, text)

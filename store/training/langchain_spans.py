@@ -26,7 +26,8 @@ from store.training.client_calls import ModelRun, current_model_run
 from store.training.core_fields import record_exception
 from store.training.scope import AttemptScope, current_scope, entered
 
-logger = logging.getLogger(__name__)
+# Programs configure logging by this name, which is older than the module.
+logger = logging.getLogger("store.training.openai_spans")
 
 # LangChain generates ids with these prefixes for messages without an id from the model.
 _OWN_IDS: Final = ("lc_", "run-")

@@ -148,6 +148,7 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"ended", "failures", "verified"}, {"verified"}),
     ({"keys", "operations"}, {"operations"}),
     ({"keys", "quota"}, {"quota"}),
+    ({"span_id", "is_answer", "skipped"}, {"invalid_rewards"}),
 ]
 """Fields that are younger than the recording, each with fields by which their object is recognised."""
 
