@@ -23,8 +23,9 @@ from store.testing.samples import make_llm, make_span
 from tests import databases
 
 CALLS_EACH = 25
-SHARE = 0.8
-"""Of the callers who wait, so many have to be in each commit."""
+SHARE = 0.5
+"""The least share of the waiting callers in a commit. Without grouping, it is 1/128. On a quiet machine it is 0.96, and
+a scheduler that divides the callers' turns lowers it: 0.83 was measured beside other work."""
 
 
 @pytest.fixture
