@@ -42,6 +42,7 @@ from store.models import (
     Worker,
 )
 from store.models.enums import build_models
+from store.models.spans import with_ids
 from store.validation import arguments
 from store.wire import encoding, paths
 
@@ -290,11 +291,12 @@ class HTTPStore(HTTPReads, Store):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         spans = arguments.several(spans, "spans")
-        stored = [index for index, _ in await self._record("add_many_spans", spans)]
+        recorded, derived = await self._record("add_many_spans", spans)
+        stored = [index for index, _ in recorded]
         if len(stored) < len(spans):
             for index in sorted(set(range(len(spans))) - set(stored)):
                 _log_duplicate(spans[index])
-        return [spans[index] for index in stored]
+        return [with_ids(spans[index], *derived[index]) if index in derived else spans[index] for index in stored]
 
     async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
         """Store spans like `add_many_spans`, and return a pair (index in the call, sequence_id) for each new span.
@@ -308,10 +310,13 @@ class HTTPStore(HTTPReads, Store):
             NotFound: a rollout or an attempt does not exist. The spans are stored in groups, one for each attempt, and
                 the groups before the first group without a rollout or an attempt are stored.
         """
-        return await self._record("record_spans", spans, number=number)
+        return (await self._record("record_spans", spans, number=number))[0]
 
-    async def _record(self, operation: str, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
+    async def _record(
+        self, operation: str, spans: Sequence[Span], *, number: bool = False
+    ) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str | None]]]:
         recorded: list[tuple[int, int]] = []
+        derived: dict[int, tuple[str, str | None]] = {}
         conflicts: list[int] = []
         for places, body in requests.span_batches(spans, number=number) if spans else []:
             try:
@@ -319,6 +324,7 @@ class HTTPStore(HTTPReads, Store):
                     operation, paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
                 )
                 pairs = answer.recorded
+                derived |= {places[index]: (span_id, parent) for index, span_id, parent in answer.derived}
             except SpanConflict as error:
                 conflicts += [places[index] for index in error.indexes]
                 pairs = [(index, sequence_id) for index, sequence_id in error.recorded]
@@ -326,7 +332,7 @@ class HTTPStore(HTTPReads, Store):
         if conflicts:
             keys = [(spans[index].rollout_id, spans[index].attempt_id, spans[index].span_id) for index in conflicts]
             raise SpanConflict(keys, conflicts, recorded)
-        return recorded
+        return recorded, derived
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
@@ -339,6 +345,8 @@ class HTTPStore(HTTPReads, Store):
         if not answer.recorded:
             _log_duplicate(span)
             return None
+        for _, span_id, derived_parent in answer.derived:
+            span = with_ids(span, span_id, derived_parent)
         return span.model_copy(update={"sequence_id": answer.recorded[0][1]})
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from store.models.enums import Open, StatusCode
 from store.runtime.ids import span_id as fresh_span_id
 from store.runtime.ids import trace_id as fresh_trace_id
-from store.semconv import VIRTUAL_SPAN
+from store.semconv import ORIGINAL_SPAN_ID, VIRTUAL_SPAN
 
 AttributeValue = str | bool | int | float | list[str] | list[bool] | list[int] | list[float]
 
@@ -371,6 +371,16 @@ def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
             with suppress(TypeError, ValueError, RecursionError):
                 found[name] = json.loads(json.dumps(value, allow_nan=False))
     return found
+
+
+def with_ids(span: Span, span_id: str, parent_id: str | None) -> Span:
+    """Return a span under the ids with which it was stored; an attribute contains its first id if that differs."""
+    if span_id == span.span_id and parent_id == span.parent_id:
+        return span
+    changed: dict[str, Any] = {"span_id": span_id, "parent_id": parent_id}
+    if span_id != span.span_id:
+        changed["attributes"] = {ORIGINAL_SPAN_ID: span.span_id, **span.attributes}
+    return span.model_copy(update=changed)
 
 
 def span_attributes(attributes: Mapping[str, Any] | None) -> dict[str, AttributeValue]:

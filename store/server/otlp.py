@@ -301,7 +301,7 @@ def _how(store: Store) -> tuple[Record, Record | None]:
     """Return a function that records spans, and one that also numbers them; None if the store has no such command."""
     # The result is cached by class, because checking an instance against the protocol takes longer than creating a
     # span.
-    if not _records_commands(type(store)):
+    if not records_commands(type(store)):
         return lambda spans: store.add_many_spans([each.span() for each in spans]), None
     record = cast("RecordsCommands", store).record
     return (
@@ -311,7 +311,8 @@ def _how(store: Store) -> tuple[Record, Record | None]:
 
 
 @cache
-def _records_commands(kind: type[Store]) -> bool:
+def records_commands(kind: type[Store]) -> bool:
+    """Return whether the stores of a class are `RecordsCommands`."""
     return issubclass(kind, RecordsCommands)
 
 

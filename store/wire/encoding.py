@@ -161,6 +161,12 @@ class Recorded(BaseModel):
 
     recorded: list[tuple[int, int]]
     """The index in the request and the sequence number of each new span, in the order of recording."""
+    derived: list[tuple[int, str, str | None]] = []
+    """The index in the request, the span id and the parent id of each new span whose ids differ from the request.
+
+    A span whose id a span of another trace in its attempt has is stored under a derived id, and so is the parent id of
+    its children in the request.
+    """
 
 
 class Appended(BaseModel):

@@ -51,6 +51,15 @@ async def test_a_span_that_was_new_is_new_again(api: Api) -> None:
     assert first.ok(201) == second.ok(201) == {"recorded": [[1, 1]]}
 
 
+async def test_derived_ids_are_derived_once(api: Api) -> None:
+    span = a_span(*await api.claimed(), span_id="a", trace_id="1")
+    await api.post("/spans", span)
+    first, second = await _twice(api, "/spans/batch", {"spans": [{**span, "trace_id": "2"}], "number": True})
+    assert first.ok(201) == second.ok(201)
+    ((index, span_id, parent_id),) = first.ok(201)["derived"]
+    assert (index, len(span_id), parent_id) == (0, 16, None)
+
+
 async def test_no_number_is_drawn_twice(api: Api) -> None:
     ids = {"rollout_id": "a", "attempt_id": "b"}
     first, second = await _twice(api, "/spans/next", ids)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Body, Query
 
@@ -19,8 +18,10 @@ from store.runtime import context
 from store.semconv import ORIGINAL_SPAN_ID
 from store.server import cached_pages
 from store.server.call import Call, refuse_null
+from store.server.otlp import RecordsCommands, records_commands
 from store.server.response_spool import Spool
 from store.server.routing import Id, StoreRoute, needs
+from store.sql.commands.spans import record_spans
 from store.wire import paths
 from store.wire.bodies import (
     NextSpanBody,
@@ -35,20 +36,6 @@ logger = logging.getLogger("store.spans")
 spans = APIRouter(route_class=StoreRoute, tags=["Spans"])
 resources = APIRouter(route_class=StoreRoute, tags=["Resources"])
 workers = APIRouter(route_class=StoreRoute, tags=["Workers"])
-
-
-@runtime_checkable
-class RecordsSpans(Protocol):
-    """A store that numbers and records spans in one write."""
-
-    async def record_spans(self, spans: Sequence[Span], *, number: bool = False) -> list[tuple[int, int]]:
-        """Record spans, and return the index and the sequence_id of each new span.
-
-        Args:
-            spans: the spans to record, as for `add_many_spans`.
-            number: whether the store assigns their sequence numbers, instead of using the numbers in the spans.
-        """
-        ...
 
 
 # -- spans -----------------------------------------------------------------------------------------------------------
@@ -88,17 +75,22 @@ async def next_spans(call: Call, body: NextSpansBody) -> bytes:
 @spans.post(paths.SPANS_BATCH, response_model=Recorded, status_code=201)
 @needs("runner")
 async def add_spans(call: Call, body: SpansBatchBody) -> bytes:
-    """Store spans; return the index and the sequence_id of each new span."""
-    return dumps({"recorded": await _record(call.store, body.spans, number=body.number)})
-
-
-async def _record(store: Store, given: list[Span], *, number: bool) -> list[tuple[int, int]]:
-    if isinstance(store, RecordsSpans):
-        return await store.record_spans(given, number=number)
-    spans = await _numbered(store, given) if number else given
-    # Of two spans with the same key, the first is recorded.
-    indices = {_key(span): index for index, span in reversed(list(enumerate(spans)))}
-    return [(indices[_key(span)], span.sequence_id) for span in await store.add_many_spans(spans)]
+    """Store spans; return the index and the sequence_id of each new span, and the ids that the store derived."""
+    spans = body.spans
+    if records_commands(type(call.store)):
+        command = record_spans(spans, number=body.number)
+        recorded = await cast("RecordsCommands", call.store).record(command)
+        facts = ((index, command.items[index].fact) for index, _ in recorded)
+        ids = {index: (fact.span_id, fact.parent_id) for index, fact in facts}
+    else:
+        numbered = await _numbered(call.store, spans) if body.number else spans
+        # Of two spans with the same key, the first is recorded.
+        indices = {_key(span): index for index, span in reversed(list(enumerate(numbered)))}
+        stored = {indices[_key(span)]: span for span in await call.store.add_many_spans(numbered)}
+        recorded = [(index, span.sequence_id) for index, span in stored.items()]
+        ids = {index: (span.span_id, span.parent_id) for index, span in stored.items()}
+    derived = [(index, *pair) for index, pair in ids.items() if pair != (spans[index].span_id, spans[index].parent_id)]
+    return dumps({"recorded": recorded, "derived": derived} if derived else {"recorded": recorded})
 
 
 async def _numbered(store: Store, spans: list[Span]) -> list[Span]:

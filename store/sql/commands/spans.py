@@ -23,6 +23,7 @@ from store.domain.commands import NewSpan, RecordedSpans, RecordSpans
 from store.domain.events import Json, SpanRecorded, encode
 from store.errors import Invalid, SpanConflict, TooLarge
 from store.models import Span
+from store.models.spans import with_ids
 from store.otel.repair import MAX_NAME_BYTES
 from store.otel.spans import MAX_SEQUENCE_ID, Origin, Received
 from store.validation.json_limits import (
@@ -78,13 +79,7 @@ def renamed(item: NewSpan, span_id: str) -> NewSpan:
 
 def stored_span(span: Span, item: NewSpan) -> Span:
     """Return a span as it was recorded, which may be under a derived id or below a span with a derived id."""
-    span_id, parent_id = item.fact.span_id, item.fact.parent_id
-    if span_id == span.span_id and parent_id == span.parent_id:
-        return span
-    changed: dict[str, Any] = {"span_id": span_id, "parent_id": parent_id}
-    if span_id != span.span_id:
-        changed["attributes"] = {semconv.ORIGINAL_SPAN_ID: span.span_id, **span.attributes}
-    return span.model_copy(update=changed)
+    return with_ids(span, item.fact.span_id, item.fact.parent_id)
 
 
 def check_recorded(command: RecordSpans, recorded: RecordedSpans) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from store.errors import NotFound, SpanConflict
 from store.interface.store import Store
-from store.models import Attempt, AttemptedRollout, Event, Link, OtelResource, SpanContext, TraceStatus
+from store.models import Attempt, AttemptedRollout, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from store.testing.clock import ManualClock
 from store.testing.contract.given import attempt_of, reread, started, statuses, worker_of
 from store.testing.samples import make_sdk_span, make_span
@@ -251,10 +251,22 @@ class SpansContract:
             make_span(rollout.attempt, number, trace_id=trace * 32, parent_id=parent.span_id)
             for number, trace in ((3, "a"), (4, "b"))
         ]
-        assert len(await store.add_many_spans([parent, *children, other])) == 4
+        stored = await store.add_many_spans([parent, *children, other])
         spans = await store.query_spans(rollout.rollout_id)
+        assert sorted(stored, key=lambda span: span.sequence_id) == list(spans)
         assert [span.parent_id for span in spans[2:]] == [parent.span_id, spans[1].span_id]
         assert await store.add_span(children[1]) is None
+
+    async def test_a_span_of_the_opentelemetry_sdk_is_returned_under_its_derived_id(self, store: Store) -> None:
+        rollout = await started(store)
+        sdk_span = make_sdk_span()
+        span_id = Span.from_opentelemetry(sdk_span, rollout.rollout_id, rollout.attempt.attempt_id, 1).span_id
+        first = make_span(rollout.attempt, 1, trace_id="a" * 32, span_id=span_id)
+        await store.add_span(first)
+        stored = await store.add_otel_span(rollout.rollout_id, rollout.attempt.attempt_id, sdk_span)
+        assert stored is not None
+        assert stored.attributes["rollbook.original_span_id"] == span_id
+        assert list(await store.query_spans(rollout.rollout_id)) == [first, stored]
 
     async def test_the_same_span_id_in_another_attempt_or_rollout_is_another_span(self, store: Store) -> None:
         rollout = await started(store)
