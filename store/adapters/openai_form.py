@@ -90,7 +90,9 @@ def _content_part(part: Part) -> Json:
     if part.kind == "refusal":
         return {"type": "refusal", "refusal": part.text}
     if part.kind == "image" and (url := media_url(part)) is not None:
-        return {"type": "image_url", "image_url": {**as_object(part.item.get("image_url")), "url": url}}
+        # The Responses API has the detail beside the URL, and the Chat API with it.
+        detail: Json = {"detail": part.item["detail"]} if part.item.get("detail") else {}
+        return {"type": "image_url", "image_url": {**detail, **as_object(part.item.get("image_url")), "url": url}}
     return part.item
 
 
