@@ -72,11 +72,13 @@ def _views(spans: Sequence[Span]) -> dict[str, list[Span]]:
 def _compact(value: Any) -> Any:
     """Return the fields of a dataclass that differ from their defaults, without the position of the span."""
     if is_dataclass(value):
-        parts = [(field, getattr(value, field.name)) for field in fields(value) if field.name not in _POSITION]
+        parts: list[tuple[Any, Any]] = [
+            (field, getattr(value, field.name)) for field in fields(value) if field.name not in _POSITION
+        ]
         return {
             field.name: _compact(part) for field, part in parts if field.default is MISSING or part != field.default
         }
-    return [_compact(part) for part in value] if isinstance(value, tuple) else value
+    return [_compact(part) for part in cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value
 
 
 def read_file() -> Iterator[Any]:

@@ -101,6 +101,43 @@ async def test_every_tab_shows_the_moment_and_leads_to_the_others_at_it(store: S
         assert past.marked("max") == [str((await _twin(api, rollout_id))["last"])]
 
 
+@ON_BOTH
+async def test_a_reward_that_is_no_number_is_among_the_facts_until_there_is_a_valid_one(
+    store: SQLStore, api: Api
+) -> None:
+    begun = await store.start_rollout(1)
+    ids = (begun.rollout_id, begun.attempt.attempt_id)
+    annotation, reward = "agentlightning.annotation", "agentlightning__reward__0__value"
+    await store.add_span(_span(*ids, 1, annotation, **{reward: "NaN"}))
+    await store.add_many_spans([_span(*ids, number) for number in range(2, 20)])
+    await store.add_span(_span(*ids, 20, "graded", **{reward: "inf"}))
+    last = (await _twin(api, begun.rollout_id))["last"]
+    for tab in TABS:
+        twin = await _twin(api, begun.rollout_id, tab)
+        assert twin["summary"]["last_reward"] is None
+        assert [(row["attempt_id"], row["span_id"], row["name"], row["value"]) for row in twin["invalid_rewards"]] == [
+            (ids[1], f"{number:016x}", "primary", value) for number, value in ((1, "NaN"), (20, "inf"))
+        ]
+        page = Read((await api.get(f"//ui/rollouts/{begun.rollout_id}{tab}")).body)
+        assert "Reward no valid reward primary NaN" in page.text
+    await store.add_span(_span(*ids, 21, annotation, **{reward: 0.5}))
+    assert (await _twin(api, begun.rollout_id))["invalid_rewards"] == []
+    assert "Reward 0.5" in Read((await api.get(f"//ui/rollouts/{begun.rollout_id}")).body).text
+    past = await _twin(api, begun.rollout_id, "/events", at=last)
+    assert [row["value"] for row in past["invalid_rewards"]] == ["NaN", "inf"]
+
+
+@ON_BOTH
+async def test_an_invalid_reward_inside_a_long_attempt_is_on_the_page_of_its_transcript(
+    store: SQLStore, api: Api
+) -> None:
+    begun = await store.start_rollout(1)
+    spans = [_span(begun.rollout_id, begun.attempt.attempt_id, number) for number in range(1, 20)]
+    spans[3].attributes["agentlightning.reward.0.value"] = "NaN"
+    await store.add_many_spans(spans)
+    assert [row["span_id"] for row in (await _twin(api, begun.rollout_id))["invalid_rewards"]] == [f"{4:016x}"]
+
+
 async def test_an_event_that_there_is_not_is_refused(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
     for wrong in ("0", "1000", "x", "-1"):

@@ -5,11 +5,12 @@ The events of a rollout are numbered from 1. The selected moment is the moment a
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 
@@ -26,7 +27,7 @@ from store.errors import Invalid, NotFound
 from store.journal import as_at
 from store.models import PaginatedResult, Rollout, Span
 from store.models.queries import SpanQuery
-from store.semconv import DROPPED
+from store.semconv import ANNOTATION_SPAN, DROPPED, invalid_rewards
 from store.sql.mapping import rollouts as rollout_mapping
 from store.wire import paths
 
@@ -40,6 +41,7 @@ TABS: Final = (
 MOST_ATTEMPTS: Final = 200
 """The maximum number of attempts that a page shows. If a rollout has more attempts, the page shows the latest."""
 _MOST_SIGNS: Final = 300
+_MOST_REWARDS: Final = 8
 _LATEST: Final = frozenset({"", "latest"})
 
 
@@ -57,6 +59,16 @@ class AttemptShown:
     via: str
     error: Mapping[str, Any] | None
     metadata: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidReward:
+    """A reward that is not a finite number, so that it is no reward of the rollout. The value is text."""
+
+    attempt_id: str
+    span_id: str
+    name: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,8 @@ class Looked:
     annotations: RolloutAnnotations = NOTHING
     removed_by: Sequence[str] = ()
     """The policies that removed payload of the rollout, if they removed its input or its metadata."""
+    invalid_rewards: Sequence[InvalidReward] = ()
+    """The rewards that are not finite numbers, if the rollout has no other: those of the spans that were read."""
 
     @property
     def rollout_id(self) -> str:
@@ -101,6 +115,13 @@ class Looked:
         )
         return await self.request.store.find_spans(query)
 
+    def with_rewards_of(self, spans: Iterable[Span]) -> Self:
+        """Return this with the invalid rewards of further spans, if the rollout has no valid reward."""
+        if self.row["last_reward"] is not None:
+            return self
+        rewards = dict.fromkeys((*self.invalid_rewards, *_invalid_rewards(spans)))
+        return replace(self, invalid_rewards=list(rewards))
+
     def url(self, tab: str = "", **params: Any) -> str:
         """Return the path of a tab of this rollout, with the same moment and the same attempt."""
         chosen = None if self.attempt is None or self.is_latest else self.attempt.sequence_id
@@ -115,6 +136,7 @@ class Looked:
         head: dict[str, Any] = {
             "rollout": {name: getattr(rollout, name) for name in _HEAD} | {"config": rollout.config},
             "summary": summary,
+            "invalid_rewards": self.invalid_rewards,
             "attempts": self.attempts,
             "attempt": None if self.attempt is None else self.attempt.attempt_id,
             "at": self.at,
@@ -174,7 +196,7 @@ async def look(request: PageRequest) -> Looked:
     rollout = rollout_mapping.plain_rollout_of_page(row)
     columns = dict(zip(ROLLOUT_COLUMNS, row, strict=False))
     columns["error"] = _json(columns["error"])
-    return Looked(
+    looked = Looked(
         request,
         rollout,
         columns,
@@ -190,6 +212,28 @@ async def look(request: PageRequest) -> Looked:
         await annotations_of(request, rollout_id, at),
         await removals(request, rollout_id) if DROPPED in (rollout.metadata or {}) else (),
     )
+    if columns["last_reward"] is not None or not columns["spans"]:
+        return looked
+    return looked.with_rewards_of(await _possible_rewards(request, rollout_id, at))
+
+
+async def _possible_rewards(request: PageRequest, rollout_id: str, at: int | None) -> list[Span]:
+    """Return the newest annotations and the newest spans of a rollout.
+
+    The columns of a span contain only valid rewards, so the bodies of these few spans are read. Emitters of rewards
+    write annotations. Another span of a reward is usually among the last.
+    """
+    newest: dict[str, Any] = {"sort_by": "sequence_id", "sort_order": "desc", "limit": _MOST_REWARDS, "at": at}
+    queries = (SpanQuery.of(rollout_id=rollout_id, **newest, **more) for more in ({"name": ANNOTATION_SPAN}, {}))
+    return [span for page in await asyncio.gather(*map(request.store.find_spans, queries)) for span in page.items]
+
+
+def _invalid_rewards(spans: Iterable[Span]) -> list[InvalidReward]:
+    return [
+        InvalidReward(span.attempt_id, span.span_id, *reward)
+        for span in spans
+        for reward in invalid_rewards(span.attributes)
+    ]
 
 
 async def removals(request: PageRequest, rollout_id: str) -> list[str]:

@@ -28,6 +28,7 @@ async def rollout(request: PageRequest) -> PageContent:
     looked = await look(request)
     offset, full = request.whole("offset", 0), request.several("full")
     found = await looked.spans(limit=SPANS, offset=offset, sort_by="sequence_id")
+    looked = looked.with_rewards_of(found.items)
     given = looked.rollout.input
     task = given if isinstance(given, str) else pretty(given)
     values = {
