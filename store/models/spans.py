@@ -375,8 +375,6 @@ def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
 
 def with_ids(span: Span, span_id: str, parent_id: str | None) -> Span:
     """Return a span under the ids with which it was stored; an attribute contains its first id if that differs."""
-    if span_id == span.span_id and parent_id == span.parent_id:
-        return span
     changed: dict[str, Any] = {"span_id": span_id, "parent_id": parent_id}
     if span_id != span.span_id:
         changed["attributes"] = {ORIGINAL_SPAN_ID: span.span_id, **span.attributes}

@@ -79,7 +79,10 @@ def renamed(item: NewSpan, span_id: str) -> NewSpan:
 
 def stored_span(span: Span, item: NewSpan) -> Span:
     """Return a span as it was recorded, which may be under a derived id or below a span with a derived id."""
-    return with_ids(span, item.fact.span_id, item.fact.parent_id)
+    span_id, parent_id = item.fact.span_id, item.fact.parent_id
+    if span_id == span.span_id and parent_id == span.parent_id:
+        return span
+    return with_ids(span, span_id, parent_id)
 
 
 def check_recorded(command: RecordSpans, recorded: RecordedSpans) -> None:
