@@ -9,13 +9,13 @@ from typing import Any, Final, cast
 from store.model_calls.nested import decoded, indexed
 from store.semconv import OPERATION_OUTPUT
 
-__all__ = ["Choice", "later_choices"]
+__all__ = ["LaterChoice", "later_choices"]
 
 _PROVIDER_IDS: Final = ".response_token_ids"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LaterChoice:
     """One choice after the first, as far as a span contains it."""
 
     token_ids: tuple[int, ...] = ()
@@ -25,7 +25,7 @@ class Choice:
     """The recorded choice."""
 
 
-def later_choices(attributes: Mapping[str, Any], response: Any) -> list[Choice]:
+def later_choices(attributes: Mapping[str, Any], response: Any) -> list[LaterChoice]:
     """Return the choices after the first, in order. Malformed values are ignored; no exception is raised.
 
     Args:
@@ -40,13 +40,13 @@ def later_choices(attributes: Mapping[str, Any], response: Any) -> list[Choice]:
     ]
 
 
-def _choice(content: Any, ids: Any) -> Choice:
+def _choice(content: Any, ids: Any) -> LaterChoice:
     fields = _object(content)
     candidates = (ids, fields.get("token_ids"), _object(fields.get("provider_specific_fields")).get("token_ids"))
     token_ids = next((found for value in candidates if (found := _token_ids(value))), ())
     entries = decoded(_object(decoded(fields.get("logprobs"))).get("content"))
     logprobs = list(cast("Sequence[Any]", entries)) if isinstance(entries, (list, tuple)) else None
-    return Choice(token_ids, logprobs or None, content)
+    return LaterChoice(token_ids, logprobs or None, content)
 
 
 def _ids_by_choice(attributes: Mapping[str, Any], choices: int) -> list[Any]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Final, Literal
 
-from store.adapters.choices import Choice, later_choices
+from store.adapters.choices import LaterChoice, later_choices
 from store.adapters.intake import Timed, Unusable
 from store.adapters.recordings import group_recordings, has_failed, is_of_a_proxy
 from store.adapters.rewards import is_reward
@@ -22,7 +22,7 @@ from store.model_calls.attributes import VERSION
 from store.model_calls.nested import indexed
 from store.model_calls.recorded import PROXY_NAMES, CallAttributes, may_have_tokens, read
 
-__all__ = ["CallChoice", "ChosenCalls", "ModelCall", "Rules", "Seen", "choose"]
+__all__ = ["CallChoice", "ChosenCalls", "MergedCall", "Rules", "Seen", "choose"]
 
 _SAME_RESPONSE: Final = "same_response"
 _SAME_TOKENS: Final = "same_tokens"
@@ -76,7 +76,7 @@ class Seen:
         return is_of_a_proxy(self.node.span)
 
 
-class ModelCall:
+class MergedCall:
     """A call with all spans that recorded it. The first span is the span of the agent's tracer, if there is one."""
 
     def __init__(self, seen: Sequence[Seen]) -> None:
@@ -150,7 +150,7 @@ class ModelCall:
         if not several or not self.reading.prompt_ids:
             return [CallChoice(self, 0, None)]
         contents = indexed(self.reading.response)
-        first = Choice(self.reading.response_ids, self.reading.logprobs, contents[0] if contents else None)
+        first = LaterChoice(self.reading.response_ids, self.reading.logprobs, contents[0] if contents else None)
         return [CallChoice(self, 0, first), *several]
 
     def unused_choices(self) -> list[Unusable]:
@@ -161,13 +161,13 @@ class ModelCall:
         ]
 
     @cached_property
-    def _later(self) -> list[tuple[int, Choice]]:
+    def _later(self) -> list[tuple[int, LaterChoice]]:
         """The choices after the first, with their numbers: contents of the tracer, token ids of the proxy."""
         spans = sorted(self._seen, key=lambda seen: not seen.of_proxy)
         recorded = [later_choices(seen.node.span.attributes, seen.reading.response) for seen in spans]
         contents = indexed(self.reading.response)
-        later: list[tuple[int, Choice]] = []
-        for number, choices in enumerate(zip_longest(*recorded, fillvalue=Choice()), start=1):
+        later: list[tuple[int, LaterChoice]] = []
+        for number, choices in enumerate(zip_longest(*recorded, fillvalue=LaterChoice()), start=1):
             best = next((choice for choice in choices if choice.token_ids), choices[0])
             later.append((number, replace(best, content=contents[number]) if number < len(contents) else best))
         return later
@@ -177,9 +177,9 @@ class ModelCall:
 class CallChoice:
     """One choice of a call's response, which becomes a triplet."""
 
-    call: ModelCall
+    call: MergedCall
     number: int
-    several: Choice | None
+    several: LaterChoice | None
     """The data of the choice; None if it is the only choice of its call."""
 
     @property
@@ -202,7 +202,7 @@ class CallChoice:
 class ChosenCalls:
     """The calls of an attempt in the order of time, and the spans of calls that were left out."""
 
-    calls: list[ModelCall]
+    calls: list[MergedCall]
     dropped: list[Unusable]
 
     def choices(self) -> list[CallChoice]:
@@ -233,7 +233,7 @@ def choose(tree: TraceTree, spans: Sequence[Timed], rules: Rules) -> ChosenCalls
         made.add_answer(group)
     for seen in alone:
         made.add_alone(seen)
-    calls = [ModelCall(seen) for seen in made.calls]
+    calls = [MergedCall(seen) for seen in made.calls]
     calls.sort(key=lambda call: call.node.place)
     usable = [call for call in calls if _is_usable(call, rules, made.dropped)]
     made.dropped.extend(unused for call in usable for unused in call.unused_choices())
@@ -337,7 +337,7 @@ def _drop_reason(seen: Sequence[Seen]) -> str:
     return _OF_A_JUDGE if any(one.in_reward for one in seen) else _OTHER_AGENT
 
 
-def _is_usable(call: ModelCall, rules: Rules, dropped: list[Unusable]) -> bool:
+def _is_usable(call: MergedCall, rules: Rules, dropped: list[Unusable]) -> bool:
     reading = call.reading
     if reading.prompt_ids and reading.response_ids:
         return True

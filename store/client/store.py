@@ -291,7 +291,7 @@ class HTTPStore(HTTPReads, Store):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         spans = arguments.several(spans, "spans")
-        recorded, derived = await self._record("add_many_spans", spans)
+        recorded, derived = await _record(self.core, "add_many_spans", spans)
         stored = [index for index, _ in recorded]
         if len(stored) < len(spans):
             for index in sorted(set(range(len(spans))) - set(stored)):
@@ -310,29 +310,7 @@ class HTTPStore(HTTPReads, Store):
             NotFound: a rollout or an attempt does not exist. The spans are stored in groups, one for each attempt, and
                 the groups before the first group without a rollout or an attempt are stored.
         """
-        return (await self._record("record_spans", spans, number=number))[0]
-
-    async def _record(
-        self, operation: str, spans: Sequence[Span], *, number: bool = False
-    ) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str | None]]]:
-        recorded: list[tuple[int, int]] = []
-        derived: dict[int, tuple[str, str | None]] = {}
-        conflicts: list[int] = []
-        for places, body in requests.span_batches(spans, number=number) if spans else []:
-            try:
-                answer = await self.core.change(
-                    operation, paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True
-                )
-                pairs = answer.recorded
-                derived |= {places[index]: (span_id, parent) for index, span_id, parent in answer.derived}
-            except SpanConflict as error:
-                conflicts += [places[index] for index in error.indexes]
-                pairs = [(index, sequence_id) for index, sequence_id in error.recorded]
-            recorded += [(places[index], sequence_id) for index, sequence_id in pairs]
-        if conflicts:
-            keys = [(spans[index].rollout_id, spans[index].attempt_id, spans[index].span_id) for index in conflicts]
-            raise SpanConflict(keys, conflicts, recorded)
-        return recorded, derived
+        return (await _record(self.core, "record_spans", spans, number=number))[0]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
@@ -440,3 +418,25 @@ def _log_duplicate(span: Span) -> None:
 
 def _unpickle(url: str, settings: dict[str, Any]) -> HTTPStore:
     return HTTPStore(url, **settings)
+
+
+async def _record(
+    core: HTTPCore, operation: str, spans: Sequence[Span], *, number: bool = False
+) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str | None]]]:
+    """Record spans; return the index and the number of each new span, and the derived ids of spans by their indexes."""
+    recorded: list[tuple[int, int]] = []
+    derived: dict[int, tuple[str, str | None]] = {}
+    conflicts: list[int] = []
+    for places, body in requests.span_batches(spans, number=number) if spans else []:
+        try:
+            answer = await core.change(operation, paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True)
+            pairs = answer.recorded
+            derived |= {places[index]: (span_id, parent) for index, span_id, parent in answer.derived}
+        except SpanConflict as error:
+            conflicts += [places[index] for index in error.indexes]
+            pairs = [(index, sequence_id) for index, sequence_id in error.recorded]
+        recorded += [(places[index], sequence_id) for index, sequence_id in pairs]
+    if conflicts:
+        keys = [(spans[index].rollout_id, spans[index].attempt_id, spans[index].span_id) for index in conflicts]
+        raise SpanConflict(keys, conflicts, recorded)
+    return recorded, derived

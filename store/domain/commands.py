@@ -374,30 +374,16 @@ class NewSpan:
     rollout_id: str
     fact: SpanRecorded
     body: Body
+    content: SpanContent
 
     @property
     def key(self) -> SpanKey:
         """The key under which the span is recorded."""
         return self.rollout_id, self.fact.attempt_id, self.fact.span_id
 
-    @property
-    def content(self) -> SpanContent:
-        """The content of the span."""
-        fact = self.fact
-        return SpanContent(
-            fact.trace_id,
-            fact.parent_id,
-            fact.name,
-            fact.start,
-            fact.end,
-            fact.status_code,
-            fact.status_message,
-            self.body.sha256,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class RecordedSpans:
+class SpansOutcome:
     """The result of `RecordSpans`."""
 
     numbers: list[tuple[int, int]]
@@ -454,7 +440,7 @@ class RecordSpans(Command):
             request.counters.add(item.rollout_id)
             if self.number:
                 request.draws[item.rollout_id] = request.draws.get(item.rollout_id, 0) + 1
-            request.spans.add(item.key)
+            request.spans.add((item.rollout_id, item.fact.attempt_id, item.fact.span_id))
             if item.fact.response_id is not None:
                 request.model_calls.add((item.rollout_id, item.fact.attempt_id, item.fact.response_id))
         request.leavers += 1

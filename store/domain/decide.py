@@ -29,10 +29,10 @@ from store.domain.commands import (
     NewSpan,
     NumberSpans,
     PublishResources,
-    RecordedSpans,
     RecordSpans,
     ReleaseClaim,
     SpanKey,
+    SpansOutcome,
     StartAttempt,
     StartRollout,
     Sweep,
@@ -439,7 +439,7 @@ def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
     return [working_set.next_number(rollout_id) for rollout_id in command.rollout_ids]
 
 
-def _record_spans(command: RecordSpans, working_set: WorkingSet) -> RecordedSpans:
+def _record_spans(command: RecordSpans, working_set: WorkingSet) -> SpansOutcome:
     """Record spans group by group, except repeats and conflicts.
 
     A group contains all spans of one attempt. Groups are in the order of their first spans. A group of an unknown
@@ -449,15 +449,18 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> RecordedSpan
     command draws numbers, it draws none for a span that exists, so that the numbers stay dense when an exporter repeats
     a request.
     """
-    _separate_traces(command, working_set)
+    if command.rename is not None and (working_set.spans or len(command.items) > 1):
+        _separate_traces(command, working_set)
     recorded: list[tuple[int, int]] = []
     conflicts: list[int] = []
-    for (rollout_id, attempt_id), indexes in _by_attempt(command.items).items():
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, item in enumerate(command.items):
+        groups.setdefault((item.rollout_id, item.fact.attempt_id), []).append(index)
+    for (rollout_id, attempt_id), indexes in groups.items():
         if command.number:
             _number_new_spans([command.items[index] for index in indexes], working_set)
         else:
-            for index in indexes:
-                working_set.raise_counter(rollout_id, command.items[index].fact.sequence_id)
+            working_set.raise_counter(rollout_id, max(command.items[index].fact.sequence_id for index in indexes))
         state = working_set.rollouts.get(rollout_id)
         if state is None:
             raise NotFound.rollout(rollout_id)
@@ -466,20 +469,13 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> RecordedSpan
             raise NotFound.attempt(attempt_id, rollout_id)
         for index in indexes:
             item = command.items[index]
-            existing = working_set.spans.get(item.key)
+            existing = working_set.spans.get((rollout_id, attempt_id, item.fact.span_id))
             if existing is None:
                 _record_span(item, state, attempt, working_set, command.actor, is_first=not recorded)
                 recorded.append((index, item.fact.sequence_id))
             elif not existing.is_repeated_by(item.content):
                 conflicts.append(index)
-    return RecordedSpans(recorded, conflicts, sorted(command.derived))
-
-
-def _by_attempt(items: list[NewSpan]) -> dict[tuple[str, str], list[int]]:
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, item in enumerate(items):
-        groups.setdefault((item.rollout_id, item.fact.attempt_id), []).append(index)
-    return groups
+    return SpansOutcome(recorded, conflicts, sorted(command.derived))
 
 
 def _separate_traces(command: RecordSpans, working_set: WorkingSet) -> None:
@@ -488,8 +484,6 @@ def _separate_traces(command: RecordSpans, working_set: WorkingSet) -> None:
     Raises:
         NeedsSpans: the rows with the derived ids are not loaded.
     """
-    if command.rename is None:
-        return
     traces: dict[SpanKey, str] = {}
     derived: dict[int, SpanKey] = {}
     for index, item in enumerate(command.items):
@@ -534,7 +528,7 @@ def _record_span(
     """
     if not is_first:
         working_set.tick()
-    working_set.spans[item.key] = item.content
+    working_set.spans[item.rollout_id, item.fact.attempt_id, item.fact.span_id] = item.content
     if item.fact.response_id is not None:
         _count_once(item, item.fact.response_id, working_set)
     event = working_set.record_rollout(item.rollout_id, item.fact, actor=actor, body=item.body)

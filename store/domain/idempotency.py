@@ -16,8 +16,8 @@ from store.domain.commands import (
     Enqueue,
     NumberSpans,
     PublishResources,
-    RecordedSpans,
     RecordSpans,
+    SpansOutcome,
     StartAttempt,
     StartRollout,
     UpdateAttempt,
@@ -102,7 +102,7 @@ def _updated(command: UpdateAttempt, answer: Any) -> Json:
     return {"rollout": command.rollout_id, "attempt": answer.row[1]}
 
 
-def _recorded(_: RecordSpans, answer: RecordedSpans) -> Json:
+def _recorded(_: RecordSpans, answer: SpansOutcome) -> Json:
     reply: Json = {"recorded": answer.numbers}
     if answer.conflicts:
         reply["conflicts"] = answer.conflicts

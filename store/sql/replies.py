@@ -7,7 +7,7 @@ the earlier call was executed. So both calls get the same result.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from store.domain.commands import RecordedSpans
+from store.domain.commands import SpansOutcome
 from store.domain.decide_runs import AppendedEvents
 from store.domain.idempotency import Repeat
 from store.models import Attempt, AttemptedRollout, ResourcesUpdate, Rollout
@@ -52,11 +52,11 @@ async def resources(store: SQLReads, repeat: Repeat) -> ResourcesUpdate:
     return found
 
 
-def recorded(repeat: Repeat) -> RecordedSpans:
+def recorded(repeat: Repeat) -> SpansOutcome:
     """Return the result of the earlier call that recorded the spans."""
     reply = repeat.reply
     numbers = [(index, number) for index, number in reply["recorded"]]
-    return RecordedSpans(numbers, reply.get("conflicts", []), reply.get("derived", []))
+    return SpansOutcome(numbers, reply.get("conflicts", []), reply.get("derived", []))
 
 
 async def numbers(_: SQLReads, repeat: Repeat) -> list[int]:

@@ -279,7 +279,9 @@ class SQLStore(SQLReads, Store):
 
     async def add_span(self, span: Span) -> Span | None:
         command = span_commands.record_spans([span])
-        return span_commands.stored_span(span, command.items[0]) if await self.record(command) else None
+        if not await self.record(command):
+            return None
+        return span_commands.stored_span(span, command.items[0]) if command.derived else span
 
     async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         given = arguments.several(spans, "spans")

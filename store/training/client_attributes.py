@@ -19,7 +19,7 @@ from store.model_calls.json_values import Json, as_object, parse, plain, receive
 from store.semconv import CHANGED
 
 
-class CallAttributes:
+class CallRecord:
     """The attributes of one call.
 
     Args:

@@ -20,7 +20,7 @@ from opentelemetry.context import Context
 
 from store.model_calls import Protocol
 from store.model_calls.attributes import CALL_SPAN, EMBEDDINGS_SPAN
-from store.training.client_attributes import CallAttributes
+from store.training.client_attributes import CallRecord
 from store.training.client_streams import record_body, record_stream
 from store.training.core_fields import record_exception
 from store.training.scope import AttemptScope, current_scope
@@ -197,7 +197,7 @@ class ClientCall:
     It is the `Reading` of a response that the caller reads by and by.
     """
 
-    def __init__(self, api: RecordedApi, scope: AttemptScope, span: trace.Span, attributes: CallAttributes) -> None:
+    def __init__(self, api: RecordedApi, scope: AttemptScope, span: trace.Span, attributes: CallRecord) -> None:
         self._api = api
         self.scope = scope
         self._span = span
@@ -351,12 +351,12 @@ def end_open_calls(scope: AttemptScope) -> None:
             call.end()
 
 
-def _request_attributes(protocol: Protocol, request: Mapping[str, Any]) -> CallAttributes:
+def _request_attributes(protocol: Protocol, request: Mapping[str, Any]) -> CallRecord:
     try:
-        return CallAttributes(protocol, request)
+        return CallRecord(protocol, request)
     except Exception:
         logger.exception("the request of a call to a model is not recorded")
-        return CallAttributes(protocol, {})
+        return CallRecord(protocol, {})
 
 
 def _parsed(answer: Any) -> Any:

@@ -21,7 +21,7 @@ from store.model_calls import Protocol
 from store.model_calls.attributes import CALL_SPAN
 from store.model_calls.json_values import Json, as_objects, as_text
 from store.training.attrs import make_tag_attributes, sanitize_attributes
-from store.training.client_attributes import CallAttributes
+from store.training.client_attributes import CallRecord
 from store.training.client_calls import ModelRun, current_model_run
 from store.training.core_fields import record_exception
 from store.training.scope import AttemptScope, current_scope, entered
@@ -41,7 +41,7 @@ class _OpenRun:
     span: trace.Span | None
     """The span; None for a call to a model, because its span is created when the call ends."""
     model: ModelRun | None = None
-    call: CallAttributes | None = None
+    call: CallRecord | None = None
     facts: Json = field(default_factory=dict[str, Any])
     """Attributes that LangChain knows of a call to a model."""
     began: int = 0
@@ -207,7 +207,7 @@ class LangChainHandler(BaseCallbackHandler):
         # call has ended has no effect on later calls.
         model = ModelRun(self._context(parent_run_id), current_model_run.get())
         current_model_run.set(model)
-        self._runs[run_id] = _OpenRun(scope, None, model, CallAttributes(protocol, request), facts, time.time_ns())
+        self._runs[run_id] = _OpenRun(scope, None, model, CallRecord(protocol, request), facts, time.time_ns())
 
     def _end_model(self, run_id: UUID, result: LLMResult | None, error: BaseException | None) -> None:
         run = self._runs.pop(run_id, None)

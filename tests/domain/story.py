@@ -21,6 +21,7 @@ from store.domain.commands import (
     PublishResources,
     RecordSpans,
     ReleaseClaim,
+    SpanContent,
     StartAttempt,
     StartRollout,
     Sweep,
@@ -235,7 +236,18 @@ def report(
 def span(number: int = 1, attempt_id: str = "a1", rollout_id: str = "r1", **fields: Any) -> NewSpan:
     """Return a span; its id follows from its number unless it is given."""
     plain: Json = {"span_id": f"s{number}", "trace_id": "t", "name": "step", "status_code": "OK"}
-    return NewSpan(rollout_id, SpanRecorded(attempt_id=attempt_id, sequence_id=number, **(plain | fields)), BODY)
+    fact = SpanRecorded(attempt_id=attempt_id, sequence_id=number, **(plain | fields))
+    content = SpanContent(
+        fact.trace_id,
+        fact.parent_id,
+        fact.name,
+        fact.start,
+        fact.end,
+        fact.status_code,
+        fact.status_message,
+        BODY.sha256,
+    )
+    return NewSpan(rollout_id, fact, BODY, content)
 
 
 def record(*spans: NewSpan, number: bool = False) -> RecordSpans:

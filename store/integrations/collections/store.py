@@ -19,9 +19,9 @@ from store.domain.commands import (
     Command,
     NumberSpans,
     PublishResources,
-    RecordedSpans,
     RecordSpans,
     ReleaseClaim,
+    SpansOutcome,
     Sweep,
 )
 from store.domain.rollout import TERMINAL
@@ -229,7 +229,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         return span_commands.stored_span(span, command.items[0]).model_copy(update={"sequence_id": recorded[0][1]})
 
     async def _record(self, command: RecordSpans, spans: Sequence[Span]) -> list[tuple[int, int]]:
-        recorded: RecordedSpans = await self._call(command, spans=spans)
+        recorded: SpansOutcome = await self._call(command, spans=spans)
         span_commands.check_recorded(command, recorded)
         return recorded.numbers
 

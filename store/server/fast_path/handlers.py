@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from store.domain.commands import Command, Idempotency, RecordedSpans, RecordSpans
+from store.domain.commands import Command, Idempotency, RecordSpans, SpansOutcome
 from store.domain.decide_runs import AppendedEvents
 from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.models import UNSET, Span
@@ -82,7 +82,7 @@ def _begin_add_span(_: Call, body: bytes) -> tuple[Command, tuple[Span, RecordSp
     return command, (span, command)
 
 
-def _end_add_span(_: Call, given: tuple[Span, RecordSpans], recorded: RecordedSpans) -> bytes | None:
+def _end_add_span(_: Call, given: tuple[Span, RecordSpans], recorded: SpansOutcome) -> bytes | None:
     # A repeat or a conflict is handed to the application, which logs or refuses it.
     span, command = given
     return dumps(stored_span(span, command.items[0])) if recorded.numbers else None

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from store import semconv
 from store.domain.body import ZLIB, Body
-from store.domain.commands import NewSpan, RecordedSpans, RecordSpans
+from store.domain.commands import NewSpan, RecordSpans, SpanContent, SpansOutcome
 from store.domain.events import Json, SpanRecorded, encode
 from store.errors import Invalid, SpanConflict, TooLarge
 from store.models import Span
@@ -74,7 +74,9 @@ def renamed(item: NewSpan, span_id: str) -> NewSpan:
     assert start == _ATTRIBUTES  # `_payload_of` and `_plain_span` begin with the attributes
     mark = orjson.dumps({semconv.ORIGINAL_SPAN_ID: item.fact.span_id})[1:-1]
     raw = start + mark + (rest if rest.startswith(b"}") else b"," + rest)
-    return NewSpan(item.rollout_id, replace(item.fact, span_id=span_id), encode_body(raw))
+    body = encode_body(raw)
+    content = item.content._replace(body_sha256=body.sha256)
+    return NewSpan(item.rollout_id, replace(item.fact, span_id=span_id), body, content)
 
 
 def stored_span(span: Span, item: NewSpan) -> Span:
@@ -85,7 +87,7 @@ def stored_span(span: Span, item: NewSpan) -> Span:
     return with_ids(span, span_id, parent_id)
 
 
-def check_recorded(command: RecordSpans, recorded: RecordedSpans) -> None:
+def check_recorded(command: RecordSpans, recorded: SpansOutcome) -> None:
     """Log the repeats among the spans of a command.
 
     Raises:
@@ -136,7 +138,10 @@ def new_span(span: Span, path: str) -> NewSpan:
     for field, value in (("start_time", start), ("end_time", end)):
         if value is not None and not math.isfinite(value):
             raise Invalid(f"{path}{field}", f"{value} is not a time; send seconds since the epoch, or None")
-    return NewSpan(rollout_id if is_plain else check_text(rollout_id, f"{path}rollout_id"), fact, body)
+    if not is_plain:
+        check_text(rollout_id, f"{path}rollout_id")
+    content = SpanContent(trace_id, parent_id, name, start, end, fact.status_code, fact.status_message, body.sha256)
+    return NewSpan(rollout_id, fact, body, content)
 
 
 def _check_texts(span: Span, said: semconv.SpanSummary, path: str) -> None:
@@ -273,7 +278,11 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
         tokens_out,
         *texts,
     )
-    return NewSpan(span.rollout_id, fact, encode_body(raw))
+    body = encode_body(raw)
+    content = SpanContent(
+        trace_id, parent_id, name, fact.start, fact.end, fact.status_code, fact.status_message, body.sha256
+    )
+    return NewSpan(span.rollout_id, fact, body, content)
 
 
 def _listed(given: list[Any]) -> bytes | None:
