@@ -246,10 +246,10 @@ def _plain_text(value: Any) -> str | None:
 
 
 def _call(kind: str, item: Json, received: Json) -> Part:
-    nested = as_object(received.get(kind)) if kind in {"function", "custom"} else {}
-    fields = nested or received
-    arguments = next((value for name in _TOOL_CALLS[kind] if (value := fields.get(name)) is not None), None)
     tool = FUNCTION if kind in _FUNCTIONS else "custom" if kind in _CUSTOM else kind
+    nested = as_object(received.get(kind)) if kind in {"function", "custom"} else {}
+    fields = nested or (received if tool in {FUNCTION, "custom"} else item)
+    arguments = next((value for name in _TOOL_CALLS[kind] if (value := fields.get(name)) is not None), None)
     call_id = first_text(item, "call_id", "id")
     name = first_text(fields, "name") or ("" if tool == FUNCTION else kind.removesuffix("_call"))
     # A client sorts the fields of objects other than those that a model wrote.

@@ -89,7 +89,8 @@ def read_tool(tool: Json) -> Json:
     function = as_object(tool.get("function")) or tool
     is_function = as_text(tool.get("type")) in {None, "function"} or "input_schema" in tool
     if not is_function or as_text(function.get("name")) is None:
-        return {"name": first_text(tool, "name", "type") or "", "definition": to_json(tool)}
+        name = first_text(as_object(tool.get("custom")), "name") or first_text(tool, "name", "type") or ""
+        return {"name": name, "definition": to_json(tool)}
     schema = function.get("parameters") or function.get("input_schema")
     fields = {
         "name": function["name"],

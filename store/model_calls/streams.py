@@ -133,10 +133,6 @@ class _Choice:
         self.logprobs: dict[str, list[Any]] = {}
         self.finish_reason: str | None = None
 
-    def mark_end(self) -> None:
-        """Note the end mark of the stream, which a client does not hand on as an event."""
-        self._has_end_mark = True
-
     def add(self, event: Json) -> None:
         ids = event.get("token_ids") or as_object(event.get("provider_specific_fields")).get("token_ids")
         if ids:

@@ -296,7 +296,7 @@ def _message(message: BaseMessage) -> Json:
     content: Any = message.content
     in_content = {as_text(item.get("type")) for item in as_objects(content)}
     fields = {name: value for name, value in extras.items() if name not in _OF_LANGCHAIN}
-    if not in_content & {"tool_use", "function_call", "tool_call"}:
+    if not in_content & {"tool_use", "function_call", "custom_tool_call", "tool_call"}:
         fields["tool_calls"] = extras.get("tool_calls") or [
             {"id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
             for name in ("tool_calls", "invalid_tool_calls")
