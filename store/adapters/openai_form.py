@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.model_calls import Message, Part
+from store.model_calls import Message, MessagePart
 from store.model_calls.items import media_url
 from store.model_calls.json_values import Json, as_object
 from store.model_calls.model_call import FUNCTION
@@ -48,7 +48,7 @@ def answer_message(message: Message, calls: Sequence[Json]) -> Json | None:
     return {**answer, "tool_calls": used} if used else answer
 
 
-def tool_call(part: Part) -> Json | None:
+def tool_call(part: MessagePart) -> Json | None:
     """Return a tool call; None if a call of a function has no id or no name, because OpenAI requires both.
 
     A call of a tool that is no function has its type, and its item below the name of the type.
@@ -68,14 +68,14 @@ def function_call(call_id: Any, name: Any, arguments: str) -> Json | None:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _result(part: Part, message: Message) -> Json:
+def _result(part: MessagePart, message: Message) -> Json:
     content = _content(list(part.parts)) if part.parts else part.text
     if message.role == "function":
         return {"role": "function", "content": content, "name": message.name}
     return {"role": "tool", "content": content, "tool_call_id": part.call_id}
 
 
-def _content(parts: Sequence[Part]) -> str | list[Json]:
+def _content(parts: Sequence[MessagePart]) -> str | list[Json]:
     """Return text, or a list of parts if there are several parts or a part that is not text."""
     if not parts:
         return ""
@@ -84,7 +84,7 @@ def _content(parts: Sequence[Part]) -> str | list[Json]:
     return [_content_part(part) for part in parts]
 
 
-def _content_part(part: Part) -> Json:
+def _content_part(part: MessagePart) -> Json:
     if part.kind == "text":
         return {"type": "text", "text": part.text}
     if part.kind == "refusal":

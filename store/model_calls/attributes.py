@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from store.model_calls.items import to_item
 from store.model_calls.json_values import TOO_DEEP, Json, as_count, to_json
-from store.model_calls.model_call import FUNCTION, Choice, Message, ModelCall, Part, Protocol
+from store.model_calls.model_call import FUNCTION, Choice, Message, MessagePart, ModelCall, Protocol
 from store.model_calls.nested import decoded
 from store.models import AttributeValue
 from store.runtime.lenient_json import REPLACEMENT, storable_text
@@ -213,7 +213,7 @@ def _put_message(writer: AttributeWriter, prefix: str, message: Message) -> None
     before it and function calls after it have attributes of their own, as in the Chat API.
     """
     parts = list(message.parts)
-    calls: list[Part] = []
+    calls: list[MessagePart] = []
     while parts and _is_plain_call(parts[-1]):
         calls.insert(0, parts.pop())
     reasoning = parts.pop(0) if parts and parts[0].kind == "reasoning" and _is_field(parts[0]) else None
@@ -246,12 +246,12 @@ def _put_message(writer: AttributeWriter, prefix: str, message: Message) -> None
 _BARE_RESULT: Final = frozenset({"type", "tool_use_id", "content"})
 
 
-def _is_plain(part: Part) -> bool:
+def _is_plain(part: MessagePart) -> bool:
     """Return whether a part has no content besides its text."""
     return not part.item and not part.parts
 
 
-def _is_plain_call(part: Part) -> bool:
+def _is_plain_call(part: MessagePart) -> bool:
     return part.kind == "tool_call" and part.tool == FUNCTION and _is_plain(part)
 
 
@@ -308,7 +308,7 @@ _TEXT_FIELDS: Final[Mapping[str, frozenset[str]]] = {
 _ORDER: Final = ("reasoning", "text", "refusal", "tool_call")
 
 
-def _is_field(part: Part) -> bool:
+def _is_field(part: MessagePart) -> bool:
     """Return whether the fields of a choice can contain a part."""
     if part.kind in {"reasoning", "refusal"}:
         return _is_plain(part) and bool(part.text)

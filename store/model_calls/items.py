@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from store.model_calls.json_values import Json, as_list, as_object, as_objects, as_text, compact, first_text, to_json
-from store.model_calls.model_call import FUNCTION, Message, Part, PartKind
+from store.model_calls.model_call import FUNCTION, Message, MessagePart, PartKind
 
 _TEXTS: Final = frozenset({"text", "input_text", "output_text", "summary_text"})
 _THOUGHTS: Final = frozenset({"reasoning", "reasoning_text", "thinking", "redacted_thinking"})
@@ -100,13 +100,13 @@ def read_message(value: Any, role: str = "", *, keeps_unknown: bool = False) -> 
         None for empty text, and for a value that is neither text nor an object.
     """
     if isinstance(value, str):
-        return Message(role or "user", (Part("text", value),)) if value else None
+        return Message(role or "user", (MessagePart("text", value),)) if value else None
     if not isinstance(value, dict):
         return None
     fields = cast("Json", value)
     content = fields.get("content")
     if isinstance(content, str) and fields.keys() == {"role", "content"} and fields["role"] in _SPEAKERS:
-        return Message(fields["role"], (Part("text", content),))  # most messages are of this form
+        return Message(fields["role"], (MessagePart("text", content),))  # most messages are of this form
     if inner := as_object(fields.get("message")):
         fields = {**fields, **inner}
     kind = as_text(fields.get("type")) or ""
@@ -123,7 +123,7 @@ def read_message(value: Any, role: str = "", *, keeps_unknown: bool = False) -> 
     return Message(own_role or role or ("tool" if is_result else ""), tuple(parts), first_text(fields, "name"))
 
 
-def _role_of(part: Part, role: str) -> str:
+def _role_of(part: MessagePart, role: str) -> str:
     if part.kind in {"tool_call", "reasoning"}:
         return "assistant"
     if part.kind == "tool_result":
@@ -138,7 +138,7 @@ def _items(value: Any) -> list[Any]:
     return as_list(value) if isinstance(value, list) else [value]
 
 
-def _parts(fields: Json, *, keeps_unknown: bool) -> list[Part]:
+def _parts(fields: Json, *, keeps_unknown: bool) -> list[MessagePart]:
     content = [read_part(item) for item in _items(fields.get("content")) or _items(fields.get("text"))]
     if fields.keys() <= _COMMON_FIELDS:
         return [*content, *(_tool_call(item) for item in _items(fields.get("tool_calls")))]
@@ -146,7 +146,7 @@ def _parts(fields: Json, *, keeps_unknown: bool) -> list[Part]:
         content = [_with(part, citations) if part.kind == "text" else part for part in content]
     parts = [*_reasoning(fields), *content]
     if refusal := first_text(fields, "refusal"):
-        parts.append(Part("refusal", refusal))
+        parts.append(MessagePart("refusal", refusal))
     if audio := as_object(fields.get("audio")):
         parts.append(read_part({"type": "audio", **audio}))
     parts += [read_part(item) for item in as_list(fields.get("images"))]
@@ -162,7 +162,7 @@ def _parts(fields: Json, *, keeps_unknown: bool) -> list[Part]:
     return parts
 
 
-def _reasoning(fields: Json) -> list[Part]:
+def _reasoning(fields: Json) -> list[MessagePart]:
     details = {name: fields[name] for name in _REASONING_DETAILS if fields.get(name)}
     value = next((fields[name] for name in _REASONING_FIELDS if fields.get(name)), None)
     if value is None and not details:
@@ -170,26 +170,26 @@ def _reasoning(fields: Json) -> list[Part]:
     return [_with(read_part({"type": "reasoning", "text": value or ""}), details)]
 
 
-def _with(part: Part, details: Json) -> Part:
+def _with(part: MessagePart, details: Json) -> MessagePart:
     """Return a part with further fields in its item."""
     return read_part({**to_item(part), **details}) if details else part
 
 
-def _tool_call(value: Any) -> Part:
+def _tool_call(value: Any) -> MessagePart:
     fields = as_object(value)
     kind = as_text(fields.get("type")) or ("custom" if as_object(fields.get("custom")) else "function")
     return read_part({**fields, "type": kind} if fields else value)
 
 
-def _result_of(call_id: str | None, fields: Json, parts: list[Part]) -> Part:
+def _result_of(call_id: str | None, fields: Json, parts: list[MessagePart]) -> MessagePart:
     content = [to_item(part) for part in parts] if isinstance(fields.get("content"), list) else fields.get("content")
     return read_part({"type": "tool_result", "tool_use_id": call_id, "content": "" if content is None else content})
 
 
-def read_part(value: Any) -> Part:
+def read_part(value: Any) -> MessagePart:
     """Return one part of a message's content, or one item of a response's output."""
     if isinstance(value, str):
-        return Part("text", value)
+        return MessagePart("text", value)
     if not isinstance(value, dict):
         return _untyped(value)
     received = cast("Json", value)
@@ -202,39 +202,39 @@ def read_part(value: Any) -> Part:
     return _content_part(kind, item)
 
 
-def _content_part(kind: str, item: Json) -> Part:
+def _content_part(kind: str, item: Json) -> MessagePart:
     if kind in _TEXTS or (not kind and isinstance(item.get("text"), str)):
         return _text(item)
     if kind in _THOUGHTS:
         return _thought(item)
     if kind == "refusal":
-        return Part("refusal", first_text(item, "refusal", "content") or "")
+        return MessagePart("refusal", first_text(item, "refusal", "content") or "")
     if kind in _MEDIA:
         modality = first_text(item, "modality") or ""
         medium = _MODALITIES[modality] if modality in _MODALITIES else _MEDIA[kind]
-        return Part(medium, first_text(item, "transcript") or "", item=item)
-    return Part("unknown", first_text(item, "text") or "", item=item) if kind else _untyped(item)
+        return MessagePart(medium, first_text(item, "transcript") or "", item=item)
+    return MessagePart("unknown", first_text(item, "text") or "", item=item) if kind else _untyped(item)
 
 
-def _untyped(value: Any) -> Part:
-    return Part("unknown", item={"type": "unknown", "value": value})
+def _untyped(value: Any) -> MessagePart:
+    return MessagePart("unknown", item={"type": "unknown", "value": value})
 
 
-def _text(item: Json) -> Part:
+def _text(item: Json) -> MessagePart:
     text = as_text(item.get("text")) if "text" in item else as_text(item.get("content"))
     if text is None:
-        return Part("unknown", item=item)
+        return MessagePart("unknown", item=item)
     item.pop("logprobs", None)
     is_plain = item.keys() <= {"type", "text"} or item.keys() <= {"type", "content"}
-    return Part("text", text, item={} if is_plain else {"type": "text", **item})
+    return MessagePart("text", text, item={} if is_plain else {"type": "text", **item})
 
 
-def _thought(item: Json) -> Part:
+def _thought(item: Json) -> MessagePart:
     texts = [item[name] for name in ("text", "thinking", "reasoning", "summary", "content") if name in item]
     text = "".join(_plain_text(value) or "" for value in texts)
     has_text_alone = len(item) == 1 + len(texts) and len(texts) <= 1 and item["type"] != "redacted_thinking"
     is_plain = has_text_alone and all(_plain_text(value) is not None for value in texts)
-    return Part("reasoning", text, item={} if is_plain else item)
+    return MessagePart("reasoning", text, item={} if is_plain else item)
 
 
 def _plain_text(value: Any) -> str | None:
@@ -245,7 +245,7 @@ def _plain_text(value: Any) -> str | None:
     return "".join(text or "" for text in texts) if len(texts) == len(as_list(value)) else None
 
 
-def _call(kind: str, item: Json, received: Json) -> Part:
+def _call(kind: str, item: Json, received: Json) -> MessagePart:
     tool = FUNCTION if kind in _FUNCTIONS else "custom" if kind in _CUSTOM else kind
     nested = as_object(received.get(kind)) if kind in {"function", "custom"} else {}
     fields = nested or (received if tool in {FUNCTION, "custom"} else item)
@@ -256,10 +256,10 @@ def _call(kind: str, item: Json, received: Json) -> Part:
     text = "" if arguments is None else to_json(arguments, is_sorted=tool not in {FUNCTION, "custom"})
     of_call = {"type", "index", "id", "call_id", "name", "status", "function", *_TOOL_CALLS[kind]}
     is_plain = item.keys() <= of_call and as_object(item.get(kind)).keys() <= {"name", *_TOOL_CALLS[kind], *_OF_CLIENTS}
-    return Part("tool_call", text, name, call_id, tool, item={} if tool == FUNCTION and is_plain else item)
+    return MessagePart("tool_call", text, name, call_id, tool, item={} if tool == FUNCTION and is_plain else item)
 
 
-def _result(kind: str, item: Json) -> Part:
+def _result(kind: str, item: Json) -> MessagePart:
     value = next((item[name] for name in ("response", "result", "output", "content") if name in item), "")
     parts = tuple(read_part(inner) for inner in as_list(value))
     text = value if isinstance(value, str) else _joined(parts) or to_json(value, is_sorted=True)
@@ -267,14 +267,14 @@ def _result(kind: str, item: Json) -> Part:
     tool = FUNCTION if kind in _FUNCTION_RESULTS else "custom" if kind in _CUSTOM else kind
     of_result = {"type", "tool_use_id", "call_id", "id", "status", "response", "result", "output", "content"}
     is_plain = tool == FUNCTION and isinstance(value, str) and item.keys() <= of_result
-    return Part("tool_result", text, call_id=call_id, tool=tool, parts=parts, item={} if is_plain else item)
+    return MessagePart("tool_result", text, call_id=call_id, tool=tool, parts=parts, item={} if is_plain else item)
 
 
-def _joined(parts: list[Part] | tuple[Part, ...]) -> str:
+def _joined(parts: list[MessagePart] | tuple[MessagePart, ...]) -> str:
     return "\n".join(part.text for part in parts if part.text)
 
 
-def to_item(part: Part) -> Json:
+def to_item(part: MessagePart) -> Json:
     """Return a part as an object from which `read_part` makes an equal part."""
     if part.item:
         return part.item
@@ -291,7 +291,7 @@ def to_item(part: Part) -> Json:
             return {"type": kind, "text": part.text}
 
 
-def media_url(part: Part) -> str | None:
+def media_url(part: MessagePart) -> str | None:
     """Return the URL of an image or another medium, a `data:` URL if the item contains the bytes; None without both."""
     item = part.item
     kind = as_text(item.get("type")) or ""

@@ -36,7 +36,7 @@ class Protocol(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MessagePart:
     """One part of a message. A field is empty if a part of its kind has no such value."""
 
     kind: PartKind
@@ -48,7 +48,7 @@ class Part:
     """The id of the tool call."""
     tool: str = ""
     """The kind of tool: `function`, `custom`, or else the type of the item, such as `mcp_call`."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MessagePart, ...] = ()
     """The parts of a tool result that is a list."""
     item: Json = field(default_factory=dict[str, Any])
     """The item as received; empty if the other fields contain everything."""
@@ -60,7 +60,7 @@ class Message:
 
     role: str
     """For example `system`, `user`, `assistant` or `tool`; empty if it is unknown."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MessagePart, ...] = ()
     name: str | None = None
     """The name of the participant or of the function."""
 
@@ -76,7 +76,7 @@ class Message:
         return "\n".join(part.text for part in self.parts if part.kind == "reasoning" and part.text)
 
     @property
-    def tool_calls(self) -> tuple[Part, ...]:
+    def tool_calls(self) -> tuple[MessagePart, ...]:
         """The tool calls, of every kind of tool."""
         return tuple(part for part in self.parts if part.kind == "tool_call")
 
@@ -86,7 +86,7 @@ class Message:
         return next((part.call_id for part in self.parts if part.kind == "tool_result"), None)
 
     @property
-    def media(self) -> tuple[Part, ...]:
+    def media(self) -> tuple[MessagePart, ...]:
         """The images and other media, those of tool results included, and unknown parts without text."""
         parts = [inner for part in self.parts for inner in (part, *part.parts)]
         kinds = {"image", "audio", "video", "document"}

@@ -17,7 +17,7 @@ from store.model_calls.json_values import (
     first_text,
     to_json,
 )  # fmt: skip
-from store.model_calls.model_call import Choice, Message, ModelCall, Part, Protocol, Usage
+from store.model_calls.model_call import Choice, Message, MessagePart, ModelCall, Protocol, Usage
 
 _TOKEN_ID: Final = "token_id:"  # noqa: S105 - the prefix of tokens in vLLM's answers with `return_tokens_as_token_ids`
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -111,7 +111,7 @@ def _messages(protocol: Protocol, request: Json) -> list[Message]:
         case _:
             prompt = request.get("prompt") if protocol is Protocol.COMPLETIONS else request.get("input")
             texts = [text for text in as_list(prompt) if isinstance(text, str)] or [prompt]
-            return [Message("user", (Part("text", to_json(text)),)) for text in texts if text not in (None, "")]
+            return [Message("user", (MessagePart("text", to_json(text)),)) for text in texts if text not in (None, "")]
 
 
 def _sequence(value: Any) -> list[Message]:
@@ -193,7 +193,7 @@ def _ids_in(logprobs: Json) -> list[int]:
 
 def _of_output(response: Json) -> Choice:
     """Return the output items of the Responses API as one choice."""
-    parts: list[Part] = []
+    parts: list[MessagePart] = []
     logprobs: list[Any] = []
     for item in as_list(response.get("output")):
         if as_object(item).get("type") != "message":

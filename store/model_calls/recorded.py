@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from store.model_calls.attributes import TRUNCATED, USAGE, decoded_parts, is_part_list
 from store.model_calls.items import media_url, read_message
 from store.model_calls.json_values import Json, as_count, as_list, as_object, first_text, to_json
-from store.model_calls.model_call import Choice, Message, ModelCall, Part, Protocol, Usage
+from store.model_calls.model_call import Choice, Message, MessagePart, ModelCall, Protocol, Usage
 from store.model_calls.nested import below, decoded, indexed
 from store.model_calls.reading import read_tool
 from store.semconv import OPERATION_INPUT, OPERATION_OUTPUT
@@ -159,7 +159,7 @@ def image_urls(prompt: Any) -> list[str]:
     return [url for part in parts if part.kind == "image" and (url := media_url(part)) is not None]
 
 
-def _media_of(message: Any) -> Sequence[Part]:
+def _media_of(message: Any) -> Sequence[MessagePart]:
     content = decoded_parts(as_object(message).get("content"))
     if not isinstance(content, list):
         return ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from store.model_calls import Choice, ModelCall, Part, Protocol, StreamReader, read_call, stream_reader
+from store.model_calls import Choice, MessagePart, ModelCall, Protocol, StreamReader, read_call, stream_reader
 from store.model_calls.json_values import parse
 from store.runtime.lenient_json import storable_text
 from tests.model_calls.entries import Answer, Entry
@@ -112,7 +112,7 @@ def _of_prompt(call: ModelCall, facts: tuple[tuple[str, ...], ...]) -> Iterator[
         yield f"part {index} of the prompt", ours, right
 
 
-def _prompt_values(part: Part, values: list[str]) -> tuple[Any, Any]:
+def _prompt_values(part: MessagePart, values: list[str]) -> tuple[Any, Any]:
     match part.kind:
         case "tool_call":
             tool, name, arguments = values
@@ -128,7 +128,7 @@ def _prompt_values(part: Part, values: list[str]) -> tuple[Any, Any]:
             return values[0] in dumped(part), True
 
 
-def dumped(part: Part) -> str:
+def dumped(part: MessagePart) -> str:
     """Return everything that a part contains, as text."""
     texts = [part.text, part.name, part.call_id or "", json.dumps(part.item, ensure_ascii=False)]
     return "\n".join([*texts, *map(dumped, part.parts)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.model_calls import Message, Part, call_of
+from store.model_calls import Message, MessagePart, call_of
 from store.model_calls.recorded import ToolUse, tool_use_of
 
 
@@ -18,12 +18,12 @@ def _json(value: Any) -> str:
 
 
 def _text(role: str, text: str) -> Message:
-    return Message(role, (Part("text", text),))
+    return Message(role, (MessagePart("text", text),))
 
 
-_SEARCH = Part("tool_call", '{"q":1}', "search", "call-1", "function")
+_SEARCH = MessagePart("tool_call", '{"q":1}', "search", "call-1", "function")
 _PROMPT = (_text("system", "Be brief."), _text("user", "Who?"))
-_ANSWER = Message("assistant", (Part("reasoning", "Let me think."), Part("text", "Ada."), _SEARCH))
+_ANSWER = Message("assistant", (MessagePart("reasoning", "Let me think."), MessagePart("text", "Ada."), _SEARCH))
 
 _OLD = {
     "gen_ai.prompt.0.role": "system",
@@ -110,7 +110,7 @@ def test_result_of_a_tool_names_the_call() -> None:
 
 
 def test_key_of_a_repeated_message_omits_its_reasoning() -> None:
-    repeated = Message("assistant", (Part("reasoning", "thought"), Part("text", "Ada. ")))
+    repeated = Message("assistant", (MessagePart("reasoning", "thought"), MessagePart("text", "Ada. ")))
     assert repeated.key == _text("assistant", "Ada.").key
     assert repeated.key != _text("user", "Ada.").key
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from store.adapters.intake import sort_in
 from store.adapters.recordings import group_recordings
-from store.model_calls import Message, Part, call_of
+from store.model_calls import Message, MessagePart, call_of
 from store.model_calls.recorded import tool_use_of
 from store.models import Span
 from store.semconv import EXCEPTION_SPAN, MESSAGE_BODY, OBJECT_JSON, OBJECT_LITERAL, invalid_rewards, summarise
@@ -247,7 +247,7 @@ def _message(plain: Entry, message: Message, budget: _Budget) -> Entry:
     )
 
 
-def _call(call: Part, span_id: str, budget: _Budget) -> RequestedTool:
+def _call(call: MessagePart, span_id: str, budget: _Budget) -> RequestedTool:
     return RequestedTool(call.name, budget.cut(call.text, span_id), call.call_id)
 
 
