@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from store.model_calls import Protocol, StreamReader, read_call, stream_reader
 from store.model_calls.attributes import (
@@ -18,6 +18,9 @@ from store.model_calls.attributes import (
 from store.model_calls.json_values import Json, as_object, parse, plain, received
 from store.semconv import CHANGED
 
+_REQUEST_BYTES: Final = 12 * 1024 * 1024
+"""The maximum size of a request's attributes. A span may have 16 MiB, so this leaves room for the response."""
+
 
 class CallRecord:
     """The attributes of one call.
@@ -29,7 +32,7 @@ class CallRecord:
 
     def __init__(self, protocol: Protocol, request: Mapping[str, Any]) -> None:
         self._protocol = protocol
-        self._writer = AttributeWriter()
+        self._writer = AttributeWriter(limit=_REQUEST_BYTES)
         put_request(self._writer, read_call(protocol, as_object(plain(request)), {}))
 
     @property

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from store.errors import Invalid
 from store.interface.store import Store
+from store.model_calls import call_of
 from store.models import Span
 from store.training import Tracer, TracerTraceToTriplet, TraceToMessages, instrument_anthropic, run_in_scope
 from store.training.anthropic_spans import uninstrument_anthropic
@@ -276,6 +277,24 @@ async def test_the_results_of_tools_are_part_of_the_next_prompt(
     assert message["gen_ai.prompt.2.content"] == "It is 42."
     assert message["gen_ai.prompt.2.tool_calls.0.arguments"] == '{"q":1}'
     assert json.loads(str(message["gen_ai.prompt.3.content"]))[0]["content"] == "found"
+
+
+async def test_prompt_above_the_limit_keeps_its_other_parts(
+    memory: Store, model: ModelServer, gpt: openai.AsyncOpenAI
+) -> None:
+    model.will(says(RESPONSE))
+    image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 13_000_000}
+    text = {"type": "input_text", "text": QUESTION}
+
+    async def work() -> None:
+        prompt: Any = [{"role": "user", "content": [text, image]}, {"role": "user", "content": "Quick!"}]
+        await gpt.responses.create(model=MODEL, input=prompt)
+
+    (span,) = await traced(memory, work)
+    first, second = call_of(span.attributes).messages
+    assert (first.text, [part.kind for part in first.media], second.text) == (QUESTION, ["image"], "Quick!")
+    assert span.attributes["agl.call.truncated"] == "prompt"
+    assert span.attributes["gen_ai.completion.0.content"]
 
 
 async def test_the_sync_clients_are_recorded_too(memory: Store, model: ModelServer) -> None:
