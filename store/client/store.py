@@ -323,8 +323,8 @@ class HTTPStore(HTTPReads, Store):
         if not answer.recorded:
             _log_duplicate(span)
             return None
-        for _, span_id, derived_parent in answer.derived:
-            span = with_ids(span, span_id, derived_parent)
+        for ids in answer.derived:
+            span = with_ids(span, ids.span_id, ids.parent_id)
         return span.model_copy(update={"sequence_id": answer.recorded[0][1]})
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
@@ -431,7 +431,7 @@ async def _record(
         try:
             answer = await core.change(operation, paths.SPANS_BATCH, body, encoding.decode_recorded, rollbook_only=True)
             pairs = answer.recorded
-            derived |= {places[index]: (span_id, parent) for index, span_id, parent in answer.derived}
+            derived |= {places[ids.index]: (ids.span_id, ids.parent_id) for ids in answer.derived}
         except SpanConflict as error:
             conflicts += [places[index] for index in error.indexes]
             pairs = [(index, sequence_id) for index, sequence_id in error.recorded]

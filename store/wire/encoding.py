@@ -156,13 +156,22 @@ class LogPage(BaseModel):
     """The cursor after which the next page begins. Without events, it is the cursor of the request."""
 
 
+class DerivedIds(BaseModel):
+    """The ids of a stored span that differ from those in the request."""
+
+    index: int
+    """The index of the span in the request."""
+    span_id: str
+    parent_id: str | None
+
+
 class Recorded(BaseModel):
     """The response to POST /spans/batch."""
 
     recorded: list[tuple[int, int]]
     """The index in the request and the sequence number of each new span, in the order of recording."""
-    derived: list[tuple[int, str, str | None]] = []
-    """The index in the request, the span id and the parent id of each new span whose ids differ from the request.
+    derived: list[DerivedIds] = []
+    """The ids of each new span whose ids differ from the request.
 
     A span whose id a span of another trace in its attempt has is stored under a derived id, and so is the parent id of
     its children in the request.

@@ -149,6 +149,8 @@ _YOUNGER: list[tuple[set[str], set[str]]] = [
     ({"keys", "operations"}, {"operations"}),
     ({"keys", "quota"}, {"quota"}),
     ({"span_id", "is_answer", "skipped"}, {"invalid_rewards"}),
+    # The page of a rollout.
+    ({"annotations", "attempt", "attempts"}, {"invalid_rewards"}),
 ]
 """Fields that are younger than the recording, each with fields by which their object is recognised."""
 

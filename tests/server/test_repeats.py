@@ -56,8 +56,8 @@ async def test_derived_ids_are_derived_once(api: Api) -> None:
     await api.post("/spans", span)
     first, second = await _twice(api, "/spans/batch", {"spans": [{**span, "trace_id": "2"}], "number": True})
     assert first.ok(201) == second.ok(201)
-    ((index, span_id, parent_id),) = first.ok(201)["derived"]
-    assert (index, len(span_id), parent_id) == (0, 16, None)
+    (ids,) = first.ok(201)["derived"]
+    assert (ids["index"], len(ids["span_id"]), ids["parent_id"]) == (0, 16, None)
 
 
 async def test_no_number_is_drawn_twice(api: Api) -> None:

@@ -89,7 +89,11 @@ async def add_spans(call: Call, body: SpansBatchBody) -> bytes:
         stored = {indices[_key(span)]: span for span in await call.store.add_many_spans(numbered)}
         recorded = [(index, span.sequence_id) for index, span in stored.items()]
         ids = {index: (span.span_id, span.parent_id) for index, span in stored.items()}
-    derived = [(index, *pair) for index, pair in ids.items() if pair != (spans[index].span_id, spans[index].parent_id)]
+    derived = [
+        {"index": index, "span_id": span_id, "parent_id": parent_id}
+        for index, (span_id, parent_id) in ids.items()
+        if (span_id, parent_id) != (spans[index].span_id, spans[index].parent_id)
+    ]
     return dumps({"recorded": recorded, "derived": derived} if derived else {"recorded": recorded})
 
 
