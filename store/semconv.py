@@ -19,7 +19,7 @@ OBJECT_SPAN: Final = "agentlightning.object"
 EXCEPTION_SPAN: Final = "agentlightning.exception"
 OPERATION_SPAN: Final = "agentlightning.operation"
 ORIGINAL_SPAN_ID: Final = "rollbook.original_span_id"
-"""The id of a span that is stored under a derived id, because a span of another trace in its attempt has this id."""
+"""The original id of a span with a derived id, because a span of another trace in its attempt has the original id."""
 REWARD_SPAN: Final = "agentlightning.reward"
 VIRTUAL_SPAN: Final = "agentlightning.virtual"
 

@@ -1,4 +1,4 @@
-"""Choices of a response: a request with n > 1 returns several answers to one prompt."""
+"""Choices of a response after the first. A request with n > 1 gets several choices for one prompt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROVIDER_IDS: Final = ".response_token_ids"
 
 @dataclass(frozen=True, slots=True)
 class LaterChoice:
-    """One choice after the first, as far as a span contains it."""
+    """The data of one choice after the first. A value that the span does not contain is empty or None."""
 
     token_ids: tuple[int, ...] = ()
     logprobs: list[Any] | None = None
@@ -43,25 +43,25 @@ def later_choices(attributes: Mapping[str, Any], response: Any) -> list[LaterCho
 def _choice(content: Any, ids: Any) -> LaterChoice:
     fields = _object(content)
     candidates = (ids, fields.get("token_ids"), _object(fields.get("provider_specific_fields")).get("token_ids"))
-    token_ids = next((found for value in candidates if (found := _token_ids(value))), ())
+    token_ids = next((token_ids for value in candidates if (token_ids := _token_ids(value))), ())
     entries = decoded(_object(decoded(fields.get("logprobs"))).get("content"))
     logprobs = list(cast("Sequence[Any]", entries)) if isinstance(entries, (list, tuple)) else None
     return LaterChoice(token_ids, logprobs or None, content)
 
 
 def _ids_by_choice(attributes: Mapping[str, Any], choices: int) -> list[Any]:
-    """Return the token ids of every choice, if they are recorded apart from the choices."""
+    """Return the token ids of every choice, if attributes outside of the choices contain them; else an empty list."""
     flat = [attributes.get(f"{OPERATION_OUTPUT}.response_token_ids.{number}") for number in range(choices)]
     if any(flat):
         return flat
     names = sorted(name for name in attributes if name.startswith("llm.") and name.endswith(_PROVIDER_IDS))
     lists = (indexed(decoded(attributes[name])) for name in names)
-    return next((found for found in lists if found and all(map(_token_ids, found))), list[Any]())
+    return next((ids for ids in lists if ids and all(map(_token_ids, ids))), list[Any]())
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:
-    given = decoded(value)
-    ids = cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else ()
+    items = decoded(value)
+    ids = cast("Sequence[Any]", items) if isinstance(items, (list, tuple)) else ()
     return tuple(ids) if all(type(number) is int and number >= 0 for number in ids) else ()
 
 

@@ -34,7 +34,7 @@ class OpenAIMessages(TypedDict):
     messages: list[Message]
     """The messages of the prompt, followed by the response."""
     tools: list[dict[str, Any]] | None
-    """The functions that the model could call, or None if the request contained no functions."""
+    """The tools that the model could call, or None if the request contained no tools."""
 
 
 class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
@@ -51,8 +51,8 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
         """Return the messages of every call, in the order of time.
 
         Args:
-            source: spans of the store or of the OpenTelemetry SDK. The spans may belong to several attempts, executions
-                of a task by an agent; the messages of each attempt are then together.
+            source: spans of the store or of the OpenTelemetry SDK. The spans may belong to several attempts. The
+                result has the messages of one attempt after those of another.
 
         Raises:
             Invalid: the source is not a sequence.
@@ -91,7 +91,7 @@ def _is_call(attributes: Mapping[str, Any]) -> bool:
         return operation in _CALL_OPERATIONS
     if kinds:
         return "llm" in kinds
-    # An operation with a name of its own is a call if it has an answer in the form that only calls have.
+    # An operation with an unknown name is a call if it has attributes of a completion, which only calls have.
     names = ("gen_ai.completion.",) if isinstance(operation, str) else (*_OF_A_CALL, *_MESSAGES)
     return any(name.startswith(names) for name in attributes)
 

@@ -51,7 +51,7 @@ def answer_message(message: Message, calls: Sequence[Json]) -> Json | None:
 def tool_call(part: MessagePart) -> Json | None:
     """Return a tool call; None if a call of a function has no id or no name, because OpenAI requires both.
 
-    A call of a tool that is no function has its type, and its item below the name of the type.
+    For a tool that is not a function, the result has the tool's type, and the item under the name of that type.
     """
     if part.tool == FUNCTION:
         return function_call(part.call_id, part.name, part.text or "{}")
@@ -90,7 +90,7 @@ def _content_part(part: MessagePart) -> Json:
     if part.kind == "refusal":
         return {"type": "refusal", "refusal": part.text}
     if part.kind == "image" and (url := media_url(part)) is not None:
-        # The Responses API has the detail beside the URL, and the Chat API with it.
+        # The Responses API puts `detail` beside the URL, and the Chat API into the object with the URL.
         detail: Json = {"detail": part.item["detail"]} if part.item.get("detail") else {}
         return {"type": "image_url", "image_url": {**detail, **as_object(part.item.get("image_url")), "url": url}}
     return part.item

@@ -3,15 +3,16 @@
 The recorders are a tracer in the agent, the proxy of this package, and LiteLLM, which records each call with two spans.
 A framework in the agent may also record a span around the span of the client that it uses.
 
-Equal response ids are not sufficient: local servers number their responses, for example `chatcmpl-7`, and use a number
-again. Two spans with one response id record the same call if
+Equal response ids are not sufficient: local servers number their responses, for example `chatcmpl-7`, and reuse
+numbers. Two spans with one response id record the same call if
 
-- different recorders made them,
+- they come from different recorders,
 - they overlap in time, or one is a descendant of the other, and
 - their answers are equal, as far as both contain an answer.
 
-If several pairs of spans fulfil this, pairs with equal answers come first, then nested pairs, then pairs with the least
-difference in time. Each call has at most one span of a recorder. Decision 77 contains the reasons.
+If several pairs meet these conditions, pairs with equal answers are joined first, then nested pairs, then pairs with
+the least difference in time. A call has at most one span of each recorder. Decision 77 contains the reasons and the
+exceptions.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from store.semconv import OPERATION_INPUT
 __all__ = ["group_recordings", "has_failed", "is_of_a_proxy", "recorded_response", "repeated_calls"]
 
 CLOCK_TOLERANCE: Final = 0.5
-"""The longest pause, in seconds, between two recordings of one call. Clocks of machines with NTP differ by less."""
+"""The maximum gap, in seconds, between two recordings of one call. Clocks of machines with NTP differ by less."""
 _RANDOM_LENGTH: Final = 20
-"""The length of a response id from which it is a random id. Numbered ids of local servers are shorter."""
+"""The minimum length of a response id that counts as random. Numbered ids of local servers are shorter."""
 _PROVIDER_PREFIX: Final = "llm."
 _OF_THE_PROMPT: Final = (
     *("gen_ai.prompt", "gen_ai.input", "gen_ai.request", "gen_ai.system", "llm.input_messages", "prompt_token_ids"),
@@ -48,7 +49,7 @@ _UNKNOWN: Final = 2
 
 
 class _Choice(NamedTuple):
-    """What is compared of one choice, without whitespace, because tracers format JSON differently."""
+    """The compared values of one choice, without whitespace, because tracers format JSON differently."""
 
     text: str
     arguments: str
@@ -58,7 +59,7 @@ class _Choice(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What is compared of an answer. A recording that lacks a part has an empty value."""
+    """The compared values of an answer. A value that a recording lacks is empty."""
 
     tokens: tuple[int, ...]
     """The token ids of the first choice."""
@@ -123,7 +124,7 @@ class _Recording:
         return max(self.start, other.start) <= min(self.end, other.end) + CLOCK_TOLERANCE
 
     def has_recorder_of(self, other: _Recording) -> bool:
-        """Return whether one recorder made both spans.
+        """Return whether both spans come from one recorder.
 
         A tracer is identified by its instrumentation scope, or by the name of its span if a span has no scope.
         """
@@ -135,11 +136,14 @@ class _Recording:
 
 
 class _Pair(NamedTuple):
-    """Two spans that may record one call. Smaller pairs are more certain."""
+    """Two spans that may record one call. Pairs sort by certainty, the most certain first."""
 
     evidence: int
+    """`_EQUAL`, `_BEGINNING` or `_UNKNOWN`."""
     is_apart: bool
+    """Whether neither span is a descendant of the other."""
     seconds: float
+    """The sum of the differences of the starts and of the ends."""
     places: tuple[SpanPlace, SpanPlace]
 
 
@@ -156,9 +160,9 @@ def has_failed(span: Span) -> bool:
 
 def recorded_response(attributes: Mapping[str, Any]) -> str | None:
     """Return the id of the response in a span's attributes, also under LiteLLM's names; None without an id."""
-    found = response_id(attributes)
-    if found is not None:
-        return found
+    response = response_id(attributes)
+    if response is not None:
+        return response
     ids = {name: attributes[name] for name in attributes if name.startswith(_PROVIDER_PREFIX) and name.endswith(".id")}
     return read(ids).response_id if ids else None
 
@@ -221,7 +225,7 @@ def _grouped(recordings: Sequence[_Recording]) -> list[list[_Recording]]:
     groups = [[number] for number in range(len(recordings))]
     for key in sorted(pairs, key=lambda key: pairs[key]):
         one, other = (groups[number] for number in sorted(key))
-        if one is not other and all(frozenset(each) in pairs for each in product(one, other)):
+        if one is not other and all(frozenset(pair) in pairs for pair in product(one, other)):
             one += other
             for number in other:
                 groups[number] = one
@@ -242,7 +246,7 @@ def _neighbours(recordings: Sequence[_Recording]) -> Iterator[tuple[_Recording, 
 
 
 def _pair(one: _Recording, other: _Recording) -> _Pair | None:
-    """Return how certain it is that two spans with one response id record one call; None if they do not."""
+    """Return two spans with one response id as a pair; None if they record different calls."""
     is_nested = one.is_below(other) or other.is_below(one)
     if one.has_recorder_of(other):
         may_be_one = not one.proxy and (is_nested or _is_bare_repeat(one, other))
@@ -322,7 +326,7 @@ def _has_finish_reason(attributes: Mapping[str, Any]) -> bool:
 
 
 def _align_clocks(repeated: Sequence[Sequence[_Recording]]) -> None:
-    """Convert the times of proxies whose clock differs from the agent's clock to the agent's clock."""
+    """Convert the times of proxies to the agent's clock, in place."""
     for clock in ("litellm", BACKEND):
         pairs: list[tuple[_Recording, _Recording]] = []
         for recordings in repeated:
@@ -340,9 +344,9 @@ def _align_clocks(repeated: Sequence[Sequence[_Recording]]) -> None:
 def _clock_difference(pairs: Sequence[tuple[_Recording, _Recording]]) -> float:
     """Return the seconds by which the clock of a proxy is ahead of the agent's clock.
 
-    The result is 0 if a span of the proxy overlaps the agent's span with the same response id, or if no pair is one
-    call for another reason: its response id is random, the proxy's span lies outside of the spans around the agent's
-    span, or several pairs have equal answers and the same difference of their starts.
+    The result is 0 if a span of the proxy overlaps the agent's span with the same response id. It is also 0 unless at
+    least one pair is certainly one call: its response id is random, the proxy's span lies outside of the spans around
+    the agent's span, or several pairs have equal answers and the same difference of their starts.
 
     Args:
         pairs: for each response id that both recorders have, the first span of the agent and of the proxy.

@@ -27,10 +27,10 @@ class Triplet(Frozen):
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     """`request` and `response`, the parameters of the request and of the response; `response_id`; `agent_name`;
     `rewards`, all values of the reward by name; `model_version`, None if no proxy recorded it; `rollout_id` and
-    `attempt_id`, the task and the execution of the task to which the call belongs; `sequence_id`, the number of the
-    call among the spans; and `span_ids`, the ids of all spans that recorded the call. If several choices of a call
-    became triplets, `choice` is the number of the choice, from 0. With `strict_upstream`, adapters set only those of
-    these keys that Agent-lightning 0.3 sets."""
+    `attempt_id`, the rollout and the attempt of the call; `sequence_id`, the number of the call among the spans; and
+    `span_ids`, the ids of all spans that recorded the call. If several choices of a call became triplets, `choice` is
+    the number of the choice, from 0. With `strict_upstream`, adapters set only those of these keys that Agent-lightning
+    0.3 sets."""
 
 
 class Dropped(NamedTuple):
@@ -45,8 +45,7 @@ class Dropped(NamedTuple):
     - `other_agent`: the adapter does not use the calls of the agent.
     - `failed`: the call failed without a response.
     - `no_token_ids`: the call lacks token ids that the adapter requires.
-    - `choice_without_token_ids`: `detail` names a later choice of a call. Later choices need token ids of their own and
-      of the prompt.
+    - `choice_without_token_ids`: the later choice in `detail` lacks its token ids or those of the prompt.
     - `duplicate_span`: another span has the same id.
     - `not_a_span`: the item of the input is not a valid span; `detail` is its type.
     """

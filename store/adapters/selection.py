@@ -1,8 +1,8 @@
 """Selection of the spans that are model calls, and merging of the spans that recorded the same call.
 
-A tracer in the agent and a proxy in front of the model may both record a call, and each records other data. Spans that
-record one call are merged (see `recordings`): token ids come from the proxy's span, the place in the tree and the texts
-come from the tracer's span.
+A tracer in the agent and a proxy in front of the model may both record a call, with different data. Spans that record
+one call are merged (see `recordings`): token ids come from the proxy's span, the place in the tree and the texts come
+from the tracer's span.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class MergedCall:
 
     @cached_property
     def _later(self) -> list[tuple[int, LaterChoice]]:
-        """The choices after the first, with their numbers: contents of the tracer, token ids of the proxy."""
+        """The later choices with their numbers. Contents come from the tracer, and token ids from the proxy."""
         spans = sorted(self._seen, key=lambda seen: not seen.of_proxy)
         recorded = [later_choices(seen.node.span.attributes, seen.reading.response) for seen in spans]
         contents = indexed(self.reading.response)
@@ -180,7 +180,7 @@ class CallChoice:
     call: MergedCall
     number: int
     several: LaterChoice | None
-    """The data of the choice; None if it is the only choice of its call."""
+    """The data of the choice; None if it is the only choice of the call that becomes a triplet."""
 
     @property
     def node(self) -> TraceTree:

@@ -423,7 +423,7 @@ def _unpickle(url: str, settings: dict[str, Any]) -> HTTPStore:
 async def _record(
     core: HTTPCore, operation: str, spans: Sequence[Span], *, number: bool = False
 ) -> tuple[list[tuple[int, int]], dict[int, tuple[str, str | None]]]:
-    """Record spans; return the index and the number of each new span, and the derived ids of spans by their indexes."""
+    """Record spans; return the index and the number of each new span, and the derived ids by span index."""
     recorded: list[tuple[int, int]] = []
     derived: dict[int, tuple[str, str | None]] = {}
     conflicts: list[int] = []

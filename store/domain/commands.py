@@ -34,9 +34,9 @@ def derived_span_id(trace_id: str, span_id: str) -> str:
 
 
 class SpanContent(NamedTuple):
-    """The values by which a repeat of a span is told from another span with the same key.
+    """The values that distinguish a repeat of a span from another span with the same key.
 
-    Its sequence id is not among them, because the sender of a repeat may draw a new one.
+    The sequence id is not compared, because the sender of a repeat may draw a new one.
     """
 
     trace_id: str
@@ -49,7 +49,7 @@ class SpanContent(NamedTuple):
     body_sha256: bytes
 
     def is_repeated_by(self, other: "SpanContent") -> bool:
-        """Whether `other` is the same span, sent again.
+        """Return whether `other` is a repeat of this span.
 
         Times that `other` lacks are not compared. A parent that was recorded under a derived id is the same parent.
         """
@@ -391,7 +391,7 @@ class SpansOutcome:
     conflicts: list[int]
     """The indexes of the spans that were not recorded because another span has their key."""
     derived: list[int]
-    """The indexes of the spans that have derived ids; see `derived_span_id`."""
+    """The indexes of the spans that are recorded under derived ids; see `derived_span_id`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -406,12 +406,12 @@ class RecordSpans(Command):
     number: bool = False
     """Whether each new span gets the next number of its rollout instead of the number that the caller gave."""
     rename: Callable[[NewSpan, str], NewSpan] | None = None
-    """Returns a span under another id, marked with its first id. If None, ids are not derived."""
+    """Function that returns a span under another id, with its original id in an attribute. None: no ids are derived."""
     derived: set[int] = field(default_factory=set[int])
     """The indexes of the items that have derived ids."""
 
     def derive(self, indexes: Iterable[int]) -> None:
-        """Give items their derived ids; children of the same trace among the items refer to these ids."""
+        """Replace the ids of items by derived ids, also in the parent ids of children in the same trace."""
         assert self.rename is not None
         parents: dict[tuple[str, str, str, str | None], str] = {}
         for index in indexes:

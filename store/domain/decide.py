@@ -479,7 +479,7 @@ def _record_spans(command: RecordSpans, working_set: WorkingSet) -> SpansOutcome
 
 
 def _separate_traces(command: RecordSpans, working_set: WorkingSet) -> None:
-    """Give a derived id to each span whose id a span of another trace has in the same attempt.
+    """Replace the id of each span whose id belongs to a span of another trace in the attempt by a derived id.
 
     Raises:
         NeedsSpans: the rows with the derived ids are not loaded.

@@ -123,7 +123,7 @@ class WorkingSet:
     """
     spans: dict[SpanKey, SpanContent] = field(default_factory=dict[SpanKey, SpanContent])
     derived_spans: set[SpanKey] = field(default_factory=set[SpanKey])
-    """Keys with derived ids whose rows were looked up; `spans` contains those that exist."""
+    """Keys with derived ids whose rows were looked up. `spans` contains the keys that exist."""
     model_calls: dict[ModelCallKey, tuple[int, int]] = field(default_factory=dict[ModelCallKey, tuple[int, int]])
     """For each call of a model, the maximum of `tokens_in` and the maximum of `tokens_out` over its spans."""
     taken: set[str] = field(default_factory=set[str])

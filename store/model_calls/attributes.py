@@ -55,7 +55,7 @@ OPERATIONS: Final[Mapping[Protocol, str]] = {
 }
 _REDACTED: Final = "[key removed]"
 _LONGEST_LEAF: Final = 4096
-"""The maximum number of characters of each text in a value that is too long to be recorded whole."""
+"""The maximum number of characters of each text in a value that exceeds the size limit."""
 
 
 class AttributeWriter:
@@ -94,7 +94,7 @@ class AttributeWriter:
             self.values[name] = ids
 
     def put_long(self, name: str, value: Any) -> None:
-        """Add text, or another value as JSON. Of a value that exceeds the limit, long texts are shortened."""
+        """Add text, or another value as JSON. Above the limit, its long texts are shortened, or else it is left out."""
         if value is None:
             return
         text = to_json(value)
@@ -210,7 +210,7 @@ def _put_message(writer: AttributeWriter, prefix: str, message: Message) -> None
     """Add a message of the prompt.
 
     Its content is text, or a JSON list of the parts if it has several parts or a part that is not text. Reasoning
-    before it and function calls after it have attributes of their own, as in the Chat API.
+    before it and function calls after it have separate attributes, as in the Chat API.
     """
     parts = list(message.parts)
     calls: list[MessagePart] = []
@@ -256,12 +256,12 @@ def _is_plain_call(part: MessagePart) -> bool:
 
 
 def _unambiguous(text: str) -> str | list[Json]:
-    """Return text; as a list with one part if it looks like the JSON list of a message's parts."""
+    """Return the text. If the text parses as a JSON list of parts, return a list with one text part instead."""
     return [{"type": "text", "text": text}] if is_part_list(decoded_parts(text)) else text
 
 
 def decoded_parts(content: Any) -> Any:
-    """Return the list that a content of JSON text contains; any other content unchanged."""
+    """Parse content that is the text of a JSON list; return any other content unchanged."""
     return decoded(content) if isinstance(content, str) and content.lstrip()[:1] == "[" else content
 
 
@@ -316,7 +316,7 @@ def _is_field(part: MessagePart) -> bool:
 
 
 def _is_flat(message: Message) -> bool:
-    """Return whether the texts and the tool calls of a choice contain the whole message."""
+    """Return whether the text fields and the tool calls of a choice represent its message completely."""
     places = [_ORDER.index(part.kind) if _is_field(part) else -1 for part in message.parts]
     texts = [place for place in places if place != _ORDER.index("tool_call")]
     is_in_order = places == sorted(places) and -1 not in places and len(texts) == len(set(texts))

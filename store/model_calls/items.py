@@ -1,8 +1,8 @@
 """Reader of messages and of their parts, in the forms of all protocols and conventions.
 
-The forms are those of OpenAI's Chat and Responses APIs, of Anthropic's Messages API, of servers that are similar to
-them, and of OpenTelemetry's GenAI convention. An item of an unknown type becomes a part of the kind `unknown`. No
-function raises exceptions.
+The forms are those of OpenAI's Chat and Responses APIs, of Anthropic's Messages API, of compatible
+servers, and of OpenTelemetry's GenAI convention. An item of an unknown type becomes a part of the kind `unknown`. The
+functions raise no exceptions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _MESSAGE_FIELDS: Final = frozenset({
     "tool_call_id", "tool_calls", "type",
 })  # fmt: skip
 _COMMON_FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
-"""The fields that most messages have. Reading the other fields takes the longest time."""
+"""The fields that most messages have. If a message has no others, the slow search for other fields is skipped."""
 _SPEAKERS: Final = ("system", "developer", "user", "assistant")
 _OF_CLIENTS: Final = frozenset({"parsed", "parsed_arguments", "parsed_output"})
 """Fields that the clients add to items."""
@@ -115,12 +115,12 @@ def read_message(value: Any, role: str = "", *, keeps_unknown: bool = False) -> 
         return Message(_role_of(part, role), (part,))
     parts = [read_part(item) for item in _items(fields.get("parts"))] or _parts(fields, keeps_unknown=keeps_unknown)
     call_id = first_text(fields, "tool_call_id")
-    own_role = as_text(fields.get("role")) or ""
+    item_role = as_text(fields.get("role")) or ""
     is_result = any(part.kind == "tool_result" for part in parts)
-    if (call_id is not None or own_role in {"tool", "function"}) and not is_result:
+    if (call_id is not None or item_role in {"tool", "function"}) and not is_result:
         parts = [_result_of(call_id, fields, parts)]
         is_result = True
-    return Message(own_role or role or ("tool" if is_result else ""), tuple(parts), first_text(fields, "name"))
+    return Message(item_role or role or ("tool" if is_result else ""), tuple(parts), first_text(fields, "name"))
 
 
 def _role_of(part: MessagePart, role: str) -> str:
@@ -132,7 +132,7 @@ def _role_of(part: MessagePart, role: str) -> str:
 
 
 def _items(value: Any) -> list[Any]:
-    """Return the parts of a content: those of a list, or the content itself."""
+    """Return the items of a list of content; other content as the only item; nothing for None."""
     if value is None:
         return []
     return as_list(value) if isinstance(value, list) else [value]
@@ -252,7 +252,7 @@ def _call(kind: str, item: Json, received: Json) -> MessagePart:
     arguments = next((value for name in _TOOL_CALLS[kind] if (value := fields.get(name)) is not None), None)
     call_id = first_text(item, "call_id", "id")
     name = first_text(fields, "name") or ("" if tool == FUNCTION else kind.removesuffix("_call"))
-    # A client sorts the fields of objects other than those that a model wrote.
+    # Clients reorder the fields of objects, except of arguments that a model wrote. Sorting makes the texts equal.
     text = "" if arguments is None else to_json(arguments, is_sorted=tool not in {FUNCTION, "custom"})
     of_call = {"type", "index", "id", "call_id", "name", "status", "function", *_TOOL_CALLS[kind]}
     is_plain = item.keys() <= of_call and as_object(item.get(kind)).keys() <= {"name", *_TOOL_CALLS[kind], *_OF_CLIENTS}

@@ -20,7 +20,7 @@ TOO_DEEP: Final = "[nested too deeply]"
 
 
 def parse(body: bytes) -> tuple[Any, bool]:
-    """Return a body as a JSON value, and whether all of its text could be read.
+    """Return a body as a JSON value, and whether all of it is JSON in UTF-8.
 
     Common JSON libraries accept more than the standard allows, so the proxy does too. Bytes that are not UTF-8 become
     U+FFFD, and then the second value is False. For a body that is not JSON, the value is None and the second value is
@@ -96,7 +96,7 @@ def to_json(value: object, *, is_sorted: bool = False) -> str:
 
 
 def compact(item: Mapping[str, Any]) -> Json:
-    """Return an item without fields that are null, and without fields of its own that are an empty list or object.
+    """Return an item without null fields at any depth, and without top-level fields that are an empty list or object.
 
     A client's objects have such fields where the response has none. Arguments and schemas are unchanged.
     """
@@ -154,7 +154,7 @@ def _text_of(value: Any) -> str:
 
 
 def received(value: Any) -> Json:
-    """Return a response or an event of a client as the object that the client received."""
+    """Return a client's response or event as JSON, with only the fields that the server sent."""
     if hasattr(value, "model_dump"):
         return as_object(_dumped(value, exclude_unset=True))
     return as_object(value)

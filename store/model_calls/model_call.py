@@ -94,7 +94,7 @@ class Message:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """A key that is equal if a client sends a message again. It omits reasoning and ids, which clients may omit."""
+        """A key that repeats of a message have in common. Clients may drop reasoning and ids, so it excludes them."""
         return (self.role, self.text.strip(), tuple((call.name, call.text) for call in self.tool_calls))
 
 
@@ -148,7 +148,7 @@ class ModelCall:
     is_incomplete: bool = False
     """Whether the end of the response is missing."""
     fingerprint: str | None = None
-    """The configuration of the model server, `system_fingerprint`."""
+    """`system_fingerprint`, which identifies the configuration of the model server."""
 
     @property
     def answers(self) -> tuple[Message, ...]:
@@ -157,6 +157,6 @@ class ModelCall:
 
     @property
     def unknown_items(self) -> list[str]:
-        """The types of the items in the response that are of no kind that this package knows, without repetition."""
+        """The types of the response items that this package does not support: sorted, without duplicates."""
         parts = (part for message in self.answers for part in message.parts if part.kind == "unknown")
         return sorted({str(part.item.get("type")) for part in parts})

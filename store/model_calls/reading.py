@@ -56,7 +56,7 @@ def read_call(protocol: Protocol, request: Json, response: Json, *, is_incomplet
     Args:
         protocol: the protocol of the call.
         request: the body of the request.
-        response: the body of the response, or what a `StreamReader` returned; empty without a response.
+        response: the body of the response, or the result of `StreamReader.response`; empty without a response.
         is_incomplete: whether the end of the response is missing.
     """
     settings = {name: request[field] for field, name in _SETTINGS.items() if request.get(field) is not None}
@@ -137,7 +137,7 @@ def _choices(protocol: Protocol, response: Json) -> tuple[list[Choice], list[int
     match protocol:
         case Protocol.CHAT | Protocol.COMPLETIONS:
             items = sorted(as_objects(response.get("choices")), key=lambda item: as_count(item.get("index")) or 0)
-            # Agent-lightning's instrumentation of vLLM adds the ids of the first choice to the response.
+            # Agent-lightning's instrumentation of vLLM adds the token ids of the first choice to the response object.
             of_first = as_ids(response.get("response_token_ids"))
             choices = [_choice(item, [] if index else of_first) for index, item in enumerate(items)]
             return choices, prompt_ids or (as_ids(items[0].get("prompt_token_ids")) if items else [])
@@ -155,9 +155,9 @@ def _choice(item: Json, token_ids: list[int]) -> Choice:
     message = read_message({"role": None, **item}, "assistant", keeps_unknown="message" in item)
     assert message is not None  # an object is never None
     logprobs = _as_in_chat(as_object(item.get("logprobs")))
-    own = as_ids(item.get("token_ids")) or as_ids(as_object(item.get("provider_specific_fields")).get("token_ids"))
-    own = own or token_ids or _ids_in(logprobs)
-    return Choice(message, first_text(item, "finish_reason"), own, logprobs)
+    ids = as_ids(item.get("token_ids")) or as_ids(as_object(item.get("provider_specific_fields")).get("token_ids"))
+    ids = ids or token_ids or _ids_in(logprobs)
+    return Choice(message, first_text(item, "finish_reason"), ids, logprobs)
 
 
 def _response_ids(response: Json) -> list[int]:
@@ -214,7 +214,7 @@ def _of_output(response: Json) -> Choice:
 
 def _usage(protocol: Protocol, usage: Json, prompt_ids: list[int], choices: list[Choice]) -> Usage:
     details = [as_object(value) for name, value in usage.items() if name.endswith("_details")]
-    # LangChain leaves the s out.
+    # LangChain names these fields `…_detail`, without the s.
     details += [
         as_object(value) for name, value in usage.items() if name.endswith("_detail") or name == "cache_creation"
     ]
@@ -234,7 +234,7 @@ def _usage(protocol: Protocol, usage: Json, prompt_ids: list[int], choices: list
     if written is None and (lifetimes := as_object(usage.get("cache_creation"))):
         written = sum(count for value in lifetimes.values() if (count := as_count(value)) is not None)
     if protocol is Protocol.MESSAGES and prompt is not None:
-        # Anthropic counts the tokens of the prompt that are in no cache.
+        # Anthropic's count of prompt tokens excludes the tokens that were read from or written to a cache.
         prompt += (cached or 0) + (written or 0)
     # A stream contains the usage only if the client requests it. Otherwise the token ids are counted.
     if prompt is None and prompt_ids:

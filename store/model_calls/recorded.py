@@ -9,7 +9,7 @@ The conventions are:
 - the attributes of Agent-lightning 0.3: of its tracers (OpenAI client, Weave), and of its LiteLLM proxy with any
   provider. Other tracers may use the names `agl.call.*`.
 
-Functions ignore malformed values or return them unchanged; they raise no exceptions.
+The functions ignore malformed values or return them unchanged. They raise no exceptions.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def response_id(attributes: Mapping[str, Any], names: Sequence[str] = RESPONSE_I
 
 def raw_content(attributes: Mapping[str, Any], *prefixes: str) -> Any:
     """Return the nested value below the first prefix that has a value, or None."""
-    return next((found for prefix in prefixes if (found := below(attributes, prefix))), None)
+    return next((value for prefix in prefixes if (value := below(attributes, prefix))), None)
 
 
 def metadata(attributes: Mapping[str, Any], first: str, second: str, without: set[str]) -> Any:
@@ -145,11 +145,11 @@ def metadata(attributes: Mapping[str, Any], first: str, second: str, without: se
         second: the prefix that is used if no attribute has the first prefix.
         without: the names of parameters to leave out, because other fields of a triplet contain them.
     """
-    found = raw_content(attributes, first, second)
-    if isinstance(found, dict):
-        fields = cast("dict[str, Any]", found)
+    parameters = raw_content(attributes, first, second)
+    if isinstance(parameters, dict):
+        fields = cast("dict[str, Any]", parameters)
         return {name: value for name, value in fields.items() if name not in without}
-    return found
+    return parameters
 
 
 def image_urls(prompt: Any) -> list[str]:
@@ -199,25 +199,25 @@ def _content(logprobs: Any) -> Any:
 def _first_ids(values: Iterable[Any]) -> tuple[int, ...]:
     """Return the first value that is a non-empty list of token ids, or text that represents such a list."""
     for value in values:
-        given = decoded(value)
-        if isinstance(given, (list, tuple)):
-            ids = cast("Sequence[Any]", given)
+        items = decoded(value)
+        if isinstance(items, (list, tuple)):
+            ids = cast("Sequence[Any]", items)
             if ids and all(type(number) is int and number >= 0 for number in ids):
                 return tuple(ids)
     return ()
 
 
 def _log_probs(attributes: Mapping[str, Any]) -> list[Any] | None:
-    return next((found for name in _LOG_PROBS if (found := _entries(attributes.get(name)))), None)
+    return next((entries for name in _LOG_PROBS if (entries := _entries(attributes.get(name)))), None)
 
 
 def _entries(value: Any) -> list[Any] | None:
-    given = decoded(value)
-    return list(cast("Sequence[Any]", given)) or None if isinstance(given, (list, tuple)) else None
+    items = decoded(value)
+    return list(cast("Sequence[Any]", items)) or None if isinstance(items, (list, tuple)) else None
 
 
 def call_of(attributes: Mapping[str, Any]) -> ModelCall:
-    """Return the call that a span records; without messages if the span records no call."""
+    """Return the call that a span records. If the span records no call, the result has no messages."""
     raw = read(attributes)
     prompt = _listed(attributes, _INPUT, "llm.input_messages") or raw.prompt
     system = decoded(attributes.get(_SYSTEM))
@@ -364,7 +364,7 @@ def _message(value: Any, role: str) -> Message | None:
 
 
 def _of_first_choice(raw: CallAttributes, attributes: Mapping[str, Any]) -> Json:
-    """Return what a span records of the first choice outside of the choice's attributes."""
+    """Return the token ids and log probabilities of the first choice, whose attribute names contain no number."""
     logprobs = {"content": raw.logprobs, "refusal": attributes.get("logprobs.refusal")}
     return {"token_ids": list(raw.response_ids), "logprobs": logprobs}
 

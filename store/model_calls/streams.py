@@ -1,4 +1,4 @@
-"""Reader of streamed responses. It returns what was received in the form of a response without streaming.
+"""Readers of streamed responses. A reader returns the received part in the form of a response without streaming.
 
 A reader ignores malformed events. After `limit` bytes of events, a reader adds no more text, token ids or log
 probabilities. In both cases `is_truncated` is True. A reader still adds the data at the end of the response, such as
@@ -21,7 +21,7 @@ _DONE: Final = b"[DONE]"
 
 
 class StreamReader(abc.ABC):
-    """The part of one streamed response that was received so far."""
+    """Reader of one streamed response. It accumulates the events received so far."""
 
     def __init__(self, limit: int) -> None:
         self._events = EventReader(limit)
@@ -45,7 +45,7 @@ class StreamReader(abc.ABC):
             self.add(as_object(value))
 
     def mark_end(self) -> None:
-        """Note the end mark of the stream, which a client does not hand on as an event."""
+        """Record that the end mark was received. Clients consume this mark instead of returning it as an event."""
         self._has_end_mark = True
 
     def add(self, event: Json) -> None:
@@ -62,7 +62,7 @@ class StreamReader(abc.ABC):
 
     @property
     def has_end_mark(self) -> bool:
-        """Whether nothing follows. After the last choice has finished, some streams still send the usage."""
+        """Whether the stream's end mark was received. Unlike `is_complete`, it implies that no usage follows."""
         return self._has_end_mark
 
     @property
@@ -81,15 +81,18 @@ class StreamReader(abc.ABC):
 
     @abc.abstractmethod
     def response(self) -> Json:
-        """Return what was received so far, in the form of a response without streaming."""
+        """Return the part received so far, in the form of a response without streaming."""
 
 
 def stream_reader(protocol: Protocol, limit: int) -> StreamReader:
-    """Return a reader of the streams of a protocol. Embeddings have no streams.
+    """Return a reader of one stream.
 
     Args:
-        protocol: the protocol.
+        protocol: the protocol of the stream.
         limit: the maximum size in bytes of the events to keep.
+
+    Raises:
+        KeyError: the protocol is `EMBEDDINGS`, which has no streams.
     """
     return _READERS[protocol](limit)
 
@@ -140,7 +143,7 @@ class _Choice:
         if "logprobs" in event:
             self._add_logprobs(as_object(event["logprobs"]))
         self.add_text("text", event.get("text"))
-        # Some servers end their streams with a whole message.
+        # Some servers send a complete message in the last event.
         for name, value in as_object(event.get("delta") or event.get("message")).items():
             if name == "tool_calls":
                 for delta in as_objects(value):
@@ -170,7 +173,7 @@ class _Choice:
                     # Some servers send the arguments as an object.
                     _append(inner, name, value if value is None or isinstance(value, str) else to_json(value))
                 elif value != inner.get(name):
-                    # Some servers repeat the whole name in every delta.
+                    # Some servers repeat the full name in every delta.
                     _append(inner, name, value)
         for name, value in delta.items():
             if name not in {"index", "function", "custom", "id"}:
@@ -257,7 +260,7 @@ class _Choices(StreamReader):
             if value := event.get(name):
                 self._head[name] = value
         choices = as_objects(event.get("choices"))
-        # Moonshot sends the usage in the choice, and Groq in an object of its own.
+        # Moonshot sends the usage inside a choice, and Groq inside `x_groq`.
         for holder in (event, event.get("x_groq"), *choices):
             if holder and (usage := as_object(holder).get("usage")):
                 self._head["usage"] = _merged(self._head.get("usage"), usage)
@@ -290,7 +293,8 @@ class _CompletionReader(_Choices):
 class _ResponseReader(StreamReader):
     """Reader for the Responses API.
 
-    The last event contains the whole response, but some servers send it without output, and a client may stop before.
+    The last event contains the complete response. The other events are read too, because some servers send the last
+    event without output, and a client may stop before it.
     """
 
     _ENDS: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -340,7 +344,7 @@ class _ResponseReader(StreamReader):
             return
         subject, _, stage = kind.rpartition(".")
         if subject == "output_item":
-            # The item of the last event is whole; a server may leave out in it what its deltas contained.
+            # The last event of an item contains the complete item. Some servers omit fields whose deltas they sent.
             self._items[index] = {**self._items.get(index, {}), **_present(as_object(event.get("item")))}
             return
         if subject not in self._TEXT_FIELDS and subject not in self._PARTS:
@@ -393,7 +397,7 @@ def _present(fields: Json) -> Json:
 
 
 _MOST_PARTS: Final = 10_000
-"""A greater number of a part is malformed."""
+"""The maximum number of parts of an item. Events for further parts are malformed."""
 _ITEM_TYPES: Final = {
     "reasoning_text": "reasoning",
     "reasoning_summary_text": "reasoning",
@@ -424,7 +428,7 @@ class _MessageReader(StreamReader):
         match event.get("type"):
             case "message_start":
                 self._message = dict(as_object(event.get("message")))
-                # A server that does not really stream sends the whole content here.
+                # A server that only simulates streaming sends the complete content here.
                 self._blocks = dict(enumerate(as_objects(self._message.pop("content", None))))
             case "content_block_start" if keeps:
                 self._blocks[index] = dict(as_object(event.get("content_block")))

@@ -242,15 +242,15 @@ def sdk_fields(
     """
     converted = convert or span_attributes
     context, parent = readable_span.get_span_context(), readable_span.parent
-    own = _context(context) if context else None
+    ids = _context(context) if context else None
     above = _context(parent) if parent else None
     status, resource = readable_span.status, readable_span.resource
     return {
         "rollout_id": rollout_id,
         "attempt_id": attempt_id,
         "sequence_id": sequence_id,
-        "trace_id": own["trace_id"] if own else "0" * 32,
-        "span_id": own["span_id"] if own else "0" * 16,
+        "trace_id": ids["trace_id"] if ids else "0" * 32,
+        "span_id": ids["span_id"] if ids else "0" * 16,
         "parent_id": above["span_id"] if above else None,
         "name": readable_span.name,
         "status": {
@@ -278,7 +278,7 @@ def sdk_fields(
         ],
         "start_time": in_seconds(readable_span.start_time),
         "end_time": in_seconds(readable_span.end_time),
-        "context": own,
+        "context": ids,
         "parent": above,
         "resource": {
             "attributes": converted(resource.attributes),
@@ -290,7 +290,7 @@ def sdk_fields(
 
 
 def in_seconds(time: float | None) -> float | None:
-    """Return a time of a span in seconds, or None for 0 and what is no number. A value above 10¹² is nanoseconds."""
+    """Return a time of a span in seconds; None for 0 and values of other types. A value above 10¹² is nanoseconds."""
     if not time or not isinstance(time, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] (from the SDK)
         return None
     return time / 1_000_000_000 if time > _NANOSECONDS_FROM else float(time)
@@ -374,7 +374,7 @@ def _own_fields(given: Any, model: type[Open]) -> dict[str, Any]:
 
 
 def with_ids(span: Span, span_id: str, parent_id: str | None) -> Span:
-    """Return a span under the ids with which it was stored; an attribute contains its first id if that differs."""
+    """Return a span with its stored ids. If the span id differs, an attribute contains the original id."""
     changed: dict[str, Any] = {"span_id": span_id, "parent_id": parent_id}
     if span_id != span.span_id:
         changed["attributes"] = {ORIGINAL_SPAN_ID: span.span_id, **span.attributes}

@@ -30,7 +30,7 @@ _LARGEST: Final = 2**63
 # A reduced span has the rewards whose JSON has at most this many bytes together, so that the store accepts it.
 _REWARD_BYTES: Final = 4096
 _REASON: Final = 200
-# The limits of one text that `fitting` tries, as parts of the limit of the span.
+# `fitting` limits one text to the limit of the span divided by these numbers, in this order.
 _PARTS: Final = (4, 32, 256, 2048)
 _SHORTEST: Final = 8 * 1024
 
@@ -59,16 +59,13 @@ def repair(span: Received) -> list[str]:
     # The resource of a scope is shared by spans, so the repaired scope is a new object.
     span.extras = changes.value(span.extras, "scope")
     changes.mark(span.attributes)
-    return [*of_resource.made, *changes.made]
-
-
-# -- spans of the tracer ---------------------------------------------------------------------------------------------
+    return [*of_resource.entries, *changes.entries]
 
 
 def converted(readable_span: Any, rollout_id: str, attempt_id: str) -> Span:
     """Convert a finished span of the SDK with the number 0; values that a `Span` cannot hold are changed and marked.
 
-    Values that only a store refuses stay as they are; `repaired` changes them.
+    Values that a `Span` can hold and a store refuses are unchanged; use `repaired` for them.
     """
     with suppress(Exception):  # values in the SDK's span are objects of any type
         return Span.from_opentelemetry(readable_span, rollout_id, attempt_id, 0)
@@ -83,7 +80,7 @@ def repaired(span: Span) -> Span:
     """Return a span in which values that no store accepts are changed and marked; the span itself if there are none."""
     changes = _Changes()
     changed = _repaired(span.model_dump(), changes)
-    return changed if changes.made else span
+    return changed if changes.entries else span
 
 
 def fitting(span: Span, limit: int) -> Span:
@@ -98,7 +95,7 @@ def fitting(span: Span, limit: int) -> Span:
 
 
 def reduced(span: Span, reason: str) -> Span:
-    """Return the name, ids, times, status and rewards of a span, with a mark: the last way to keep a refused span."""
+    """Return the name, ids, times, status and rewards of a span, with a mark: the last remedy for a refused span."""
     rewards: Attributes = {}
     for index, (name, value) in enumerate(summarise(span.name, span.attributes).rewards):
         reward = {
@@ -133,7 +130,7 @@ def reduced(span: Span, reason: str) -> Span:
 
 
 def with_derived_id(span: Span) -> Span:
-    """Return a span under another id, with a mark. Equal spans get equal ids."""
+    """Return a span under an id derived from its ids, name and times, with a mark. Equal spans get equal ids."""
     derived = derived_span_id(span.trace_id, span.span_id, span.name, span.start_time, span.end_time)
     context = None if span.context is None else span.context.model_copy(update={"span_id": derived})
     attributes = span.attributes | {CHANGED: [*_listed(span.attributes), id_change(span.span_id)]}
@@ -141,7 +138,7 @@ def with_derived_id(span: Span) -> Span:
 
 
 def derived_span_id(*identity: object) -> str:
-    """Return the id of a span whose own id belongs to another span, from values that only this span has."""
+    """Return the id of a span whose id is taken: 16 hex digits, derived from values that distinguish the span."""
     return hashlib.sha256("\0".join(map(repr, identity)).encode()).hexdigest()[:16]
 
 
@@ -151,7 +148,7 @@ def id_change(span_id: str) -> str:
 
 
 def add_attributes(into: Attributes, added: Mapping[str, AttributeValue]) -> None:
-    """Add attributes to others; the lists of changes of both are joined."""
+    """Add attributes to `into`. The lists of changes in both are concatenated."""
     changes = [*_listed(into), *_listed(added)]
     into.update(added)
     if changes:
@@ -180,7 +177,7 @@ def _repaired(fields: Json, changes: _Changes) -> Span:
             changes.add(field, "not a time")
             fields[field] = time
     changes.mark(attributes)
-    changes.made = [*of_resource.made, *changes.made]
+    changes.entries = [*of_resource.entries, *changes.entries]
     return Span.model_validate(fields)
 
 
@@ -251,9 +248,6 @@ def _listed(attributes: Mapping[str, AttributeValue]) -> list[str]:
     return [str(change) for change in listed] if isinstance(listed, (list, tuple)) else []
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
-
-
 class _Changes:
     """The changes of one span or resource, as texts.
 
@@ -263,23 +257,23 @@ class _Changes:
 
     def __init__(self, longest: int | None = None) -> None:
         self.longest = longest
-        self.made: list[str] = []
+        self.entries: list[str] = []
 
     def mark(self, attributes: Attributes) -> None:
         """Add the attribute that lists the changes, if there are any."""
-        if self.made:
-            changes = [*_listed(attributes), *self.made]
+        if self.entries:
+            changes = [*_listed(attributes), *self.entries]
             further = len(changes) - _MAX_CHANGES
             listed: list[str] = changes[:_MAX_CHANGES]
             attributes[CHANGED] = [*listed, f"and {further} more"] if further > 0 else listed
 
     def attributes(self, attributes: Attributes) -> None:
         """Repair attributes in place; their order stays the same."""
-        given = dict(attributes)
+        before = dict(attributes)
         attributes.clear()
         full: Attributes = {}
-        for key, value in given.items():
-            name = self._key(key, "the key of an attribute", given, attributes)
+        for key, value in before.items():
+            name = self._key(key, "the key of an attribute", before, attributes)
             if self._is_too_long(value, name):
                 continue
             repaired = self.value(value, name)
@@ -344,11 +338,11 @@ class _Changes:
         )
         return json.dumps(repaired, ensure_ascii=False) if is_mixed else repaired
 
-    def _key(self, key: Any, path: str, given: Mapping[Any, Any], repaired: Mapping[str, Any]) -> str:
+    def _key(self, key: Any, path: str, before: Mapping[Any, Any], repaired: Mapping[str, Any]) -> str:
         """Return the key of an attribute as a text that no other attribute has as its key."""
         name = key if isinstance(key, str) else self._as_text(key, path)
         name = self.text(name, path)
-        while name != key and (name in given or name in repaired):
+        while name != key and (name in before or name in repaired):
             name += "\N{REPLACEMENT CHARACTER}"
         return name
 
@@ -405,4 +399,4 @@ class _Changes:
 
     def add(self, path: str, change: str) -> None:
         """Add a change of the value at a path."""
-        self.made.append(f"{_short(storable_text(path), _SHOWN)}: {change}")
+        self.entries.append(f"{_short(storable_text(path), _SHOWN)}: {change}")

@@ -292,7 +292,7 @@ def check_ids(trace_id: str, span_id: str) -> None:
     """Check the ids of a span.
 
     Raises:
-        Malformed: an id does not have its length, or is zero. Spans with such ids could not be told apart.
+        Malformed: an id does not have its length, or is zero. Such ids do not identify a span.
     """
     for name, value, length in (("traceId", trace_id, 32), ("spanId", span_id, 16)):
         if len(value) != length or not value.strip("0"):

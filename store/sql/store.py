@@ -317,7 +317,7 @@ class SQLStore(SQLReads, Store):
         return await self.record(span_commands.record_spans(spans, number=number))
 
     async def record(self, command: RecordSpans) -> list[tuple[int, int]]:
-        """Record spans as `record_spans` does, from a prepared command."""
+        """Record spans as `record_spans` does, with the same errors, from a prepared command."""
         answer = await self.core.call(command)
         if isinstance(answer, Repeat):
             answer = replies.recorded(answer)

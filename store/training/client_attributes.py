@@ -19,7 +19,7 @@ from store.model_calls.json_values import Json, as_object, parse, plain, receive
 from store.semconv import CHANGED
 
 _REQUEST_BYTES: Final = 12 * 1024 * 1024
-"""The maximum size of a request's attributes. A span may have 16 MiB, so this leaves room for the response."""
+"""The maximum size of a request's attributes in bytes. A span may have 16 MiB, so the response has room."""
 
 
 class CallRecord:
@@ -57,21 +57,21 @@ class CallRecord:
         put_truncated(self._writer, call)
 
     def add_body(self, body: bytes) -> None:
-        """Add the body of a response that is no stream."""
+        """Add the body of a response without streaming."""
         value, is_exact = parse(body)
         if not isinstance(value, dict):
             self._writer.put_long(RAW_ANSWER, body.decode(errors="replace"))
         self.add_response(value, is_incomplete=not is_exact or not isinstance(value, dict))
 
     def add_events(self, events: Iterable[Any], *, has_end_mark: bool) -> str | None:
-        """Add the events of a stream; return the message of the error that the server sent, if it sent one."""
+        """Add the events of a stream. Return the message of the server's error, or None."""
         reader = stream_reader(self._protocol, sys.maxsize)
         for event in events:
             reader.add(received(event))
         return self._add_stream(reader, has_end_mark=has_end_mark)
 
     def add_event_body(self, body: bytes, *, has_end_mark: bool) -> str | None:
-        """Add the body of a stream; return the message of the error that the server sent, if it sent one."""
+        """Add the body of a stream. Return the message of the server's error, or None."""
         reader = stream_reader(self._protocol, sys.maxsize)
         reader.feed(body)
         return self._add_stream(reader, has_end_mark=has_end_mark)

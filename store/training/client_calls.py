@@ -180,7 +180,7 @@ async def _await(api: RecordedApi, request: Awaitable[Any], arguments: Mapping[s
 
 
 class _Request:
-    """Awaitable of a recorded request. Unlike a coroutine it may be dropped without a warning."""
+    """Awaitable of a recorded request. Unlike a coroutine, it causes no warning if it is never awaited."""
 
     def __init__(self, api: RecordedApi, request: Awaitable[Any], arguments: Mapping[str, Any]) -> None:
         self._api = api
@@ -194,7 +194,7 @@ class _Request:
 class ClientCall:
     """Recording of one call, from its request to the end of its response. No method raises an exception.
 
-    It is the `Reading` of a response that the caller reads by and by.
+    It implements `Reading` for a response that the caller reads piece by piece.
     """
 
     def __init__(self, api: RecordedApi, scope: AttemptScope, span: trace.Span, attributes: CallRecord) -> None:
@@ -237,7 +237,7 @@ class ClientCall:
         return _Open(self, self._span)
 
     def answered(self, answer: Any, request: Mapping[str, Any]) -> None:
-        """Record a response, or prepare to record it while the caller reads it. The response does not change."""
+        """Record a response, or arrange to record it while the caller reads it. Its type and values do not change."""
         try:
             self._take(answer, request)
         except Exception:
@@ -276,12 +276,12 @@ class ClientCall:
             record_stream(_parsed(answer), self, is_raw=True)
 
     def leave(self) -> None:
-        """Leave the block until the response: end the span, unless the caller reads the response later."""
+        """End the span, unless the caller still reads the response."""
         if not self._is_read_later:
             self.end()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Record the part of the response that the caller received, and end the span, unless it has ended.
+        """Record the received part of the response, and end the span. Later calls have no effect.
 
         Args:
             error: the exception that the caller gets.
@@ -306,7 +306,7 @@ class ClientCall:
             logger.exception("a call to a model is not recorded")
 
     def _record_reading(self) -> str | None:
-        """Record the response that the caller read; return the error that the server sent in its place."""
+        """Record the part of the response that the caller read. Return the message of the server's error, or None."""
         if self.is_parsed or not self.body:
             return self._attributes.add_events(self.events, has_end_mark=self.is_done)
         body = _decoded(b"".join(self.body), self._encoding, self._http)
@@ -345,7 +345,7 @@ thread, so only atomic operations change the dict."""
 
 
 def end_open_calls(scope: AttemptScope) -> None:
-    """Record the responses that the agent of an attempt has not read to the end."""
+    """End the calls of an attempt that are still open, and record the parts of their responses that the agent read."""
     for call in list(_open_calls):
         if call.scope is scope:
             call.end()
@@ -374,5 +374,5 @@ def _parsed(answer: Any) -> Any:
 
 
 def _decoded(body: bytes, encoding: str | None, http: Any) -> bytes:
-    """Return the bytes of a body as the server wrote them before it compressed them."""
+    """Return a body without its compression."""
     return http(200, headers={"content-encoding": encoding}, content=body).content if encoding else body

@@ -1,7 +1,7 @@
-"""Recording of the responses that a caller reads by and by: streams of events, and bodies of raw responses.
+"""Recording of responses that a caller reads piece by piece: streams of events, and bodies of raw responses.
 
-The caller gets the client's own objects. An iterator inside of a stream, or the body inside of an HTTP response, is
-replaced by one that notes what passes. See docs/decisions/0076-streams-are-recorded-inside.md.
+The caller gets the client's objects. The iterator in a stream, or the body in an HTTP response, is replaced by one that
+also records the events or bytes. Decision 76 contains the reasons.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reading(Protocol):
     is_parsed: bool
     """Whether the caller reads events, not the body."""
     is_done: bool
-    """Whether the client read an end mark that is no event."""
+    """Whether the client received an end mark that it does not return as an event."""
 
     def end(self, error: BaseException | None = None) -> None:
         """Record the response; `error` is the exception that the caller gets instead of the rest. Later calls of this
@@ -45,7 +45,7 @@ def record_stream(stream: Any, reading: Reading, *, is_raw: bool = False) -> Non
         reading: the receiver of the events.
         is_raw: whether the caller may read the body of the response instead of this stream.
     """
-    # There is no other place to see the events and keep the type.
+    # Only this attribute gives access to the events without a change of the stream's type.
     stream._iterator = _Events(_source(stream), reading, is_raw=is_raw)  # noqa: SLF001
     _note_done(stream, reading)
     if not is_raw:
@@ -65,7 +65,7 @@ def _source(stream: Any) -> Any:
 
 
 def _note_done(stream: Any, reading: Reading) -> None:
-    # The client removes the end mark of chats from the events.
+    # The client does not return the end mark of chats as an event.
     decoder = getattr(stream, "_decoder", None)
     decode = getattr(decoder, "decode", None)
     if decode is None:
@@ -197,7 +197,7 @@ class _Body:
         self._end()
 
     def _end(self, error: BaseException | None = None) -> None:
-        # A client closes the response before it hands on the end of a stream or an exception of its own.
+        # A client closes the response before it signals the end of a stream or raises an exception.
         if not self._reading.is_busy:
             self._reading.end(error)
 
@@ -221,7 +221,7 @@ class _Body:
 def _body_class(kind: type[Any]) -> Any:
     """Return a subclass of `_Body` that is of the same abstract types as a body, because `httpx` checks them.
 
-    Return None for a body of other types, as a stand-in for a response has.
+    Return None for a body of other types, for example in a test double of a response.
     """
     bases = [base for base in inspect.getmro(kind) if base.__name__ in _BYTE_STREAMS]
     return type("RecordedBody", (_Body, *bases), {}) if bases else None

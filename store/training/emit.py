@@ -123,13 +123,14 @@ def _reward(
 ) -> dict[str, Any]:
     dimensions = _dimensions(reward, primary_key)
     added = {} if attributes is None else _further(attributes)
-    taken = [name for name in added if name == REWARD or name.startswith(f"{REWARD}.")]
-    for name in taken:
+    reserved = [name for name in added if name == REWARD or name.startswith(f"{REWARD}.")]
+    for name in reserved:
         del added[name]
     recorded = reward_attributes(dimensions)
     add_attributes(recorded, added)
-    if taken:
-        add_attributes(recorded, {CHANGED: [f"{name}: left out, because the reward itself sets it" for name in taken]})
+    if reserved:
+        changes = [f"{name}: left out, because the reward itself sets it" for name in reserved]
+        add_attributes(recorded, {CHANGED: changes})
     return recorded
 
 

@@ -486,7 +486,7 @@ class FallbackStore(DelegatingStore):
         made, recorded = await self.perform(
             given[0].attempt_id if given else "",
             "record_spans",
-            # A journal contains JSON, so values that are not JSON are changed before.
+            # A journal contains JSON, so values that are not JSON are changed first.
             lambda: {"spans": [storable(span).model_dump(mode="json") for span in given], "number": number},
             call,
         )

@@ -43,7 +43,7 @@ class _OpenRun:
     model: ModelRun | None = None
     call: CallRecord | None = None
     facts: Json = field(default_factory=dict[str, Any])
-    """Attributes that LangChain knows of a call to a model."""
+    """Attributes of a call to a model, from LangChain's metadata."""
     began: int = 0
 
 
@@ -266,7 +266,7 @@ def _response(result: LLMResult) -> Json:
             choice["message"] = _message(message)
             if message.id and not message.id.startswith(_OWN_IDS):
                 whole.setdefault("id", message.id)
-            # LangChain's own counts are 0 where the response has none.
+            # LangChain counts 0 where the response contains no count, so the counts of the response come first.
             whole["usage"] = (
                 details.get("token_usage") or details.get("usage") or getattr(message, "usage_metadata", None)
             )

@@ -23,7 +23,7 @@ from store.semconv import CHANGED
 _NO_LIMIT: Final = SpanLimits.UNSET
 
 
-# A call of the system takes ten times as long as taking an id from a list.
+# A system call takes ten times as long as taking an id from a list, so many ids are read at once.
 _IDS_AT_ONCE: Final = 128
 _drawn: Final[list[int]] = []
 
@@ -72,7 +72,7 @@ def global_provider() -> TracerProvider:
 
 
 def use_system_ids(provider: TracerProvider) -> bool:
-    """Take the ids of a provider's future spans from the system, unless the provider has a generator of its own.
+    """Take the ids of a provider's future spans from the system, unless the provider has a custom id generator.
 
     Return whether the ids come from the system.
     """
@@ -89,13 +89,13 @@ def use_system_ids(provider: TracerProvider) -> bool:
 def recording_tracer(provider: TracerProvider, name: str) -> trace.Tracer:
     """Return a tracer whose spans keep all their attributes, also if the provider limits those of other spans."""
     tracer: Any = provider.get_tracer(name)
-    if hasattr(tracer, "_span_limits"):  # a provider that is switched off returns another class
+    if hasattr(tracer, "_span_limits"):  # a disabled provider returns another class
         tracer._span_limits = _unlimited()  # noqa: SLF001 - the SDK has no public way
     return tracer
 
 
 def change_id(span: Span) -> int:
-    """Give a span that begins another id, with a mark, because its id is the id of another span; return the new id."""
+    """Replace the id of a starting span, because another span has this id. Add a mark, and return the new id."""
     context = span.get_span_context()
     new = SystemIds().generate_span_id()
     changed: Any = span

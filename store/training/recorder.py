@@ -58,7 +58,7 @@ _REMEDIES: Final[Sequence[Callable[[Span, Invalid], Span]]] = (
     lambda span, _: fitting(span, _SPAN_BYTES),
     lambda span, error: reduced(span, str(error)),
 )
-"""The changes of a span that the store refuses, from the smallest to the largest."""
+"""The remedies for a span that the store refuses, from the smallest change to the largest."""
 
 
 class Recorder(Protocol):
@@ -103,6 +103,10 @@ class Numbering(Protocol):
         Args:
             spans: the spans.
             number: whether the store assigns the sequence ids, instead of using those of the spans.
+
+        Raises:
+            SpanConflict: stored spans have the keys of some spans and other content. All other spans are stored.
+            StoreError: as `add_many_spans`.
         """
         ...
 
@@ -116,7 +120,7 @@ async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
     """Store spans with the next sequence ids of their rollouts; return (index, sequence id) of each new span.
 
     Raises:
-        SpanConflict: the ids of some spans are stored with other content; the other spans are stored.
+        SpanConflict: stored spans have the keys of some spans and other content. All other spans are stored.
         StoreError: as `add_many_spans`.
     """
     if isinstance(store, Numbering):
@@ -129,7 +133,7 @@ async def record(store: Store, spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _key(span: Span) -> tuple[str, str, object]:
-    # A stored span with a derived id names its first id.
+    # A span that is stored under a derived id has its original id in an attribute.
     return span.attempt_id, span.trace_id, span.attributes.get(ORIGINAL_SPAN_ID, span.span_id)
 
 
@@ -390,13 +394,19 @@ class StoreRecorder:
         return True
 
     async def _resolve(self, conflicts: list[Span], tried: int) -> None:
-        """Store spans whose ids the store has with other content under ids of their own."""
+        """Store conflicting spans under derived ids."""
         if tried > len(_REMEDIES):
-            logger.error("%d spans of attempt %s are lost: their ids are stored", len(conflicts), self._attempt_id)
+            logger.error(
+                "%d spans of attempt %s are lost: the store has other spans with their ids",
+                len(conflicts),
+                self._attempt_id,
+            )
             self._progress.lost += len(conflicts)
             return
         names = sorted({span.name for span in conflicts})
-        logger.warning("spans %s of attempt %s get other ids: theirs are stored", names, self._attempt_id)
+        logger.warning(
+            "spans %s of attempt %s get new ids: the store has other spans with their ids", names, self._attempt_id
+        )
         batch = [with_derived_id(span) for span in conflicts]
         if not await self._try(batch, len(_REMEDIES) + 1):
             self._spool_batch(batch)
@@ -420,7 +430,7 @@ class StoreRecorder:
         return True
 
     def _spool_batch(self, batch: list[Span]) -> None:
-        # A spool file contains JSON, so values that are not JSON are changed before.
+        # A spool file contains JSON, so values that are not JSON are changed first.
         batch = [storable(span) for span in batch]
         was_empty = not self._file.waiting
         if not self._file.append(batch):

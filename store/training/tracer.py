@@ -64,7 +64,7 @@ class ScopeProcessor(SpanProcessor):
     def __init__(self, *, stamps: bool = False) -> None:
         self._stamps = stamps
         self.may_repeat_ids = True
-        """Whether two spans of the provider may get the same id."""
+        """Whether the provider's id generator may repeat an id."""
         self._begun: dict[int, AttemptScope] = {}
 
     def on_start(self, span: LiveSpan, parent_context: Context | None = None) -> None:

@@ -173,8 +173,8 @@ class Recorded(BaseModel):
     derived: list[DerivedIds] = []
     """The ids of each new span whose ids differ from the request.
 
-    A span whose id a span of another trace in its attempt has is stored under a derived id, and so is the parent id of
-    its children in the request.
+    If a span of another trace in the attempt has the same id, a span is stored under a derived id. Its children in the
+    request then have the derived id as parent id.
     """
 
 

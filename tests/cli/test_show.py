@@ -26,7 +26,7 @@ def test_a_rollout_comes_with_its_attempts_spans_and_rewards(rollbook: Rollbook,
     ]
 
 
-def test_a_reward_that_is_no_number_is_named(rollbook: Rollbook, filled: Filled) -> None:
+def test_show_lists_invalid_rewards(rollbook: Rollbook, filled: Filled) -> None:
     async def fill() -> str:
         async with await open_store(filled.url) as store:
             rollout = await store.start_rollout("q")

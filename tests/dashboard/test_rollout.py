@@ -102,9 +102,7 @@ async def test_every_tab_shows_the_moment_and_leads_to_the_others_at_it(store: S
 
 
 @ON_BOTH
-async def test_a_reward_that_is_no_number_is_among_the_facts_until_there_is_a_valid_one(
-    store: SQLStore, api: Api
-) -> None:
+async def test_invalid_reward_is_a_fact_of_a_rollout_until_it_has_a_valid_one(store: SQLStore, api: Api) -> None:
     begun = await store.start_rollout(1)
     ids = (begun.rollout_id, begun.attempt.attempt_id)
     annotation, reward = "agentlightning.annotation", "agentlightning__reward__0__value"
@@ -128,9 +126,7 @@ async def test_a_reward_that_is_no_number_is_among_the_facts_until_there_is_a_va
 
 
 @ON_BOTH
-async def test_an_invalid_reward_inside_a_long_attempt_is_on_the_page_of_its_transcript(
-    store: SQLStore, api: Api
-) -> None:
+async def test_invalid_reward_inside_a_long_attempt_is_on_its_page_of_the_transcript(store: SQLStore, api: Api) -> None:
     begun = await store.start_rollout(1)
     spans = [_span(begun.rollout_id, begun.attempt.attempt_id, number) for number in range(1, 20)]
     spans[3].attributes["agentlightning.reward.0.value"] = "NaN"

@@ -54,7 +54,7 @@ def test_a_second_span_of_the_same_answer_is_one_line() -> None:
     assert [entry.kind for entry in entries] == ["message", "message", "same"]
 
 
-def test_two_calls_with_one_response_id_are_both_shown() -> None:
+def test_transcript_has_both_of_two_calls_with_one_response_id() -> None:
     entries = transcript([_call(1, ["one"], "two", "resp"), _call(2, ["three"], "four", "resp")])
     assert [text for _, text in _texts(entries)] == ["one", "two", "three", "four"]
 
@@ -112,6 +112,6 @@ def test_a_page_keeps_to_its_budget_however_much_there_is() -> None:
     assert shown < BUDGET + 400 * 301
 
 
-def test_a_reward_that_is_no_number_is_an_entry_of_its_own() -> None:
+def test_invalid_reward_is_a_separate_entry() -> None:
     (entry,) = transcript([_span(1, "agentlightning.annotation", agentlightning__reward__0__value="NaN")])
     assert (entry.kind, entry.rewards, entry.invalid_rewards) == ("reward", (), (("primary", "NaN"),))

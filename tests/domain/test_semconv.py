@@ -123,7 +123,7 @@ def test_a_span_without_a_node_has_no_kind() -> None:
     assert summarise("tool", {"tool.name": "search", "agl.kind": "thought"}).kind is None
 
 
-def test_rewards_that_are_no_finite_numbers_are_listed() -> None:
+def test_rewards_that_are_not_finite_are_listed() -> None:
     values: list[Any] = [0.5, "NaN", math.inf, "0.7"]
     attributes: dict[str, Any] = {f"agentlightning.reward.{index}.value": value for index, value in enumerate(values)}
     attributes["agentlightning.reward.1.name"] = "style"

@@ -1,6 +1,6 @@
 """The streams that the clients' own accumulators read, event by event, for a comparison with the reader of the store.
 
-`REFUSED` and `ENDS_ONLY` name the streams that an accumulator does not read, or reads otherwise.
+`REFUSED` and `ENDS_ONLY` name the streams that an accumulator refuses, or reads differently.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ ENDS_ONLY: Final[dict[str, tuple[str, ...]]] = {
         "messages MCP",
     ),
 }
-"""The streams that the accumulator of a client reads like the reader only at their end, by the reason."""
+"""The streams on which accumulator and reader agree only at the end, by the reason."""
 
 
 def _dumped(snapshot: Any) -> Json:
@@ -129,7 +129,7 @@ def _dumped(snapshot: Any) -> Json:
 
 
 def chat_snapshots(events: list[Json]) -> Iterator[Json]:
-    """Yield what OpenAI's accumulator of chat completions has after each event."""
+    """Yield the snapshot of OpenAI's accumulator of chat completions after each event."""
     state = ChatCompletionStreamState()
     for event in events:
         state.handle_chunk(cast("Any", construct_type(type_=ChatCompletionChunk, value=event)))
@@ -143,7 +143,7 @@ def chat_snapshots(events: list[Json]) -> Iterator[Json]:
 
 
 def response_snapshots(events: list[Json]) -> Iterator[Json]:
-    """Yield what OpenAI's accumulator of the Responses API has after each event."""
+    """Yield the snapshot of OpenAI's accumulator of the Responses API after each event."""
     state = ResponseStreamState(input_tools=omit, text_format=omit)
     for event in events:
         kinds: Any = ResponseStreamEvent
@@ -157,7 +157,7 @@ _ENDS = {"response.completed", "response.failed", "response.incomplete"}
 
 
 def message_snapshots(events: list[Json]) -> Iterator[Json]:
-    """Yield what Anthropic's accumulator has after each event."""
+    """Yield the snapshot of Anthropic's accumulator after each event."""
     snapshot: Any = None
     pieces: dict[int, bytes] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""The corpus: responses and streams of every protocol, with the facts that a reader must find in them."""
+"""The corpus: responses and streams of every protocol, with the facts that a reader must return."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Answer:
     unknown: tuple[str, ...] = ()
     """The types of the items of an unknown kind."""
     kept: tuple[str, ...] = ()
-    """Texts that some part contains, in whatever field."""
+    """Texts that some part contains, in any field."""
     kinds: tuple[str, ...] | None = None
     """The kinds of the parts in their order, where the format has an order."""
     finish: str | None = None

@@ -36,14 +36,14 @@ def reader_of(entry: Entry, *pieces: bytes) -> StreamReader:
 
 
 def call_of_stream(entry: Entry, reader: StreamReader) -> ModelCall:
-    """Return the call with what a reader received."""
+    """Return the call with the response of a reader of its stream."""
     request = {**entry.request, "stream": True}
     is_incomplete = not reader.is_complete or reader.is_truncated
     return read_call(protocol_of(entry), request, reader.response(), is_incomplete=is_incomplete)
 
 
 def differences(call: ModelCall, entry: Entry) -> list[str]:
-    """Return the facts of an entry that a call does not have."""
+    """Return the facts of an entry that a call contradicts or lacks."""
     checks: list[tuple[str, Any, Any]] = [
         ("protocol", call.protocol, entry.protocol),
         ("model of the request", call.model, entry.request["model"]),

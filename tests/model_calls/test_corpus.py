@@ -1,4 +1,4 @@
-"""The reader of model calls keeps what the responses and streams of the corpus contain."""
+"""The reader of model calls returns all facts of the responses and streams of the corpus."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_stream_is_read_completely(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", STREAMING)
-def test_reader_can_be_asked_for_its_response_after_each_event(protocol: Protocol) -> None:
+def test_reader_returns_a_response_after_each_event(protocol: Protocol) -> None:
     wrong: list[str] = []
     for entry in streams_of(protocol):
         reader = reader_of(entry)
@@ -74,7 +74,7 @@ def test_stream_in_pieces_of_any_size_is_read_alike(protocol: Protocol) -> None:
     wrong: list[str] = []
     for number, entry in enumerate(streams_of(protocol)):
         whole = call_of_stream(entry, reader_of(entry, entry.stream))
-        # One byte at a time for some, because it is slow.
+        # Only some streams are read byte by byte, because this is slow.
         for size in (1, 7) if number % 4 == 0 else (23,):
             pieces = [entry.stream[start : start + size] for start in range(0, len(entry.stream), size)]
             if call_of_stream(entry, reader_of(entry, *pieces)) != whole:
@@ -83,7 +83,7 @@ def test_stream_in_pieces_of_any_size_is_read_alike(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", STREAMING)
-def test_cut_stream_keeps_what_came_before_the_cut(protocol: Protocol) -> None:
+def test_cut_stream_keeps_its_beginning(protocol: Protocol) -> None:
     wrong: list[str] = []
     for entry in streams_of(protocol):
         final = reader_of(entry, *entry.frames)
@@ -104,7 +104,7 @@ def test_cut_stream_keeps_what_came_before_the_cut(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-def test_attributes_contain_the_whole_call(protocol: Protocol) -> None:
+def test_call_is_equal_after_reading_its_attributes(protocol: Protocol) -> None:
     wrong: list[str] = []
     for entry in entries_of(protocol):
         calls = [call_of_response(entry)] if entry.response is not None else []

@@ -97,7 +97,7 @@ def test_images_are_media_and_text_of_json_stays_text() -> None:
 
 
 @pytest.mark.parametrize("modality", ["image", "audio", "video", "document"])
-def test_bytes_of_a_blob_are_no_text(modality: str) -> None:
+def test_bytes_of_a_blob_are_not_text(modality: str) -> None:
     blob = {"type": "blob", "modality": modality, "mime_type": "x/y", "content": "QUJD" * 1000}
     (message,) = call_of({"gen_ai.input.messages": _json([{"role": "user", "parts": [blob]}])}).messages
     assert (message.text, [part.kind for part in message.media]) == ("", [modality])

@@ -1,4 +1,4 @@
-"""The proxy and the instrumented clients record equal calls of the same bytes."""
+"""The proxy and the instrumented clients record equal calls from the same bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recordings() -> list[Recording]:
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-def test_proxy_records_what_the_reader_reads(recordings: list[Recording], protocol: Protocol) -> None:
+def test_proxy_records_the_call_that_the_reader_returns(recordings: list[Recording], protocol: Protocol) -> None:
     wrong: list[str] = []
     for recording in of_protocol(recordings, protocol):
         call = recording.call_by(proxy=True)
@@ -36,7 +36,7 @@ def test_proxy_records_what_the_reader_reads(recordings: list[Recording], protoc
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-def test_client_records_what_the_proxy_records(recordings: list[Recording], protocol: Protocol) -> None:
+def test_client_and_proxy_record_equal_calls(recordings: list[Recording], protocol: Protocol) -> None:
     exceptions = {name for names in CLIENT_DIFFERENCES.values() for name in names}
     wrong: list[str] = []
     for recording in of_protocol(recordings, protocol):
@@ -48,7 +48,7 @@ def test_client_records_what_the_proxy_records(recordings: list[Recording], prot
     assert not wrong, "\n".join(wrong)
 
 
-def test_langchain_handler_records_what_langchain_keeps() -> None:
+def test_langchain_handler_records_the_call_that_langchain_returns() -> None:
     pytest.importorskip("langchain_openai")
     exceptions = {name for names in LANGCHAIN_DIFFERENCES.values() for name in names}
     wrong: list[str] = []

@@ -50,7 +50,7 @@ def cut(raw: bytes, places: list[int]) -> list[bytes]:
     st.lists(LINE_END, min_size=1, max_size=5),
     st.lists(st.integers(0, 500), max_size=12),
 )
-def test_events_are_the_same_wherever_the_pieces_end(
+def test_events_do_not_depend_on_the_division_into_chunks(
     given_events: list[list[str]], ends: list[bytes], places: list[int]
 ) -> None:
     # One kind of end for each event: an LF after a CR would be its second half.
@@ -74,7 +74,7 @@ def test_an_event_that_is_too_long_is_skipped_and_the_next_one_read(places: list
     assert reader.skipped == 1
 
 
-def test_what_is_kept_of_a_stream_is_bounded_however_long_it_is() -> None:
+def test_reader_of_a_long_stream_stays_within_its_limit() -> None:
     reader = stream_reader(Protocol.CHAT, 10_000)
     chunk = events(delta("x" * 50, [1, 2, 3]))[:-14]
     for _ in range(1000):
@@ -87,7 +87,7 @@ def test_what_is_kept_of_a_stream_is_bounded_however_long_it_is() -> None:
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-def test_several_choices_are_kept_apart() -> None:
+def test_choices_of_a_stream_stay_separate() -> None:
     def chunk(index: int, text: str, token: int) -> Any:
         piece = delta(text, [token])
         piece["choices"][0]["index"] = index
@@ -102,7 +102,7 @@ def test_several_choices_are_kept_apart() -> None:
     ]
 
 
-def test_tool_calls_without_an_index_go_on_until_the_next_id() -> None:
+def test_tool_call_without_an_index_continues_until_the_next_id() -> None:
     pieces: list[dict[str, Any]] = [
         {"id": "a", "function": {"name": "f", "arguments": "{"}},
         {"function": {"name": "f", "arguments": "}"}},
@@ -128,7 +128,7 @@ AS_TEXT = {"content": [{"token": "token_id:5"}, {"token": "token_id:6"}]}
     ],
     ids=["choice", "provider", "answer", "text"],
 )
-def test_token_ids_are_found_wherever_an_engine_puts_them(answer: Any) -> None:
+def test_token_ids_are_read_from_the_fields_of_every_engine(answer: Any) -> None:
     assert read_call(Protocol.CHAT, {}, answer).choices[0].token_ids == [5, 6]
 
 
@@ -155,7 +155,7 @@ def test_any_stream_gives_a_call(protocol: Protocol, stream: list[Any]) -> None:
     st.dictionaries(NAMES, LIKE_EVENTS, max_size=5),
 )
 @pytest.mark.slow
-def test_attributes_of_any_call_give_the_call_back(
+def test_call_is_read_back_from_its_attributes(
     protocol: Protocol, request: dict[str, Any], response: dict[str, Any]
 ) -> None:
     call = read_call(protocol, request, response)

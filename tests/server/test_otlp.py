@@ -225,7 +225,7 @@ async def test_a_value_no_store_accepts_is_changed_and_marked(
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, "NaN"])
-async def test_a_reward_that_is_no_number_is_stored_and_marked(
+async def test_invalid_reward_is_stored_and_marked(
     store: Store, exporter: Exporter, attempt: Attempt, value: float | str
 ) -> None:
     reward = span({"agentlightning.reward.0.value": value}, name="agentlightning.annotation")
@@ -236,7 +236,7 @@ async def test_a_reward_that_is_no_number_is_stored_and_marked(
     assert "no valid reward: " in str(found.attributes["rollbook.changed"])
 
 
-async def test_a_span_with_a_stored_id_and_other_content_is_rejected_alone(
+async def test_conflict_of_a_span_does_not_reject_other_spans(
     store: Store, exporter: Exporter, attempt: Attempt
 ) -> None:
     first = span(name="first")

@@ -75,8 +75,8 @@ NUMBERS = st.one_of(
 
 
 @dataclass(frozen=True)
-class Unmade:
-    """The name of a value in `MAKERS`. Hypothesis prints it, which is impossible for some of the values."""
+class Placeholder:
+    """The name of a value in `MAKERS`. Hypothesis prints the name, because some of the values cannot be printed."""
 
     name: str
 
@@ -111,22 +111,22 @@ MAKERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def made(value: Any) -> Any:
-    """Return a value with its unmade parts made."""
+def build(value: Any) -> Any:
+    """Return a value in which the values of `MAKERS` replace their placeholders."""
     match value:
-        case Unmade():
+        case Placeholder():
             return MAKERS[value.name]()
         case list():
-            return [made(item) for item in cast("list[Any]", value)]
+            return [build(item) for item in cast("list[Any]", value)]
         case tuple():
-            return tuple(made(item) for item in cast("tuple[Any, ...]", value))
+            return tuple(build(item) for item in cast("tuple[Any, ...]", value))
         case dict():
-            return {key: made(item) for key, item in cast("dict[Any, Any]", value).items()}
+            return {key: build(item) for key, item in cast("dict[Any, Any]", value).items()}
         case _:
             return value
 
 
-OTHERS = st.one_of(st.none(), st.sampled_from(list(MAKERS)).map(Unmade))
+OTHERS = st.one_of(st.none(), st.sampled_from(list(MAKERS)).map(Placeholder))
 KEYS = st.one_of(TEXTS, st.integers(), st.none(), st.floats(), st.just(Colour.RED), st.tuples(st.integers()))
 VALUES = st.recursive(
     st.one_of(st.booleans(), NUMBERS, TEXTS, OTHERS),
@@ -135,4 +135,4 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-"""Values of any type; `made` makes them."""
+"""Values of any type, with placeholders that `build` replaces."""

@@ -119,12 +119,12 @@ def test_any_spans_give_one_answer_whatever_their_order(
 @given(TRACES)
 def test_every_span_of_a_call_is_in_a_triplet_or_in_the_report_and_every_reward_once(spans: list[Any]) -> None:
     report = TracerTraceToTriplet().adapt_report(spans)
-    told = {
+    keys = {
         (each.metadata["attempt_id"], each.metadata["span_ids"][0], each.metadata.get("choice"))
         for each in report.triplets
     }
-    assert len(told) == len(report.triplets)
-    seen = {span_id for _, span_id, _ in told} | {each.span_id for each in report.dropped}
+    assert len(keys) == len(report.triplets)
+    seen = {span_id for _, span_id, _ in keys} | {each.span_id for each in report.dropped}
     given_spans = [each for each in spans if isinstance(each, Span) and each.model_fields_set]
     assert {each.span_id for each in given_spans if each.name == CALL} <= seen
     given_away = [each for each in report.triplets if each.reward is not None]
@@ -153,7 +153,7 @@ def test_the_answer_is_the_same_in_any_process() -> None:
     )
     orphans = [call(f"o{number}", 30 + number, parent=f"lost{number}") for number in range(9)]
     spans = json.dumps([each.model_dump() for each in [*two_agents(), *orphans, reward("r", 50, 0.5)]])
-    told = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", program],
             input=spans,
@@ -164,7 +164,7 @@ def test_the_answer_is_the_same_in_any_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(outputs) == 1
 
 
 @pytest.mark.parametrize("depth", [5_000])

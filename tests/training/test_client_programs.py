@@ -54,9 +54,6 @@ class Result(BaseModel):
     value: int
 
 
-# -- protocols ---------------------------------------------------------------------------------------------------------
-
-
 def text_chunk(text: str, finish: str | None = None) -> dict[str, Any]:
     choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": None}
     return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL, "choices": [choice]}
@@ -169,9 +166,6 @@ PROTOCOLS: Final[dict[str, Protocol]] = {
 }
 STREAMED: Final = {name: protocol for name, protocol in PROTOCOLS.items() if protocol.begin}
 HELPED: Final = {name: protocol for name, protocol in STREAMED.items() if name != "completions"}
-
-
-# -- programs ----------------------------------------------------------------------------------------------------------
 
 
 class Log:
@@ -530,9 +524,6 @@ STRUCTURED: Final[Table] = {
 }
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def opened_client(model: ModelServer, name: str, p: Protocol) -> AsyncGenerator[Any]:
     client = new_client(model, name, p)
@@ -653,9 +644,6 @@ async def test_cancelled_call_keeps_the_received_part(memory: Store, model: Mode
         "timeout": (timed_out_stream, lambda p: [model.waits_for_ever(p.begin)], FAILED),
     }
     await compare(memory, model, "async", PROTOCOLS[protocol], table)
-
-
-# -- recording ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from store.training import (
 from store.training.client_calls import CALL_SPAN
 from store.training.reward_spans import get_rewards_from_span
 from store.training.tracer import ATTEMPT_SPAN
-from tests.training.any_values import NUMBERS, TEXTS, VALUES, TextlessError, made
+from tests.training.any_values import NUMBERS, TEXTS, VALUES, TextlessError, build
 from tests.training.given import started
 
 
@@ -72,7 +72,7 @@ class Step(Protocol):
 
 @dataclass
 class Seed:
-    """The agent makes its random numbers repeat."""
+    """Seed the random numbers of the agent."""
 
     seed: int
 
@@ -88,7 +88,7 @@ class Reward:
 
     def run(self, recorded: Recorded) -> None:
         try:
-            emit_reward(self.value, attributes=made(self.attributes))
+            emit_reward(self.value, attributes=build(self.attributes))
         except ValueError:
             assert not _is_finite(self.value)
             return
@@ -102,7 +102,7 @@ class Annotation:
 
     def run(self, recorded: Recorded) -> None:
         try:
-            emit_annotation({"value": made(self.value)})
+            emit_annotation({"value": build(self.value)})
         except ValueError:  # a type that annotations do not have
             return
         recorded.names[ANNOTATION_SPAN] += 1
@@ -114,7 +114,7 @@ class Message:
     attributes: Any
 
     def run(self, recorded: Recorded) -> None:
-        emit_message(self.text, {"value": made(self.attributes), self.text: 1})
+        emit_message(self.text, {"value": build(self.attributes), self.text: 1})
         recorded.names[MESSAGE_SPAN] += 1
 
 
@@ -124,7 +124,7 @@ class Object:
 
     def run(self, recorded: Recorded) -> None:
         try:
-            emit_object(made(self.value))
+            emit_object(build(self.value))
         except RuntimeError:  # not JSON
             return
         recorded.names[OBJECT_SPAN] += 1
@@ -137,7 +137,7 @@ class HandledException:
 
     def run(self, recorded: Recorded) -> None:
         emit_exception(
-            TextlessError() if self.text == "" else ValueError(self.text, made(self.value)), {"v": made(self.value)}
+            TextlessError() if self.text == "" else ValueError(self.text, build(self.value)), {"v": build(self.value)}
         )
         recorded.names[EXCEPTION_SPAN] += 1
 
@@ -152,7 +152,7 @@ class Function:
     fails: bool
 
     def run(self, recorded: Recorded) -> None:
-        result = made(self.result)
+        result = build(self.result)
 
         @operation(name=recorded.operation(), note=result)
         def function(argument: Any, **further: Any) -> Any:
@@ -165,9 +165,9 @@ class Function:
 
         if self.fails:
             with pytest.raises(TextlessError):
-                function(made(self.argument), further=result)
+                function(build(self.argument), further=result)
         else:
-            assert function(made(self.argument), further=result) is result
+            assert function(build(self.argument), further=result) is result
 
 
 @dataclass
@@ -179,10 +179,10 @@ class Block:
 
     def run(self, recorded: Recorded) -> None:
         with operation(name=recorded.operation()) as block:
-            block.set_input(made(self.value), named=made(self.value))
+            block.set_input(build(self.value), named=build(self.value))
             for step in self.steps:
                 step.run(recorded)
-            block.set_output(made(self.value))
+            block.set_output(build(self.value))
 
 
 @dataclass

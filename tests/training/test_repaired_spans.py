@@ -1,4 +1,4 @@
-"""A span with a value that no store accepts is stored with a mark, whoever made the value."""
+"""A span with a value that no store accepts is stored with a mark, whatever its source is."""
 
 from __future__ import annotations
 
@@ -61,9 +61,6 @@ async def recorded(memory: Store, work: Callable[[], Any], tracer: Tracer | None
         work()
 
     return (await spans_of_attempt(memory, working, tracer))[:-1]
-
-
-# -- values ----------------------------------------------------------------------------------------------------------
 
 
 async def test_values_that_no_store_accepts_are_changed_and_marked(live: Store) -> None:
@@ -153,7 +150,7 @@ async def test_an_error_with_a_nul_is_on_the_span_of_the_attempt(memory: Store) 
     assert (await memory.query_attempts(failed.rollout_id))[-1].status == "failed"
 
 
-async def test_objects_without_text_are_described_and_keep_their_neighbours(memory: Store) -> None:
+async def test_object_without_text_is_described_and_other_values_are_recorded(memory: Store) -> None:
     def work() -> None:
         with pytest.raises(TextlessError):
             raising()
@@ -196,9 +193,6 @@ def test_attributes_without_a_text_are_marked_by_name() -> None:
     }
     with pytest.raises(ValueError, match="JSON cannot encode"):
         sanitize_attributes({"deep": deep(5000)}, force=False)
-
-
-# -- rewards -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,9 +249,6 @@ async def test_a_returned_reward_that_is_not_finite_is_refused(memory: Store, ki
     assert await names_of(memory, failed) == [ATTEMPT_SPAN]
 
 
-# -- sizes -------------------------------------------------------------------------------------------------------------
-
-
 async def test_a_part_that_is_too_large_is_cut_and_the_rest_is_kept(memory: Store) -> None:
     def work() -> None:
         emit_reward(0.7, attributes={"prompt": "é" * 9_000_000, "note": "x"})
@@ -303,10 +294,7 @@ def test_a_span_of_many_small_parts_keeps_its_reward() -> None:
     assert repaired(small) is small
 
 
-# -- refusals of the store -------------------------------------------------------------------------------------------
-
-
-async def test_a_span_that_the_store_refuses_is_reduced_and_the_others_are_whole(memory: Store) -> None:
+async def test_refused_span_is_reduced_and_other_spans_are_unchanged(memory: Store) -> None:
     class Picky(Unreliable):
         async def add_many_spans(self, spans: Any) -> Any:
             if any("poison" in span.attributes for span in spans):
@@ -387,9 +375,6 @@ async def test_spooled_spans_are_repaired_too(
     assert CHANGED in reward.attributes
 
 
-# -- ids ---------------------------------------------------------------------------------------------------------------
-
-
 class Repeating(IdGenerator):
     """Generator of a provider that gives every span the same id."""
 
@@ -441,7 +426,7 @@ async def test_recording_does_not_change_the_random_numbers_of_an_agent(memory: 
     assert drawn == [random.random()]
 
 
-async def test_spans_of_a_provider_that_repeats_ids_get_ids_of_their_own(memory: Store, caplog: Any) -> None:
+async def test_spans_of_a_provider_that_repeats_ids_get_new_ids(memory: Store, caplog: Any) -> None:
     provider = TracerProvider(shutdown_on_exit=False, id_generator=Repeating())
     tracer = Tracer(provider=provider)
 
@@ -484,8 +469,6 @@ async def test_returned_spans_with_equal_ids_are_all_stored(memory: Store) -> No
     assert (a.name, a.span_id, b.name) == ("a", f"{5:016x}", "b")
     assert b.attributes == {CHANGED: ["span_id: 0000000000000005 is the id of another span"]}
 
-
-# -- forks -------------------------------------------------------------------------------------------------------------
 
 IN_CHILDREN: dict[str, Callable[[Tracer], Any]] = {
     "reward": lambda _: emit_reward(0.3),

@@ -63,7 +63,7 @@ class AttemptShown:
 
 @dataclass(frozen=True, slots=True)
 class InvalidReward:
-    """A reward that is not a finite number, so that it is no reward of the rollout. The value is text."""
+    """A reward that is ignored because it is not a finite number. The value is text."""
 
     attempt_id: str
     span_id: str
@@ -98,7 +98,7 @@ class Looked:
     removed_by: Sequence[str] = ()
     """The policies that removed payload of the rollout, if they removed its input or its metadata."""
     invalid_rewards: Sequence[InvalidReward] = ()
-    """The rewards that are not finite numbers, if the rollout has no other: those of the spans that were read."""
+    """The rewards that are not finite, in the spans that were read; empty if the rollout has a valid reward."""
 
     @property
     def rollout_id(self) -> str:
@@ -116,7 +116,7 @@ class Looked:
         return await self.request.store.find_spans(query)
 
     def with_rewards_of(self, spans: Iterable[Span]) -> Self:
-        """Return this with the invalid rewards of further spans, if the rollout has no valid reward."""
+        """Return a copy with the invalid rewards of more spans, if the rollout has no valid reward."""
         if self.row["last_reward"] is not None:
             return self
         rewards = dict.fromkeys((*self.invalid_rewards, *_invalid_rewards(spans)))

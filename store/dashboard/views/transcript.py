@@ -56,7 +56,7 @@ class Entry:
     """One entry of a transcript. A field is empty if its value is unknown or if the kind of entry has no such value."""
 
     kind: Kind
-    """`same` is a span that records a call which an earlier span already recorded; `span` is any other span."""
+    """`same` is a span whose call an earlier span recorded; `span` is a span without an entry of another kind."""
     span_id: str
     sequence_id: int
     title: str

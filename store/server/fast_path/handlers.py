@@ -83,7 +83,7 @@ def _begin_add_span(_: Call, body: bytes) -> tuple[Command, tuple[Span, RecordSp
 
 
 def _end_add_span(_: Call, given: tuple[Span, RecordSpans], recorded: SpansOutcome) -> bytes | None:
-    # A repeat or a conflict is handed to the application, which logs or refuses it.
+    # The application processes a repeat or a conflict: it logs the span or refuses it.
     span, command = given
     return dumps(stored_span(span, command.items[0])) if recorded.numbers else None
 

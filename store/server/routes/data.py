@@ -110,7 +110,7 @@ async def _numbered(store: Store, spans: list[Span]) -> list[Span]:
 
 
 def _key(span: Span) -> tuple[str, str, str, object]:
-    # A stored span with a derived id names its first id.
+    # A span that is stored under a derived id has its original id in an attribute.
     span_id = span.attributes.get(ORIGINAL_SPAN_ID, span.span_id)
     return span.rollout_id, span.attempt_id, span.trace_id, str(span_id)
 

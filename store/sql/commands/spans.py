@@ -68,7 +68,7 @@ def record_spans(spans: Sequence[Span], *, number: bool = False) -> RecordSpans:
 
 
 def renamed(item: NewSpan, span_id: str) -> NewSpan:
-    """Return a span under a derived id, with an attribute that contains its first id."""
+    """Return a span under a derived id, with its original id in an attribute."""
     raw = zlib.decompress(item.body.stored) if item.body.codec == ZLIB else item.body.stored
     start, rest = raw[: len(_ATTRIBUTES)], raw[len(_ATTRIBUTES) :]
     assert start == _ATTRIBUTES  # `_payload_of` and `_plain_span` begin with the attributes
@@ -80,7 +80,7 @@ def renamed(item: NewSpan, span_id: str) -> NewSpan:
 
 
 def stored_span(span: Span, item: NewSpan) -> Span:
-    """Return a span as it was recorded, which may be under a derived id or below a span with a derived id."""
+    """Return a span with the ids under which it was recorded; its id and its parent's id may be derived."""
     span_id, parent_id = item.fact.span_id, item.fact.parent_id
     if span_id == span.span_id and parent_id == span.parent_id:
         return span
