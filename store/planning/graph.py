@@ -12,7 +12,7 @@ from typing import Any
 
 from store.models.phases import PhaseGraph
 from store.models.runs import GraphColumn, GraphEdge, GraphNode, NodeStatus, RunGraph
-from store.planning.plan import phase_of
+from store.planning.progress import phase_of
 from store.planning.rows import ERROR, RESULTS, UNDRAWN, ViewEvent
 
 _Node = tuple[str | None, str]

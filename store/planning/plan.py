@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from store.errors import CheckpointMissing, Invalid
+from store.models.enums import AttemptStatus
 from store.models.phases import Mask, Phase, PhaseGraph
 from store.models.runs import CheckpointRef, Degraded, Fork, ForkKind, ForkPlan, OnMissing
-from store.planning.rows import EventGroup, Placed
-
-COMPLETED = frozenset({"phase.completed", "phase.skipped"})
-"""Kinds of events that mark a phase of a scope as done."""
+from store.planning.progress import Done, completed, open_phases, phase_of
+from store.planning.rows import EventGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,11 @@ class PlanBasis:
     checkpoints: Sequence[CheckpointRef]
     """The checkpoints of the base's view, oldest first."""
     scopes: Collection[str]
-    """Every scope that occurs in the run."""
+    """Every scope that occurs in the run, or that its rollout names."""
     has_succeeded: bool = False
     """Whether the base's status is `succeeded`."""
+    imported: AttemptStatus | None = None
+    """The status of the imported attempt on which the base builds; None if the run was not imported."""
 
 
 @dataclass(slots=True)
@@ -83,15 +84,16 @@ def rerun(
 def resume(graph: PhaseGraph, basis: PlanBasis) -> ForkPlan:
     """Return the plan that continues where the base stopped.
 
-    A phase is done if an event reports it as completed or skipped; a phase that ended without such an event runs again.
-    If all phases that began are done, nothing runs again, because only the run's program knows which scopes remain.
+    Phases that are not completed, as `progress.completed` defines it, run again. If all phases that began are done,
+    nothing runs again, because only the run's program knows which scopes remain.
 
     Raises:
         Invalid: the base has succeeded, and every phase that began is done.
     """
     starts: list[_Start] = []
+    done = completed(graph, basis.rows, basis.checkpoints, basis.imported)
     for scope, kind in _scopes_begun(graph, basis.rows).items():
-        phase = _next_phase(graph, basis, scope, kind)
+        phase = _next_phase(graph, basis, scope, kind, done)
         if phase is not None:
             starts.append(_start(graph, basis, phase, [scope], cascade=True))
     if not starts and basis.has_succeeded:
@@ -189,23 +191,10 @@ def _scopes_begun(graph: PhaseGraph, rows: Sequence[EventGroup]) -> dict[str, st
     return begun
 
 
-def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
-    """Return the phase of an event: the phase that lists its node or parent node, else the phase in its own field.
-
-    The result is None if neither exists in the graph.
-    """
-    if row.node_id is not None:
-        found = graph.phases_of(row.node_id) or graph.phases_of(row.parent_node_id or "")
-        if len(found) == 1:
-            return found[0]
-    return graph.by_name.get(row.phase or "")
-
-
-def _next_phase(graph: PhaseGraph, basis: PlanBasis, scope: str, kind: str) -> Phase | None:
+def _next_phase(graph: PhaseGraph, basis: PlanBasis, scope: str, kind: str, done: Done) -> Phase | None:
     """Return the phase at which a scope continues; None if all its phases are done."""
-    done = {row.phase for row in basis.rows if row.scope == scope and row.kind in COMPLETED}
     order = graph.of_kind(kind)
-    waiting = [phase for phase in order if phase.name not in done]
+    waiting = open_phases(graph, None, kind, scope, done)
     if not waiting:
         return None
     saved = {each.name for each in basis.checkpoints if each.scope == scope}
@@ -274,7 +263,9 @@ def _events(rows: Sequence[EventGroup]) -> int:
 def _nodes(rows: Sequence[EventGroup]) -> set[tuple[str | None, str | None]]:
     """Return the nodes of some events, without nodes that ran under another of these nodes."""
     nodes: set[tuple[str | None, str | None]] = {(row.scope, row.node_id) for row in rows if row.node_id is not None}
-    return nodes - {(row.scope, row.node_id) for row in rows if (row.scope, row.parent_node_id) in nodes}
+    # Some programs record a node that is no tool as its own parent.
+    tools = [row for row in rows if row.parent_node_id != row.node_id and (row.scope, row.parent_node_id) in nodes]
+    return nodes - {(row.scope, row.node_id) for row in tools}
 
 
 def of_fork(fork: Fork) -> str:

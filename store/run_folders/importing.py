@@ -17,11 +17,13 @@ from store.interface.phase_graphs import graph_of, publish_default
 from store.interface.store import Store
 from store.models import AttemptError
 from store.models.runs import AttemptNode
+from store.planning import imported_runs
 from store.run_folders import reading, records
 from store.run_folders.contents import Content, content_of
 from store.run_folders.importing_events import NOTHING, LineFile, LineImporter
 from store.run_folders.lines import LINE, line_of, merge, split
 from store.run_folders.names import EVENTS, EXTENSION, parsed
+from store.run_folders.outdated import as_artifact, outdated
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
 from store.run_folders.trading_phases import TA
@@ -97,7 +99,7 @@ async def _known_runs(store: Store) -> dict[str, list[str]]:
     """Return the rollouts into which each run was imported, by the run's id; the newest rollout of a run is last."""
     known: dict[str, list[str]] = {}
     for rollout in await store.query_rollouts(sort_by="start_time"):
-        run_id = records.imported_id(rollout.metadata or {})
+        run_id = imported_runs.imported_id(rollout.metadata or {})
         if run_id is not None:
             known.setdefault(run_id, []).append(rollout.rollout_id)
     return known
@@ -162,8 +164,8 @@ class _Import:
         flow = self._folder.flow_id or self._folder.run_id[:8]
         metadata: dict[str, Any] = {
             GROUP_KEY: flow,
-            PLAN_KEY: f"{records.PLAN_PREFIX}{self._folder.run_id}{generation}",
-            records.RUN_ID_KEY: self._folder.run_id,
+            PLAN_KEY: f"{imported_runs.PLAN_PREFIX}{self._folder.run_id}{generation}",
+            imported_runs.RUN_ID_KEY: self._folder.run_id,
         }
         for name in ("type", "user_id"):
             if isinstance(value := self._folder.meta.get(name), str) and _is_storable(value):
@@ -252,7 +254,7 @@ class _Import:
         elif await graph_of(self._store, rollout) is None:
             changes["resources_id"] = await publish_default(self._store, TA)
         metadata = rollout.metadata or {}
-        now = metadata | self._times() | {records.ATTEMPTS: node.sequence_id}
+        now = metadata | self._times() | {imported_runs.ATTEMPTS: node.sequence_id}
         if now != metadata:
             changes["metadata"] = now
         if changes:
@@ -271,11 +273,18 @@ class _Import:
         known = {each.path: each for each in before if not each.is_replaced}
         replaced = [each for each in before if each.is_replaced]
         attempt_id = (await importer.last_attempt()).attempt_id
+        replaced_by_reruns = outdated(self._folder, TA)
         async with _without_graph(self._store, rollout_id):
             for path, data in self._folder.files.items():
                 if path in known and known[path].sha256 == records.sha256(data):
                     continue
-                content = content_of(path, data, self._described(path))
+                described = self._described(path)
+                if described.kind == "checkpoint" and (described.scope, described.name) in replaced_by_reruns:
+                    self._warnings.append(
+                        Warned(file=path, problem="was replaced by a re-run; imported as an artifact")
+                    )
+                    described = as_artifact(described)
+                content = content_of(path, data, described)
                 if content.problem is not None:
                     self._warnings.append(Warned(file=path, problem=content.problem))
                 if content.is_kept:

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 from store.models import AttemptedRollout
 from store.models.enums import Frozen
 from store.models.runs import PHASE_KINDS, RunEvent, RunEventRow
-from store.run_folders import forms, names, reading, records
+from store.planning import imported_runs
+from store.run_folders import forms, names, reading
 from store.run_folders.exporting import date_of, described_by_name, native_file, new_meta
 from store.run_folders.lines import extension_line, is_extension, line_of
 from store.run_folders.records import SidecarFile
@@ -55,7 +56,8 @@ class RecordedRun:
         self._root = root
         self._rollout = rollout
         self._rerun_seq = rerun_seq
-        self._run_id = names.checked_id(records.imported_id(rollout.metadata or {}) or rollout.rollout_id, "rollout_id")
+        run_id = imported_runs.imported_id(rollout.metadata or {}) or rollout.rollout_id
+        self._run_id = names.checked_id(run_id, "rollout_id")
         self._flow = names.checked_id((rollout.metadata or {}).get(GROUP_KEY) or rollout.rollout_id, GROUP_KEY)
         self._date = names.checked_id(date_of(rollout), "date")
         self._status, self._ended_at, self._error = "running", None, None

@@ -8,28 +8,21 @@ the same bytes. A sidecar is a file that describes other files of the folder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from store.models import AttemptedRollout, Rollout
 from store.models.enums import Frozen
+from store.planning.imported_runs import ATTEMPTS, imported_id
 from store.run_folders.names import FileKind
-from store.semconv import PLAN_KEY
 
 SCOPE, NAME, MEDIA_TYPE = "rollbook", "import", "application/json"
 """The scope, name and media type of the artifact that contains the record."""
-RUN_ID_KEY: Final = "run_id"
-"""The key in a rollout's metadata for the id that the run has in its folder."""
-CREATED_AT, COMPLETED_AT, ATTEMPTS = "created_at", "completed_at", "imported_attempts"
-"""The keys in a rollout's metadata for the times of the run in its folder, in seconds since the epoch, and for the
-number of the rollout's attempts after the import."""
+CREATED_AT, COMPLETED_AT = "created_at", "completed_at"
+"""The keys in a rollout's metadata for the times of the run in its folder, in seconds since the epoch."""
 ORPHANED: Final = "Run did not complete (server restarted)"
 """The error of a run whose status in its folder is queued or running."""
-
-PLAN_PREFIX: Final = "run:"
-"""The beginning of the plan key of an imported run; the id of the run follows. A plan key identifies one rollout."""
 
 Outcome = Literal["imported", "grown", "unchanged", "skipped", "refused"]
 
@@ -124,13 +117,6 @@ class Sidecar(Frozen):
 
     run_id: str
     files: dict[str, SidecarFile]
-
-
-def imported_id(metadata: Mapping[str, Any]) -> str | None:
-    """Return the id that a run has in its folder, from the rollout's metadata; None if the run was not imported."""
-    run_id = metadata.get(RUN_ID_KEY)
-    is_imported = isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{PLAN_PREFIX}{run_id}")
-    return run_id if is_imported else None
 
 
 def times_of(rollout: Rollout) -> tuple[float, float | None]:

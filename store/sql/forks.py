@@ -20,8 +20,10 @@ from store.domain.decide_runs import GroundMoved
 from store.errors import AttemptActive, Conflict, Invalid, NotFound
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnMissing, PhaseGraph
 from store.planning import plan as planning
+from store.planning.imported_runs import imported_status
 from store.planning.plan import PlanBasis
 from store.planning.rows import EventGroup
+from store.planning.scopes import named_scopes
 from store.sql import run_reads
 from store.sql.commands import runs as run_commands
 from store.sql.core import SQLCore
@@ -97,7 +99,7 @@ async def plan_part(
         phases = graph or await run_reads.phase_graph_of(core.dialect, session, standing)
         if phases is None:
             raise Invalid("graph", "the run's resources contain no phase graph; publish one, or give graph=")
-        return planner(phases, await _ground(core.dialect, session, rollout_id, seen, standing))
+        return planner(phases, await _ground(core.dialect, session, phases, rollout_id, seen, standing))
 
     return await read_view(core, rollout_id, base, None, None, read)
 
@@ -186,10 +188,16 @@ async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResul
     return ForkResult(attempt=attempt, rollout=AttemptedRollout(**rollout, attempt=attempt), fork=fork)
 
 
-async def _ground(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View, standing: Standing) -> PlanBasis:
+async def _ground(
+    dialect: Dialect, session: ReadSession, graph: PhaseGraph, rollout_id: str, seen: View, standing: Standing
+) -> PlanBasis:
     saved = await run_views.checkpoints(dialect, session, rollout_id, seen)
     family = await run_reads.family_of(dialect, session, rollout_id, standing)
-    status = next((node.status for node in family.nodes() if node.sequence_id == seen.attempt), None)
+    attempts = family.nodes()
+    status = next((node.status for node in attempts if node.sequence_id == seen.attempt), None)
+    row = await pages.rollout(dialect, session, rollout_id)
+    assert row is not None  # the view was read in the same snapshot
+    rollout = rollout_mapping.rollout_of_page(row)
     return PlanBasis(
         rollout_id=rollout_id,
         head=standing.head,
@@ -197,6 +205,8 @@ async def _ground(dialect: Dialect, session: ReadSession, rollout_id: str, seen:
         base=seen.attempt,
         rows=[EventGroup(*row) for row in await run_views.outline(dialect, session, rollout_id, seen)],
         checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
-        scopes=await run_views.scopes(dialect, session, rollout_id),
+        scopes=await run_views.scopes(dialect, session, rollout_id)
+        | named_scopes(graph, rollout.input, rollout.metadata),
         has_succeeded=status == "succeeded",
+        imported=imported_status(rollout.metadata or {}, attempts, seen.attempt),
     )

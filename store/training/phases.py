@@ -16,20 +16,22 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from store.errors import CheckpointMissing, Invalid, StoreError
 from store.interface.phase_graphs import graph_of, is_default, publish_default
 from store.interface.rerun_requests import limit_silence
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptNode, Fork, Phase, PhaseGraph, Rollout, RunEvent
+from store.planning.imported_runs import imported_status
+from store.planning.progress import Done, completed, open_phases
+from store.planning.scopes import default_scopes, scopes_in_input
 from store.run_folders.event_fields import agent_of, message_of, status_of
 from store.training.scope import current_scope
 from store.training.span_thread import span_thread
 
 __all__ = ["NodeCall", "Pipeline", "Step"]
 
-_DONE = frozenset({"phase.completed", "phase.skipped"})
 _HEARTBEAT_SECONDS = 10.0
 
 
@@ -227,21 +229,29 @@ class Pipeline:
             await store.update_rollout(rollout.rollout_id, resources_id=resources_id)
         elif own.name != self.graph.name:
             raise Invalid("pipeline", f"run {rollout.rollout_id} is of graph {own.name!r}, not of {self.graph.name!r}")
-        scopes = await self.scopes_of(store, rollout, f"attempt:{rollout.attempt.sequence_id}")
+        number = rollout.attempt.sequence_id
+        lineage = await store.runs.list_lineage(rollout.rollout_id)
+        fork = next((node.fork for node in lineage if node.sequence_id == number), None)
+        scopes = await self.scopes_of(store, rollout, f"attempt:{number}", fork)
         return await self.run(store, rollout, scopes)
 
-    async def scopes_of(self, store: Store, rollout: Rollout, view: str) -> dict[str, list[str]]:
-        """Return the scopes of each kind of a run: those that its rollout names, or else those that its events name.
+    async def scopes_of(
+        self, store: Store, rollout: Rollout, view: str, fork: Fork | None = None
+    ) -> dict[str, list[str]]:
+        """Return the scopes of each kind of a run: those that its input names, or else those that its events name.
+
+        If an imported run has neither for a portfolio, its portfolio is that of `imported_runs.DEFAULT_SCOPES`.
 
         Args:
             store: the store of the run.
             rollout: the run.
             view: the view whose events are read. If it has no scope of a kind, the events of all attempts are read.
+            fork: the fork of the attempt, which names the scopes of its phase; None if there is none.
 
         Raises:
             Invalid: a kind has no scopes.
         """
-        named = self._scopes(rollout) if self._scopes is not None else _scopes_in_input(self.graph, rollout.input)
+        named = self._scopes(rollout) if self._scopes is not None else scopes_in_input(self.graph, rollout.input)
         found = {kind: list(scopes) for kind, scopes in named.items()}
         open_kinds = [kind for kind, declared in self.graph.scope_kinds.items() if declared.fixed is None]
         for each in (view, "raw"):
@@ -249,6 +259,9 @@ class Pipeline:
                 break
             seen = await _scopes_in_events(store, rollout.rollout_id, each, self.graph)
             found |= {kind: scopes for kind, scopes in seen.items() if kind not in found}
+        found = default_scopes(self.graph, rollout.metadata) | found
+        if fork is not None and (start := self.graph.by_name.get(fork.phase or "")) is not None:
+            found.setdefault(start.scope_kind, fork.scopes)
         missing = [kind for kind in open_kinds if kind not in found and self.graph.of_kind(kind)]
         if missing:
             raise Invalid(
@@ -290,6 +303,9 @@ class Pipeline:
         kinds = dict.fromkeys(phase.scope_kind for phase in self.graph.phases)
         named = {kind: self._scopes_of(kind, scopes) for kind in kinds}
         execution = await _Execution.of(self, store, rollout, dict(state or {}))
+        for kind, repeated in execution.repeated_scopes().items():
+            # The input may not name a scope of the re-run, and the re-run hides the events that do.
+            named[kind] = list(dict.fromkeys((*named.get(kind, ()), *repeated)))
         async with _heartbeats(store, rollout):
             for kind, of_kind in named.items():
                 async with asyncio.TaskGroup() as tasks:
@@ -318,12 +334,14 @@ class _Execution:
     store: Store
     rollout: AttemptedRollout
     initial: dict[str, Any]
-    done: set[tuple[str, str]]
-    """The pairs (scope, phase) that are completed in the attempt's view."""
-    cascade: frozenset[str]
-    """The phases that run again because a phase of another kind of scope, on which they depend, runs again."""
+    fork: Fork | None
+    """The fork of the attempt; None if it is not a fork."""
+    done: Done
+    """The phases of scopes that the attempt does not have to run, as `open_phases` takes them."""
     patches: list[Fork]
     """The forks with a `state_patch` (changes to the state of scopes) that apply to the attempt, oldest first."""
+    kinds: Mapping[str, str]
+    """The kind of each scope in the events of all attempts; empty if the attempt is not a resume."""
     states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @classmethod
@@ -332,23 +350,42 @@ class _Execution:
     ) -> _Execution:
         lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
         own = lineage[rollout.attempt.sequence_id]
-        page = await store.runs.query_events(
-            rollout.rollout_id, view=f"attempt:{own.sequence_id}", limit=-1, bodies=False
-        )
-        done = {
-            (event.scope, event.phase)
-            for event in page.items
-            if event.kind in _DONE and event.scope is not None and event.phase is not None
-        }
-        cascade = frozenset(own.fork.cascade) if own.fork is not None else frozenset[str]()
-        return cls(pipeline, store, rollout, initial, done, cascade, _patches(lineage, own))
+        view, graph, fork = f"attempt:{own.sequence_id}", pipeline.graph, own.fork
+        rows = (await store.runs.query_events(rollout.rollout_id, view=view, limit=-1, bodies=False)).items
+        mine = completed(graph, [row for row in rows if row.attempt == own.sequence_id], (), None)
+        kinds: dict[str, str] = {}
+        if fork is not None and fork.kind != "resume":
+            done = mine
+        else:
+            imported = imported_status(rollout.metadata or {}, lineage.values(), own.sequence_id)
+            saved = [] if imported is None else await store.runs.list_checkpoints(rollout.rollout_id, view=view)
+            done = completed(graph, rows, saved, imported)
+        if fork is not None and fork.kind == "resume":
+            # The plan repeats the phases of its cascade, even if the view still has their ends.
+            done = {pair for pair in done if pair[1] not in fork.cascade} | mine
+            seen = await _scopes_in_events(store, rollout.rollout_id, "raw", graph)
+            kinds = {scope: kind for kind, scopes in seen.items() for scope in scopes}
+        return cls(pipeline, store, rollout, initial, fork, done, _patches(lineage, own), kinds)
+
+    def repeated_scopes(self) -> dict[str, list[str]]:
+        """Return the scopes for which the fork of the attempt repeats phases, by kind."""
+        fork, graph = self.fork, self.pipeline.graph
+        if fork is None:
+            return {}
+        start = graph.by_name.get(fork.phase or "")
+        kinds = self.kinds if start is None else dict.fromkeys(fork.scopes, start.scope_kind)
+        scopes: dict[str, list[str]] = {}
+        for scope in fork.scopes:
+            if scope in kinds:
+                scopes.setdefault(kinds[scope], []).append(scope)
+        return scopes
 
     async def scope(self, kind: str, scope: str) -> None:
         """Run the open phases of one scope."""
         # Scopes run concurrently, so each gets its own copy of the initial state.
         state = self.states[scope] = deepcopy(self.initial)
         phases = self.pipeline.graph.of_kind(kind)
-        waiting = [phase for phase in phases if (scope, phase.name) not in self.done]
+        waiting = open_phases(self.pipeline.graph, self.fork, kind, scope, self.done)
         if not waiting:
             for declared in (each for phase in phases for each in phase.produces):
                 state |= await self._saved(declared.name, scope) or {}
@@ -373,7 +410,8 @@ class _Execution:
 
     async def _phase(self, step: Step) -> None:
         name = step.phase.name
-        await step.append(RunEvent(kind="phase.started", cascade=name in self.cascade or None))
+        cascade = (self.fork is not None and name in self.fork.cascade) or None
+        await step.append(RunEvent(kind="phase.started", cascade=cascade))
         await self.pipeline.run_phase(step)
         for declared in step.phase.produces:
             # The checkpoint is saved now, because later phases change the state.
@@ -386,7 +424,7 @@ class _Execution:
                 after_phase=name,
                 graph=self.pipeline.graph,
             )
-        await step.append(RunEvent(kind="phase.completed", cascade=name in self.cascade or None))
+        await step.append(RunEvent(kind="phase.completed", cascade=cascade))
 
 
 def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:
@@ -432,20 +470,6 @@ async def _heartbeats(store: Store, rollout: AttemptedRollout) -> AsyncGenerator
 
 
 # -- scopes ------------------------------------------------------------------------------------------------------------
-
-
-def _scopes_in_input(graph: PhaseGraph, given: Any) -> dict[str, list[str]]:
-    """Return the scopes in the input of a run. They are under a key that is derived from the name of their kind."""
-    named = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
-    found: dict[str, list[str]] = {}
-    for kind, declared in graph.scope_kinds.items():
-        for value in (named.get(f"{kind}{ending}") for ending in ("", "s", "_id", "_ids")):
-            texts = [value] if isinstance(value, str) else cast("list[Any]", value) if isinstance(value, list) else []
-            scopes = [each for each in texts if isinstance(each, str) and each]
-            if scopes and declared.fixed is None:
-                found[kind] = scopes
-                break
-    return found
 
 
 async def _scopes_in_events(store: Store, run_id: str, view: str, graph: PhaseGraph) -> dict[str, list[str]]:

@@ -308,6 +308,6 @@ async def _check_scopes(store: Store, planned: ForkPlan, pipeline: Pipeline) -> 
     rollout = await store.get_rollout_by_id(planned.rollout_id)
     assert rollout is not None  # its re-run was planned
     try:
-        await pipeline.scopes_of(store, rollout, f"attempt:{planned.base}")
+        await pipeline.scopes_of(store, rollout, f"attempt:{planned.base}", planned)
     except Invalid as error:
         raise Invalid("--with", error.reason) from None

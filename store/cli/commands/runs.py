@@ -169,7 +169,7 @@ def _print_runs(db: str, limit: int, *, json: bool) -> None:
 
 
 async def _summed(store: Store, rollout: Rollout) -> _Run | None:
-    from store.planning.plan import COMPLETED
+    from store.planning.progress import COMPLETED
 
     events = await store.runs.query_events(rollout.rollout_id, view="raw", limit=1, bodies=False)
     if not events.items:

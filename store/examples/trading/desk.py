@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from store.examples.trading import feeds, model
 from store.models import Rollout
+from store.planning.imported_runs import imported_id
 from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, SUBJECT, TA
 from store.semconv import GROUP_KEY
 from store.training import NodeCall, Pipeline, Step
@@ -104,8 +105,7 @@ class Desk:
             for name in analysts
         ]
         async with self._node(step, manager, prompt=_prompt(plan, *views)) as call:
-            action, shares, _ = plan.split()
-            decision = {"action": action, "shares": int(shares) if action != "HOLD" else 0}
+            decision = _decided(plan)
             call.response = f"{decision['action']} {decision['shares']}"
         await _keep(step, "final_trade_decision", decision)
         report = {name: step.state.get(name) for name in (*SUBJECT, *REPORTS, "investment_plan")} | {
@@ -116,7 +116,7 @@ class Desk:
 
     async def _trade(self, step: Step) -> None:
         tickers = tickers_of(step.rollout)
-        decisions = {ticker: await _kept(step, ticker, "final_trade_decision") for ticker in tickers}
+        decisions = {ticker: await _decision_of(step, ticker) for ticker in tickers}
         orders = {ticker: each for ticker, each in decisions.items() if each["shares"]}
         responses = {
             "load_portfolio": _listed(feeds.HOLDINGS),
@@ -196,6 +196,27 @@ async def _keep(
         phase=step.phase.name,
         media_type=media_type,
     )
+
+
+async def _decision_of(step: Step, ticker: str) -> dict[str, Any]:
+    """Return the decision about a ticker.
+
+    Run folders of other programs contain no decisions. The plan of the trader then counts, and a ticker without a plan
+    is not traded.
+
+    Raises:
+        LookupError: there is no decision, and the run was not imported.
+    """
+    plan = step.states.get(ticker, {}).get("trader_investment_plan")
+    otherwise = None if imported_id(step.rollout.metadata or {}) is None else _decided(plan)
+    return await _kept(step, ticker, "final_trade_decision", otherwise)
+
+
+def _decided(plan: Any) -> dict[str, Any]:
+    """Return the decision in a plan such as `BUY 10 shares`; any other plan means to hold."""
+    action, shares, *_ = [*str(plan or "").split(), "", ""]
+    is_order = action in {"BUY", "SELL"} and shares.isdecimal()
+    return {"action": action if is_order else "HOLD", "shares": int(shares) if is_order else 0}
 
 
 async def _market_summary(step: Step) -> str:

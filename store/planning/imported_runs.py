@@ -1,0 +1,46 @@
+"""Facts about a run that was imported from a folder, from its rollout's metadata and its attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from store.models.enums import AttemptStatus
+from store.models.runs import AttemptNode
+from store.semconv import PLAN_KEY
+
+RUN_ID_KEY: Final = "run_id"
+"""The key in a rollout's metadata for the id that the run has in its folder."""
+PLAN_PREFIX: Final = "run:"
+"""The beginning of the plan key of an imported run; the id of the run follows. A plan key identifies one rollout."""
+ATTEMPTS: Final = "imported_attempts"
+"""The key in a rollout's metadata for the number of the rollout's attempts after the last import."""
+DEFAULT_SCOPES: Final[Mapping[str, str]] = {"portfolio": "main_portfolio"}
+"""The scope of a kind that a run folder means if neither its parameters nor its events name a scope of this kind."""
+
+
+def imported_id(metadata: Mapping[str, Any]) -> str | None:
+    """Return the id that a run has in its folder, from the rollout's metadata; None if the run was not imported."""
+    run_id = metadata.get(RUN_ID_KEY)
+    is_imported = isinstance(run_id, str) and str(metadata.get(PLAN_KEY, "")).startswith(f"{PLAN_PREFIX}{run_id}")
+    return run_id if is_imported else None
+
+
+def imported_status(
+    metadata: Mapping[str, Any], attempts: Iterable[AttemptNode], sequence_id: int
+) -> AttemptStatus | None:
+    """Return the status of the imported attempt on which an attempt builds; None if the run was not imported.
+
+    Args:
+        metadata: the metadata of the rollout.
+        attempts: the attempts of the run.
+        sequence_id: the attempt. If it was imported itself, the result is its own status.
+    """
+    if imported_id(metadata) is None:
+        return None
+    count = metadata.get(ATTEMPTS)
+    nodes = {node.sequence_id: node for node in attempts}
+    node = nodes.get(sequence_id)
+    while node is not None and node.base is not None and not (isinstance(count, int) and node.sequence_id <= count):
+        node = nodes.get(node.base)
+    return None if node is None else node.status
