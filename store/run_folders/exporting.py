@@ -280,6 +280,9 @@ def _add(
             described = described.model_copy(update={"media_type": names.MEDIA_TYPES[".json"]})
     else:
         path, data, described = native_file(taken, described, value, at)
+        if path.endswith(f"/{names.COMPLETE_REPORT}"):
+            # Earlier versions wrote this file with a time in its name.
+            files.gone.add(path.replace(names.COMPLETE_REPORT, f"{names.stamp(at)}_{names.COMPLETE_REPORT}"))
         files.need_a_sidecar |= is_kept and described_by_name(path) != described
     if is_kept:
         files.contents[path], files.described[path] = data, described
@@ -292,7 +295,8 @@ def native_file(taken: set[str], described: SidecarFile, value: Any, at: float) 
     """Return the path, the bytes and the description of a file for content that was created in the store.
 
     The path contains the time `at`. If the path is in `taken`, the time is increased by one millisecond until the path
-    is new. The new path is added to `taken`.
+    is new. The new path is added to `taken`. The path of a file without a time may be in `taken`; the new content then
+    replaces the old content.
     """
     if described.kind == "checkpoint":
         end, data = ".json", native_bytes(value, None)[1] if not isinstance(value, str) else b""
@@ -301,6 +305,8 @@ def native_file(taken: set[str], described: SidecarFile, value: Any, at: float) 
         end, data = native_bytes(value, described.media_type)
     milliseconds = int(at * 1000)
     while (path := names.path_for(described.scope, described.name, names.stamp(milliseconds / 1000), end)) in taken:
+        if path.endswith(f"/{names.COMPLETE_REPORT}"):
+            break
         milliseconds += 1
     taken.add(path)
     return path, data, described

@@ -17,6 +17,8 @@ from store.errors import Invalid
 
 META, EVENTS, EXTENSION, SIDECAR = OWN = "run_meta", "run_events", "run_extension", "run_files"
 DIGEST, LATEST = "daily_digest.md", "latest.json"
+COMPLETE_REPORT: Final = "complete_report.md"
+"""The file of a scope that has only its newest version, and therefore no time in its name."""
 DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 FileKind = Literal["checkpoint", "artifact"]
@@ -116,10 +118,14 @@ def parsed(path: str) -> Named:
 def path_for(scope: str, name: str, prefix: str, end: str) -> str:
     """Return the path of a run's checkpoint or artifact relative to its folder.
 
+    The path contains the prefix, except that of `COMPLETE_REPORT`.
+
     Raises:
         Invalid: the scope cannot name a folder, or the scope or the name is too long.
     """
     file = _quoted(name)
+    if name + end == COMPLETE_REPORT:
+        return f"{_directory(scope)}/report/{COMPLETE_REPORT}"
     if _OF_PORTFOLIO.fullmatch(f"x_{name}"):
         _directory(scope)
         return f"{_PORTFOLIO}/report/{prefix}_{_quoted(scope)}_{file}{end}"

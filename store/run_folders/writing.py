@@ -207,7 +207,8 @@ def _update_day(day: Path, run: Written) -> None:
     latest = day / names.LATEST
     updated_at = datetime.fromtimestamp(at, UTC).isoformat()
     if at and at >= moment_of((_read_json(latest) or {}).get("updated_at")):
-        write_file(latest, forms.dumps({"run_id": run.run_id, "updated_at": updated_at}, "2+end").encode())
+        pointer = {"flow_id": run.flow, "run_id": run.run_id, "updated_at": updated_at}
+        write_file(latest, forms.dumps(pointer, "2+end").encode())
     if run.meta.get("status") not in {"queued", "running"}:
         _add_to_digest(day / names.DIGEST, run)
 

@@ -11,6 +11,7 @@ import random
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,8 +118,24 @@ async def test_meta_holds_all_its_fields(store: Store, tmp_path: Path) -> None:
         {"date": DAY},
     )
     latest = json.loads((out.parent / "latest.json").read_text())
-    assert latest["run_id"] == run.rollout_id
+    assert (latest["flow_id"], latest["run_id"]) == (FLOW, run.rollout_id)
     assert f"- {FLOW} {run.rollout_id} auto: completed" in (out.parent / "daily_digest.md").read_text()
+
+
+async def test_complete_report_has_no_time_in_its_name(store: Store, tmp_path: Path) -> None:
+    run = await auto_run(store, group=FLOW, date=DAY)
+    for text in ("first", "second"):
+        options: dict[str, Any] = {"scope": "RIG", "phase": "risk", "name": "complete_report"}
+        for media_type in ("text/markdown", "application/json"):
+            await store.runs.save_artifact(
+                run.rollout_id, run.attempt.attempt_id, **options, content=text, media_type=media_type
+            )
+        out = await export_run_folder(store, run.rollout_id, tmp_path)
+        assert (out / "RIG" / "report" / "complete_report.md").read_text() == text
+    assert len(list((out / "RIG" / "report").glob("*complete_report*"))) == 3
+    await whole_rerun(store, run, "risk", "RIG")
+    out = await export_run_folder(store, run.rollout_id, tmp_path)
+    assert not (out / "RIG" / "report" / "complete_report.md").exists()
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["files of their own", "a path in common"])

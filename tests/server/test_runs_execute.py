@@ -33,6 +33,7 @@ EVERY_FILE = {
     "run_extension.jsonl",
     "run_files.json",
     "market/report/scan_report.json",
+    "market/report/complete_report.json",
     *(
         f"{ticker}/report/{name}"
         for ticker in ("RIG", "TSDD")

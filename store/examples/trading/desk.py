@@ -70,6 +70,8 @@ class Desk:
         summary = await self._ask(step, synthesis, _prompt("Sum up the market", *found))
         sections = dict(zip(scanners, found, strict=True))
         await _keep(step, "scan_report", {"summary": summary, "sections": sections})
+        date = _params(step.rollout).get("date", feeds.DATE)
+        await _keep(step, "complete_report", {"trade_date": date, "summary": summary, **sections})
 
     async def _analyse(self, step: Step) -> None:
         step.state["company_of_interest"] = step.scope
