@@ -16,17 +16,18 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from store import open_store
-from store.errors import StoreError
+from store.errors import StoreError, Unavailable
 from store.interface.store import Store
 from store.server.app import PROTECTED, ROUTES, build_app
 from store.server.auth import admission as auth_admission
+from store.server.auth import keyring
 from store.server.auth.keyring import STALE_SECONDS, KeyRing
 from store.server.authentication import may
 from store.server.partitions import Partitions
 from store.server.routes.dashboard import DASHBOARD_ROUTES
 from store.server.routing import WEBSOCKET
 from store.server.streaming.paths import SOCKETS
-from store.sql.api_keys import ROLES, Keys, Role, digest
+from store.sql.api_keys import ROLES, KeyRules, Keys, Role, digest
 from store.testing import ManualClock
 from tests import databases
 from tests.conftest import POSTGRES, SQLITE
@@ -254,6 +255,34 @@ async def test_nobody_is_let_in_while_keys_cannot_be_read(keyed: Keyed, store_ur
         await database.execute("ALTER TABLE gone RENAME TO keys")
         await database.close()
     assert (await keyed.ask(key)).status == 200
+
+
+@ON_ONE
+async def test_keys_of_the_last_read_are_valid_while_the_database_is_away(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = await keyed.key("admin")
+    assert (await keyed.ask(key)).status == 200
+
+    async def away(_: Keys) -> KeyRules:
+        raise Unavailable("the database is away")
+
+    async def hang(_: Keys) -> KeyRules:
+        await answer.wait()
+        raise Unavailable("the database was away")
+
+    answer = asyncio.Event()
+    monkeypatch.setattr(keyring, "_PATIENCE_SECONDS", 0.05)
+    for outage in (away, hang):
+        monkeypatch.setattr(Keys, "rules", outage)
+        for _ in range(15):
+            keyed.steps.now += 1
+            assert (await keyed.ask(key)).status == 200
+            assert (await keyed.ask(None)).status == 401
+        answer.set()
+    assert [each.message for each in caplog.records if "keys cannot be read" in each.message] == [
+        "keys cannot be read: the database is away; try again in 1 s"
+    ]
 
 
 # -- what is no key ----------------------------------------------------------------------------------------------------

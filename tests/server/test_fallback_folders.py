@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from store.models import RunEvent
 from store.run_folders import export_run_folder, import_runs
 from store.run_folders.listing import listed_runs, run_with_events
 from store.sql.store import SQLStore
+from store.testing import ManualClock
 from tests.postgres import PostgresServer, with_partition
 from tests.run_folders.given import DAY, EVENTS, FLOW, OTHER, RUN, Written, event, lines
+from tests.server.keyed import keyed_server
 from tests.server.stream_given import serving
+from tests.torture import IS_TORTURE, rounds
 
 
 @pytest.mark.slow
@@ -52,6 +56,36 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
         assert with_events[0]["events"] == found["events"]
         assert (await client.get(f"/api/run/{listed[0]['flow_id']}"))[1]["id"] == run.rollout_id
         assert (await client.get("/api/run/nothing"))[0] == 404
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+async def test_folders_are_readable_with_the_last_keys_during_a_whole_outage(
+    private_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    Written().write(tmp_path)
+    url = private_postgres.url
+    async with (
+        await open_store(url) as store,
+        keyed_server(store, url, ManualClock(), fallback=tmp_path) as keyed,
+    ):
+        assert (await keyed.ask(None, path="//api/run/")).ok() == []
+        key, revoked = await keyed.key("reader"), await keyed.make("reader")
+        assert (await keyed.ask(revoked[1])).status == 200
+        private_postgres.stop()
+        for _ in range(rounds(60, few=12)):
+            keyed.steps.now += 1
+            await asyncio.sleep(1 if IS_TORTURE else 0)
+            (run,) = (await keyed.ask(key, path="//api/run/")).ok()
+            assert run["id"] == RUN
+            assert (await keyed.ask(None, path="//api/run/")).status == 401
+        private_postgres.restart()
+        await keyed.keys.revoke(revoked[0].key_id)
+        keyed.grow_old()
+        while not keyed.ring.is_fresh:
+            await keyed.ask(key)
+        assert (await keyed.ask(revoked[1])).status == 401
+        assert (await keyed.ask(key)).status == 200
 
 
 def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ logger = logging.getLogger("store.server")
 FRESH_SECONDS: Final = 2.0
 """A copy younger than this is used as it is. An older copy is read again while the request continues."""
 STALE_SECONDS: Final = 4.0
-"""A copy older than this is not used: the request waits until the keys are read again."""
+"""A copy older than this is not used unless the database is unavailable: the request waits for another read."""
+_PATIENCE_SECONDS: Final = 4.0
+"""The longest wait for a read. After it, the database counts as unavailable until the read ends."""
 
 _NOTED_SECONDS: Final = 60.0
 _NO_RULES: Final = KeyRules({}, None)
@@ -32,8 +34,9 @@ class KeyRing:
 
     `Keys.enforce` sets the time from which every request needs a key. Before that time, a request may have no key, but
     a key that is sent must be valid. If the database has no keys and no such time is set, sent keys are ignored. A
-    change by another process takes effect within five seconds. If the database does not answer, every request is
-    refused.
+    change by another process takes effect within five seconds. While the database is unavailable, the keys of the last
+    read are valid; a change then takes effect once the database is available again. If the keys cannot be read for
+    another reason, every request is refused.
 
     Args:
         url: the URL of any partition of the database.
@@ -62,6 +65,7 @@ class KeyRing:
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._trouble: StoreError | None = None
+        self._failed_at = float("-inf")
         self._used: dict[str, int] = {}
         self._noted_at = monotonic()
 
@@ -131,7 +135,7 @@ class KeyRing:
         """Read the keys again if the copy is too old.
 
         Raises:
-            Unavailable: the copy is too old, and the keys cannot be read.
+            Unavailable: the copy is too old, and the keys cannot be read although the database is available.
         """
         await self._refresh()
 
@@ -174,14 +178,25 @@ class KeyRing:
         now = self._monotonic()
         if now - self._read_at < FRESH_SECONDS:
             return
-        self._begin_reading()
+        if now - self._failed_at >= FRESH_SECONDS:
+            self._begin_reading()
         # A read that begins now is fresh however long it takes. A read that began long ago may not be, so the loop
         # repeats it.
-        while now - self._read_at >= STALE_SECONDS:
-            # The read is shielded, because other requests wait for it as well.
-            await asyncio.shield(self._begin_reading())
-            if self._trouble is not None:
+        while now - self._read_at >= STALE_SECONDS and not self._is_outage(now):
+            # The read goes on after the wait, because other requests wait for it as well.
+            _, waiting = await asyncio.wait({self._begin_reading()}, timeout=_PATIENCE_SECONDS)
+            if waiting:
+                self._trouble = Unavailable(f"no answer after {_PATIENCE_SECONDS:g} s")
+                self._failed_at = self._monotonic()
+            if self._trouble is not None and not self._is_outage(self._failed_at):
                 raise Unavailable(f"keys cannot be read: {self._trouble}")
+
+    def _is_outage(self, now: float) -> bool:
+        """Return whether the database is unavailable, as a read in progress or a recent one shows, after an earlier one
+        that succeeded.
+        """
+        is_known = self._reading is not None or now - self._failed_at < FRESH_SECONDS
+        return isinstance(self._trouble, Unavailable) and is_known and self._read_at > float("-inf")
 
     def _begin_reading(self) -> asyncio.Task[None]:
         if self._reading is None:
@@ -191,11 +206,14 @@ class KeyRing:
     async def _read_quietly(self) -> None:
         try:
             await self._read()
+            if self._trouble is not None:
+                logger.info("keys can be read again")
             self._trouble = None
             await self._note_sometimes()
         except StoreError as error:
-            self._trouble = error
-            logger.warning("keys cannot be read: %s", error)
+            if self._trouble is None:
+                logger.warning("keys cannot be read: %s", error)
+            self._trouble, self._failed_at = error, self._monotonic()
         finally:
             self._reading = None
 
