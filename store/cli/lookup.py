@@ -23,13 +23,22 @@ _LISTED: Final = 10
 async def rollout(store: Store, given: str) -> str:
     """Return the id of the rollout whose id is `given`, or begins with `given`.
 
-    The beginning may omit the prefix of the id, for example `ro-`.
+    The beginning may omit the prefix of the id, for example `ro-`. If no id begins with `given`, it may be a group with
+    only one rollout, such as the flow of an imported run.
 
     Raises:
-        NotFound: no rollout id begins with `given`.
+        NotFound: there is no such rollout.
         Ambiguous: several rollout ids begin with `given`.
     """
-    return (await anything(store, given, ("rollout",)))[1]
+    from store.models.queries import RolloutQuery
+
+    try:
+        return (await anything(store, given, ("rollout",)))[1]
+    except NotFound:
+        of_group = await store.find_rollouts(RolloutQuery.of(group_in=[given], limit=1))
+        if of_group.total != 1:
+            raise
+        return of_group.items[0].rollout_id
 
 
 async def anything(store: Store, given: str, kinds: Sequence[Kind] = ("rollout", "resources", "worker")) -> Found:

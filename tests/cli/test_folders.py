@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.cli.conftest import Filled, Rollbook
+from tests.run_folders.foreign import COMPLETE
 from tests.run_folders.given import FLOW, RUN, Written, lines, tree
 
 
@@ -19,6 +20,13 @@ def test_a_folder_goes_in_once_and_out_as_it_was(rollbook: Rollbook, tmp_path: P
     assert (again["outcome"], again["rollout_id"]) == ("unchanged", first[0]["rollout"])
     out = rollbook("export-run", first[0]["rollout"], str(tmp_path / "out")).out.strip()
     assert tree(Path(out)) == tree(folder)
+
+
+def test_imported_run_is_named_by_its_flow(rollbook: Rollbook, tmp_path: Path) -> None:
+    COMPLETE.write(tmp_path)
+    rollbook("import-runs", str(tmp_path))
+    done = rollbook("rerun", FLOW, "--node", "Portfolio Manager", "--scope", "TSDD", "--plan")
+    assert (done.code, "runs again  risk; then portfolio" in done.out) == (0, True)
 
 
 def test_a_rewritten_folder_comes_in_again_when_asked(rollbook: Rollbook, tmp_path: Path) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 from store.interface import rerun_requests
 from store.interface.store import Store
 from store.models import AttemptedRollout
+from store.run_folders import import_run_folder
 from store.sql.store import SQLStore
 from tests.dashboard.given import HOSTILE, Read
+from tests.run_folders.foreign import ORPHAN
 from tests.runs.given import auto_run, begin, claimed, do_phase, ended, say, seen, whole_rerun
-from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, phase
+from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA, phase
 from tests.server.api import Answer, Api
 
 TRADER = "node=Trader&scope=RIG"
@@ -170,3 +173,11 @@ async def test_moving_the_head_undoes_a_rerun_and_says_who_did_it(api: Api, stor
     assert (moved.type, moved.actor, moved.data["to"]) == ("rollout.head_moved", "dashboard", 1)
     missing = await api.send("POST", f"//ui/runs/{run.rollout_id}/head", data={"attempt": "9"})
     assert missing.status == 404
+
+
+async def test_ticker_of_an_imported_orphan_can_be_chosen(api: Api, store: Store, tmp_path: Path) -> None:
+    (report,) = await import_run_folder(store, ORPHAN.write(tmp_path))
+    page = (await api.get(f"//ui/runs/{report.rollout_id}/rerun.json")).json
+    assert page["choices"]["scopes"] == [MARKET, "RIG", FUND]
+    plan = (await api.get(f"//ui/runs/{report.rollout_id}/rerun.json?phase=analysts&scope=RIG")).ok()["plan"]
+    assert (plan["phases"], plan["cascade"], plan["scopes"]) == ([*TA.by_name][1:4], ["portfolio"], ["RIG"])

@@ -34,6 +34,7 @@ from store.errors import (
 from store.interface.rerun_requests import request_rerun
 from store.models import Rollout
 from store.models.runs import ForkPlan, OnMissing
+from store.planning.scopes import named_scopes
 
 pages = Pages()
 
@@ -190,8 +191,9 @@ async def _choices(request: PageRequest, rollout: Rollout) -> dict[str, Any] | N
     if phases is None:
         return None
     drawing = await drawing_of(request, "head", phases)
-    scopes = [each.scope for each in drawing.scopes if each.scope is not None]
-    return {"phases": [phase.name for phase in phases.phases], "scopes": scopes}
+    drawn = [each.scope for each in drawing.scopes if each.scope is not None]
+    named = sorted(named_scopes(phases, rollout.input, rollout.metadata))
+    return {"phases": [phase.name for phase in phases.phases], "scopes": list(dict.fromkeys((*drawn, *named)))}
 
 
 async def _planned(request: PageRequest, plan: ForkPlan) -> list[PlannedNode]:
