@@ -21,7 +21,7 @@ Done = set[tuple[str, str]]
 """Pairs of a scope and the name of a phase that is completed for this scope."""
 
 
-class Recorded(Placed, Protocol):
+class ScopedEvent(Placed, Protocol):
     """An event of a view, or a group of equal events."""
 
     @property
@@ -45,7 +45,7 @@ def phase_of(graph: PhaseGraph, row: Placed) -> Phase | None:
 
 def completed(
     graph: PhaseGraph,
-    rows: Sequence[Recorded],
+    rows: Sequence[ScopedEvent],
     checkpoints: Iterable[CheckpointRef],
     imported: AttemptStatus | None,
 ) -> Done:
@@ -59,6 +59,8 @@ def completed(
     - its last node has a result;
     - it is the last phase of its scope, it has begun, and the run has succeeded;
     - its kind of scope has only one scope, and a scope of a later kind has begun.
+
+    The rule for imported runs is decision 85.
 
     Args:
         graph: the phase graph.
@@ -85,7 +87,7 @@ class _Marks:
         checkpoints: the checkpoints of the view.
     """
 
-    def __init__(self, graph: PhaseGraph, rows: Iterable[Recorded], checkpoints: Iterable[CheckpointRef]) -> None:
+    def __init__(self, graph: PhaseGraph, rows: Iterable[ScopedEvent], checkpoints: Iterable[CheckpointRef]) -> None:
         self._graph = graph
         self._scopes: dict[str, dict[str, None]] = {}
         self.begun: Done = set()

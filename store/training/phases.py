@@ -338,8 +338,8 @@ class _Execution:
     """The fork of the attempt; None if it is not a fork."""
     done: Done
     """The phases of scopes that the attempt does not have to run, as `open_phases` takes them."""
-    patches: list[Fork]
-    """The forks with a `state_patch` (changes to the state of scopes) that apply to the attempt, oldest first."""
+    forks: list[Fork]
+    """The fork of the attempt, after those that it continues, oldest first."""
     kinds: Mapping[str, str]
     """The kind of each scope in the events of all attempts; empty if the attempt is not a resume."""
     states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -365,19 +365,17 @@ class _Execution:
             done = {pair for pair in done if pair[1] not in fork.cascade} | mine
             seen = await _scopes_in_events(store, rollout.rollout_id, "raw", graph)
             kinds = {scope: kind for kind, scopes in seen.items() for scope in scopes}
-        return cls(pipeline, store, rollout, initial, fork, done, _patches(lineage, own), kinds)
+        return cls(pipeline, store, rollout, initial, fork, done, _forks(lineage, own), kinds)
 
     def repeated_scopes(self) -> dict[str, list[str]]:
-        """Return the scopes for which the fork of the attempt repeats phases, by kind."""
-        fork, graph = self.fork, self.pipeline.graph
-        if fork is None:
-            return {}
-        start = graph.by_name.get(fork.phase or "")
-        kinds = self.kinds if start is None else dict.fromkeys(fork.scopes, start.scope_kind)
+        """Return the scopes for which the forks of the attempt repeat phases, by kind."""
         scopes: dict[str, list[str]] = {}
-        for scope in fork.scopes:
-            if scope in kinds:
-                scopes.setdefault(kinds[scope], []).append(scope)
+        for fork in self.forks:
+            start = self.pipeline.graph.by_name.get(fork.phase or "")
+            kinds = self.kinds if start is None else dict.fromkeys(fork.scopes, start.scope_kind)
+            for scope in fork.scopes:
+                if scope in kinds:
+                    scopes.setdefault(kinds[scope], []).append(scope)
         return scopes
 
     async def scope(self, kind: str, scope: str) -> None:
@@ -396,7 +394,7 @@ class _Execution:
             if saved is None:
                 raise CheckpointMissing(first.requires, [scope], first.name)
             state |= first.overlay.of(saved)
-        for fork in self.patches:
+        for fork in self.forks:
             # A patch applies only at its own phase; later checkpoints already contain it.
             if scope in fork.scopes and first.name == fork.phase:
                 state |= fork.state_patch or {}
@@ -427,18 +425,17 @@ class _Execution:
         await step.append(RunEvent(kind="phase.completed", cascade=cascade))
 
 
-def _patches(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:
-    """Return the forks that patched an attempt's states, oldest first.
+def _forks(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:
+    """Return the forks that an attempt executes, oldest first.
 
-    An attempt that resumes another attempt also has the patches of that attempt.
+    An attempt that resumes another attempt also continues the fork of that attempt.
     """
-    found: list[Fork] = []
+    forks: list[Fork] = []
     fork = own.fork
     while fork is not None:
-        if fork.state_patch:
-            found.append(fork)
+        forks.append(fork)
         fork = lineage[fork.base].fork if fork.kind == "resume" else None
-    return found[::-1]
+    return forks[::-1]
 
 
 @asynccontextmanager
