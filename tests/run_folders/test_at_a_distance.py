@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from store import open_store
 from store.interface.store import Store
 from store.run_folders import Mirror, export_run_folder, import_runs
 from tests.client.served import Served
+from tests.run_folders.foreign import HALF_WAY
 from tests.run_folders.given import Written, event, lines, tree
+from tests.run_folders.test_reruns_of_imports import Desk
+from tests.runs.trading import FUND
 
 
 async def test_a_folder_goes_in_and_out_over_http(store: Store, tmp_path: Path) -> None:
@@ -25,3 +29,15 @@ async def test_a_folder_goes_in_and_out_over_http(store: Store, tmp_path: Path) 
             assert await Mirror(distant, tmp_path / "mirror").catch_up()
             (place,) = (tmp_path / "mirror" / "daily").rglob("run_meta.json")
             assert tree(place.parent) == tree(folder)
+
+
+async def test_imported_run_is_resumed_and_repeated_over_http(store: Store, tmp_path: Path) -> None:
+    (report,) = [each async for each in import_runs(store, HALF_WAY.write(tmp_path))]
+    assert report.rollout_id is not None
+    with Served() as server, server.serving(store) as url:
+        async with await open_store(url) as distant:
+            resumed = await distant.runs.resume(report.rollout_id)
+            again = [("debate_and_trader", "TSDD"), ("portfolio", FUND), ("risk", "TSDD")]
+            assert await Desk().execute(distant, resumed) == again
+            options: dict[str, Any] = {"node": "Trader", "scopes": ["TSDD"], "confirm_side_effects": True}
+            assert await Desk().execute(distant, await distant.runs.fork(report.rollout_id, **options)) == again

@@ -152,3 +152,13 @@ async def test_foreign_folders_are_imported_once_and_exported_unchanged(
     assert [each.outcome for each in await import_run_folder(store, folder)] == ["unchanged"]
     assert (await store.log.verify()).events == before
     assert tree(await export_run_folder(store, report.rollout_id, tmp_path / "out")) == tree(folder)
+
+
+async def test_rerun_that_crashed_at_once_is_resumed_for_its_ticker(store: Store, tmp_path: Path) -> None:
+    # Neither the input nor the events that are left name the ticker.
+    run = await imported(store, FOLDERS["unnamed"], tmp_path)
+    crashed = await store.runs.fork(run.rollout_id, phase="analysts", scopes=["RIG"], confirm_side_effects=True)
+    await store.update_attempt(run.rollout_id, crashed.attempt.attempt_id, status="failed")
+    assert await Desk().execute(store, await store.runs.resume(run.rollout_id)) == sorted(
+        [*phases("analysts", "debate_and_trader", "risk"), ("portfolio", "PORTFOLIO")]
+    )
