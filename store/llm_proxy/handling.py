@@ -71,7 +71,7 @@ class ProxyHandler:
         path: str = scope["raw_path"].decode("latin-1")
         try:
             if path == HEALTH:
-                await send_json(send, 200, _health(self._routes))
+                await send_json(send, 200, _health(self._routes, self._recorder.store_id))
                 return
             headers = Headers(raw=scope["headers"])
             self._check_allowed(headers)
@@ -158,10 +158,11 @@ async def _send_metrics(send: Send, text: bytes) -> None:
     await send({"type": "http.response.body", "body": text})
 
 
-def _health(routes: Routes) -> Json:
-    """Return the state of the proxy and its backends. No requests are sent to the backends."""
+def _health(routes: Routes, store_id: str | None) -> Json:
+    """Return the state of the proxy and its backends, and the id of its store. The backends receive no requests."""
     return {
         "status": "ok",
+        "store": store_id,
         "waiting": routes.waiting_calls,
         "backends": [
             {

@@ -36,7 +36,9 @@ class LLMProxy:
     store. The span gets its sequence number when the call begins. So a reward that the agent records after the call has
     a greater number.
     Several proxies may run in one process, each with several backends. Backends may be replaced, paused and resumed
-    from any thread while calls run.
+    from any thread while calls run. Calls to a proxy without backends wait as during a pause.
+
+    `async with proxy` starts the proxy, and stops it at the end of the block. A proxy that already runs stays running.
 
     Args:
         port: the port to listen on; None for any free port.
@@ -82,6 +84,8 @@ class LLMProxy:
         self._routes = Routes(from_model_list(model_list or ()) if backends is None else backends)
         self._serving: Serving | None = None
         self._pid = os.getpid()
+        self._blocks: list[bool] = []
+        """For each `async with` block that is open, whether the block started the proxy."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy of the proxy in another process.
@@ -89,7 +93,7 @@ class LLMProxy:
         The copy is not running, but has the same endpoint. It can be started only while this proxy is stopped, because
         both use the same port.
         """
-        return {**self.__dict__, "_routes": self.backends, "_serving": None}
+        return {**self.__dict__, "_routes": self.backends, "_serving": None, "_blocks": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -107,6 +111,11 @@ class LLMProxy:
         if not self._port:
             raise RuntimeError("the proxy has no port yet; start it first")
         return url_of(self._host, self._port)
+
+    @property
+    def has_own_thread(self) -> bool:
+        """Whether the proxy runs in a separate thread, and not in the event loop that starts it."""
+        return self._launch_mode == "thread"
 
     @property
     def is_running(self) -> bool:
@@ -148,13 +157,15 @@ class LLMProxy:
         await self.start()
 
     async def __aenter__(self) -> Self:
+        is_first = not self.is_running
         await self.start()
+        self._blocks.append(is_first)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_running:
+        if self._blocks.pop() and self.is_running:
             await self.stop()
 
     def set_store(self, store: Store) -> None:

@@ -105,6 +105,11 @@ class CallRecorder:
         self._on_ended: OnEnded = on_ended
         self._writing: set[asyncio.Task[None]] = set()
 
+    @property
+    def store_id(self) -> str | None:
+        """The id of the store; None without a store, or if the store has no id."""
+        return getattr(self._store, "store_id", None)
+
     async def open(self, rollout_id: str, attempt_id: str) -> Recording | None:
         """Return the recording of a call that begins now, or None if the call is to be forwarded without a recording.
 

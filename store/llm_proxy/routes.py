@@ -158,7 +158,8 @@ class Routes:
     async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> ActiveBackend:
         """Return a backend for a call. The call counts as in flight on this backend until `leave` is called.
 
-        The method waits while all backends of the model are paused, and while a rate limit requires it.
+        The method waits while the proxy has no backend, while all backends of the model are paused, and while a rate
+        limit requires it.
 
         Args:
             model: the name of the model in the request, or None.
@@ -167,7 +168,7 @@ class Routes:
 
         Raises:
             Refusal: 404 if no backend serves the model; 429 if a rate limit requires a longer wait; 503 if the backends
-                stay paused for longer, or if the proxy is stopping.
+                stay paused for longer, if the proxy gets no backend in that time, or if it is stopping.
         """
         until = time.monotonic() + longest
         while True:
@@ -180,7 +181,7 @@ class Routes:
             self._waiting_calls += 1
             try:
                 if change is not None and not await self._await_change(change, until - time.monotonic()):
-                    raise Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)
+                    raise _still_waiting(has_backends=bool(self._active))
                 if active is not None and await self._enter_after(active, wait):
                     return active
             finally:
@@ -229,15 +230,17 @@ class Routes:
     # -- under the lock ----------------------------------------------------------------------------------------------
 
     def _choose(self, model: str | None, avoid: str | None) -> ActiveBackend | None:
-        """Return the least busy backend of a model; None if all backends of the model are paused."""
+        """Return the least busy backend of a model; None if all backends of the model are paused, or there are none."""
         if self._is_closed:
             raise Refusal(503, "the proxy is stopping; try again", "stopping", 1.0)
+        if not self._active:
+            return None
         serving = [active for active in self._active if active.backend.serves(model)]
         if not serving:
             serving = [active for active in self._active if not active.backend.models or model is None]
         if not serving:
             known = sorted({each for active in self._active for each in active.backend.models})
-            raise Refusal(404, f"no backend serves the model {model!r}; there is {known or 'none'}", "model_not_found")
+            raise Refusal(404, f"no backend serves the model {model!r}; there is {known}", "model_not_found")
         free = [active for active in serving if not self._is_paused(active.backend.name)]
         return min(free, key=lambda active: (active.backend.name == avoid, active.in_flight), default=None)
 
@@ -276,6 +279,12 @@ class Routes:
         for loop, change in waiting:
             with suppress(RuntimeError):  # the loop is closed, so no call waits in it
                 loop.call_soon_threadsafe(_end, change)
+
+
+def _still_waiting(*, has_backends: bool) -> Refusal:
+    if not has_backends:
+        return Refusal(503, "the proxy has no backend yet; try again", "no_backend", 1.0)
+    return Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)
 
 
 def _end(change: asyncio.Future[None]) -> None:

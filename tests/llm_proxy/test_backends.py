@@ -444,11 +444,12 @@ async def test_metrics_count_calls_by_backend_and_status(
 
 
 async def test_health_is_answered_without_asking_the_model(
-    proxy: LLMProxy, model: ModelServer, http: aiohttp.ClientSession
+    proxy: LLMProxy, store: Store, model: ModelServer, http: aiohttp.ClientSession
 ) -> None:
     proxy.pause("main")
     async with http.get(f"{proxy.endpoint}/health") as response:
         backend = {"name": "main", "version": None, "models": [MODEL], "in_flight": 0, "paused": True}
-        assert await response.json() == {"status": "ok", "waiting": 0, "backends": [backend]}
+        about = {"status": "ok", "store": getattr(store, "store_id"), "waiting": 0, "backends": [backend]}  # noqa: B009
+        assert await response.json() == about
     assert model.asked == []
     assert await until(lambda: proxy.drained("main", longest=0))

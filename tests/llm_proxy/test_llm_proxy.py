@@ -12,6 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import openai
 import pytest
 
 from store.errors import Invalid
@@ -20,8 +22,9 @@ from store.llm_proxy import Backend, LLMProxy, ProxySettings
 from store.model_calls import attributes
 from store.models import LLM, ProxyLLM
 from store.server.process.listener import PortTaken
-from tests.llm_proxy.given import Agent, NewProxy, backend_of
-from tests.llm_proxy.model_server import MODEL, ModelServer
+from tests.llm_proxy.given import Agent, NewClient, NewProxy, backend_of
+from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer
+from tests.training.given import until
 
 BACKEND = Backend("main", "http://127.0.0.1:9", models=[MODEL])
 
@@ -228,3 +231,35 @@ def test_a_way_to_run_that_does_not_exist_is_refused() -> None:
     wrong: Any = "mp"
     with pytest.raises(Invalid, match="neither 'thread' nor 'asyncio'"):
         LLMProxy(backends=[BACKEND], launch_mode=wrong)
+
+
+async def test_call_waits_until_the_proxy_has_a_backend(
+    new_proxy: NewProxy, new_client: NewClient, model: ModelServer, http: aiohttp.ClientSession
+) -> None:
+    proxy = await new_proxy(backends=[])
+    client = new_client(f"{proxy.endpoint}/v1")
+    call = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=MESSAGES))
+
+    async def waits() -> bool:
+        async with http.get(f"{proxy.endpoint}/health") as response:
+            return (await response.json())["waiting"] == 1
+
+    await until(waits)
+    proxy.update_backends([backend_of(model)])
+    assert (await call).model == MODEL
+
+
+async def test_call_to_a_proxy_that_gets_no_backend_is_refused(new_proxy: NewProxy, new_client: NewClient) -> None:
+    proxy = await new_proxy(backends=[], wait_seconds=0.05)
+    client = new_client(f"{proxy.endpoint}/v1")
+    with pytest.raises(openai.InternalServerError, match="the proxy has no backend yet"):
+        await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+
+
+async def test_block_stops_only_the_proxy_that_it_started(model: ModelServer) -> None:
+    proxy = LLMProxy(backends=[backend_of(model)])
+    async with proxy:
+        async with proxy:
+            assert proxy.is_running
+        assert proxy.is_running
+    assert not proxy.is_running
