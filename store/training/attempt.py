@@ -22,6 +22,7 @@ from store.training.agent import AgentRunner
 from store.training.agent_threads import AgentThreads
 from store.training.core_fields import type_name
 from store.training.hooks import Hook, call_hooks
+from store.training.infrastructure import unreachable_part
 from store.training.outcome import Outcome, Reason
 from store.training.returned import record_returned
 from store.training.scope import AttemptScope, entered
@@ -77,6 +78,7 @@ class AttemptRun:
         self._began = self._loop.time()
         self._scope: AttemptScope | None = None
         self._hooks_ran = False
+        self._resources: NamedResources = {}
         self.outcome = Outcome()
 
     def stop(self, reason: Reason) -> None:
@@ -126,9 +128,10 @@ class AttemptRun:
 
     async def _work(self) -> None:
         runner, rollout = self._runner, self._rollout
-        resources = await self._resources()
+        resources = await self._find_resources()
         if resources is None:
             return
+        self._resources = resources
         self._hooks_ran = True
         await self._call("on_rollout_start")
         tracer = runner.tracer
@@ -145,7 +148,7 @@ class AttemptRun:
             await record_returned(await self._call_agent(resources), scope)
             await self._call("on_trace_end", tracer=tracer)
 
-    async def _resources(self) -> NamedResources | None:
+    async def _find_resources(self) -> NamedResources | None:
         resources_id = self._rollout.resources_id
         update = await self._resources_of(resources_id)
         if update is not None:
@@ -206,6 +209,10 @@ class AttemptRun:
     async def _finish(self) -> None:
         outcome = self.outcome
         lost = 0
+        if outcome.reason in {"error", "timeout"} and outcome.error is not None:
+            outcome.unreachable = await unreachable_part(outcome.error, self._resources)
+            if outcome.unreachable is not None:
+                outcome.reason = "infrastructure"
         if outcome.reason == "superseded":
             # The store ends attempts without heartbeats as unresponsive. Storing the last spans sets such an attempt to
             # running again. The report with this status ends the attempt again.
@@ -280,6 +287,12 @@ class AttemptRun:
 
     def _error(self, outcome: Outcome) -> AttemptError:
         error = outcome.error
+        if outcome.unreachable is not None and error is not None:
+            return AttemptError(
+                type="infrastructure",
+                message=_storable(f"{outcome.unreachable}; {type_name(error)}: {safe_text(error)}"),
+                span_id=outcome.error_span_id,
+            )
         if error is None or isinstance(error, Stopped):
             return AttemptError(type=str(outcome.reason), message=str(error or ""))
         if outcome.kind == "interrupted" and isinstance(error, asyncio.CancelledError | KeyboardInterrupt):

@@ -10,9 +10,12 @@ from typing import Literal
 
 from store.models import AttemptStatus, Span
 
-Reason = Literal["error", "resources", "spool", "timeout", "interrupted", "cancelled", "superseded"]
+Reason = Literal["error", "resources", "infrastructure", "spool", "timeout", "interrupted", "cancelled", "superseded"]
 
 INTERRUPTED: frozenset[Reason] = frozenset({"interrupted", "cancelled", "superseded"})
+
+CUT_SHORT: frozenset[Reason] = frozenset({"infrastructure", "interrupted", "spool"})
+"""Reasons of failures that the agent did not cause. A plan enqueues such rollouts again."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class Outcome:
 
     - `error`: the agent raised an error, or returned a value that agents may not return.
     - `resources`: the resources that the rollout needs do not exist.
+    - `infrastructure`: the agent raised an error or reached its time limit because the store, the proxy or the model
+      server could not be reached.
     - `spool`: not all spans could be stored in time.
     - `timeout`: the attempt took longer than `timeout_seconds`.
     - `interrupted`: the runner was stopped.
@@ -34,6 +39,8 @@ class Outcome:
     """
     error: BaseException | None = None
     """The exception that caused the failure or interruption, if there is one."""
+    unreachable: str | None = None
+    """For the reason `infrastructure`, a description of the part that could not be reached."""
     error_span_id: str | None = None
     """The id of the span in which the exception was raised; None if no span was open."""
     spans: list[Span] = field(default_factory=list[Span])

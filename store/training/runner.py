@@ -24,6 +24,7 @@ from store.training.agent import LitAgent
 from store.training.attempt import AttemptRun, Exit, returning_exits
 from store.training.heartbeat import Beating, Heartbeat, LaunchMode
 from store.training.hooks import Hook
+from store.training.infrastructure import Pause
 from store.training.leftovers import replay
 from store.training.outcome import Outcome
 from store.training.reward_spans import find_final_reward
@@ -322,6 +323,9 @@ class Runner(Generic[T]):
                 if not free:
                     await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
                     continue
+                await desk.pause.over(stopping)
+                if stopping.done():
+                    break
                 try:
                     claimed = await self._claim(desk, free if left is None else min(free, left), running, stopping)
                     pause = _FIRST_PAUSE_SECONDS
@@ -442,6 +446,7 @@ class Desk:
         self._heartbeat = heartbeat
         self._watch = watch
         self._resources_of = SingleFlight(runner.find_resources)
+        self.pause = Pause(runner.find_resources)
 
     async def introduce(self) -> None:
         """Close the attempts of dead runners of this machine, and send the first heartbeat."""
@@ -478,6 +483,7 @@ class Desk:
         try:
             outcome = await attempt.run()
             status = outcome.status
+            self.pause.note(rollout, outcome)
         finally:
             metrics.ended(status, loop.time() - began)
             self._watch.end(rollout)
