@@ -7,21 +7,23 @@ rollout. A specification describes a component: an instance, a class, a name or 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import multiprocessing
 import random
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from store.adapters.triplets import TracerTraceToTriplet
+from store.training.addresses import move_to_proxy
 from store.training.algorithm import Algorithm, AlgorithmTrainer, Dataset, SpanAdapter
 from store.training.components import Components
 from store.training.continuous import newest_cursor
+from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.failing import first_attempts_fail
 from store.training.runner import ExecutionEvent, Runner
 from store.training.tracer import Tracer
@@ -115,6 +117,7 @@ class AlgorithmBundle:
         val_dataset: tasks for validation.
         seed: seed of Python's `random`.
         trainer: a weak reference to the trainer; None in another process.
+        plans: the names of the plans of which the algorithm enqueued rollouts in this process.
     """
 
     algorithm: Algorithm | None
@@ -126,6 +129,7 @@ class AlgorithmBundle:
     seed: int | None = None
     trainer: weakref.ref[AlgorithmTrainer] | None = field(default=None, repr=False)
     adapter_spec: Any = None
+    plans: set[str] = field(default_factory=set[str], init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process."""
@@ -146,6 +150,12 @@ class AlgorithmBundle:
                 await asyncio.sleep(_EVENT_SECONDS)
             return
         self._equip(algorithm, store)
+        if isinstance(store, AlgorithmStore):
+            store.plans = self.plans
+        async with _proxy_at_work(self.llm_proxy, store):
+            await self._train(algorithm, store)
+
+    async def _train(self, algorithm: Algorithm, store: Store) -> None:
         begin = await newest_cursor(store)
         training = asyncio.ensure_future(self._run(algorithm))
         failing = asyncio.ensure_future(first_attempts_fail(store, begin))
@@ -181,6 +191,35 @@ class AlgorithmBundle:
         await in_daemon_thread(lambda: algorithm.run(self.train_dataset, self.val_dataset))
 
 
+async def start_proxy(proxy: LLMProxy, store: Store) -> None:
+    """Start a proxy for a store, and publish its address for rollouts of an earlier training with another proxy.
+
+    Raises:
+        PortTaken: the proxy has a fixed port, and another program listens on it.
+    """
+    proxy.set_store(store)
+    await proxy.start()
+    try:
+        await move_to_proxy(store, proxy)
+    except BaseException:
+        await proxy.stop()
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _proxy_at_work(proxy: LLMProxy | None, store: Store) -> AsyncGenerator[None]:
+    """Run a proxy during a block; a proxy that already runs stays running."""
+    if proxy is None or proxy.is_running:
+        yield
+        return
+    await start_proxy(proxy, store)
+    try:
+        yield
+    finally:
+        if proxy.is_running:
+            await proxy.stop()
+
+
 async def in_daemon_thread(function: Callable[[], T]) -> T:
     """Run a function in a daemon thread and return its result. The thread does not delay the exit of the process.
 
@@ -203,7 +242,7 @@ async def in_daemon_thread(function: Callable[[], T]) -> T:
             result = function()
         except BaseException as error:  # noqa: BLE001 - passed to the waiting caller
             failed = error
-        with suppress(RuntimeError):  # the loop is closed, so no caller waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(give, result, failed)
 
     threading.Thread(target=run, name="the algorithm", daemon=True).start()

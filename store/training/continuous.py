@@ -94,7 +94,7 @@ async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | No
     return bool(done)
 
 
-async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
+async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncGenerator[Rollout]:
     """Yield each of these rollouts, with its latest attempt, when it has ended.
 
     Rollouts that ended before the call come first.

@@ -6,15 +6,20 @@ dataset, and the replicas of an item are several rollouts with this item as thei
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from store.errors import Invalid
-from store.models import EnqueueRolloutRequest, RolloutConfig
+from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.semconv import GROUP_KEY, PLAN_KEY, STEP_KEY
+from store.training.addresses import with_addresses
 from store.training.continuous import finished
+from store.training.outcome import CUT_SHORT
 
 if TYPE_CHECKING:
     from store.interface.store import Store
@@ -25,8 +30,8 @@ STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_c
 """Default config of planned rollouts: an attempt without a sign of life for 30 s is retried, up to three attempts."""
 
 _ENQUEUED_AT_ONCE: Final = 200
-# Reasons of failures that the agent did not cause: the training ended, or the store could not be reached.
-_CUT_SHORT: Final = frozenset({"interrupted", "spool"})
+_REQUEUES: Final = 3
+"""How often one call of `finished` enqueues a rollout again."""
 # A key has at most 512 bytes, including the numbers after the name.
 _LONGEST_NAME: Final = 400
 
@@ -50,7 +55,8 @@ class Plan:
 
     The store accepts one rollout per key. If an algorithm was killed and runs again with the same name and the same
     items, it therefore receives the existing rollouts, finished or not, and only the missing rollouts are created.
-    Rollouts that failed because their training was interrupted are enqueued again.
+    Rollouts that the agent did not fail are enqueued again: the training was interrupted, a machine died, or the store,
+    the proxy or the model could not be reached.
 
     Args:
         run: the name of the run; another name starts a new plan.
@@ -68,6 +74,8 @@ class Plan:
         self.run = run
         self.seed = seed
         self.config = config
+        self._inherited: set[str] = set()
+        """Ids of rollouts that were being executed when they were enqueued again, perhaps by a dead process."""
 
     def planned(
         self, items: Dataset[Any], *, epoch: int = 0, replicas: int = 1, mode: RolloutMode = "train"
@@ -124,25 +132,75 @@ class Plan:
         # The size of a call is limited, so there may be several calls. A restart finds the rollouts of earlier calls.
         for start in range(0, len(requests), _ENQUEUED_AT_ONCE):
             rollouts += await store.enqueue_many_rollouts(requests[start : start + _ENQUEUED_AT_ONCE])
-        return [await _requeued(store, rollout) if rollout.status == "failed" else rollout for rollout in rollouts]
+        self._inherited |= {rollout.rollout_id for rollout in rollouts if rollout.status in {"preparing", "running"}}
+        requeued = await _requeue_failed(store, [each.rollout_id for each in rollouts if each.status == "failed"])
+        return [requeued.get(rollout.rollout_id, rollout) for rollout in rollouts]
 
-    def finished(self, store: Store, rollouts: Iterable[Rollout]) -> AsyncIterator[Rollout]:
-        """Yield each rollout once it has ended; see `continuous.finished`."""
-        return finished(store, rollouts)
+    async def finished(self, store: Store, rollouts: Iterable[Rollout]) -> AsyncGenerator[Rollout]:
+        """Yield each rollout once it has ended; see `continuous.finished`.
+
+        A rollout that the agent did not fail is enqueued again, up to three times, instead of being yielded.
+        """
+        requeues = Counter[str]()
+        pending = list(rollouts)
+        while pending:
+            again: list[Rollout] = []
+            async with aclosing(finished(store, pending)) as ends:
+                async for rollout in ends:
+                    if requeues[rollout.rollout_id] < _REQUEUES and self._is_cut_short(rollout):
+                        requeues[rollout.rollout_id] += 1
+                        again.append(await store.update_rollout(rollout.rollout_id, status="requeuing"))
+                    else:
+                        yield rollout
+            pending = again
+
+    def _is_cut_short(self, rollout: Rollout) -> bool:
+        if not _may_be_cut_short(rollout):
+            return False
+        # A silent attempt of this training was retried as often as the config permits.
+        return rollout.attempt.status != "unresponsive" or _has_reason(rollout) or self._was_inherited(rollout)
+
+    def _was_inherited(self, rollout: Rollout) -> bool:
+        is_inherited = rollout.rollout_id in self._inherited
+        self._inherited.discard(rollout.rollout_id)
+        return is_inherited
 
     def resources_id(self, step: int) -> str:
         """Return the id under which `publish` publishes the resources of a step."""
         return f"{self.run}/{step}"
 
     async def publish(self, store: Store, resources: NamedResources, *, step: int) -> ResourcesUpdate:
-        """Publish the resources of a step unless the step has resources already, and return those of the step."""
-        known = await store.get_resources_by_id(self.resources_id(step))
-        return known or await store.update_resources(self.resources_id(step), resources)
+        """Publish the resources of a step unless the step has resources already, and return those of the step.
+
+        If the step has resources, only the addresses and keys of models are taken from `resources`: the proxy or the
+        model server of a restarted training has another address. If an address differs, it is published as the next
+        version.
+        """
+        resources_id = self.resources_id(step)
+        stored = await store.get_resources_by_id(resources_id)
+        if stored is None:
+            return await store.update_resources(resources_id, resources)
+        moved = with_addresses(stored.resources, resources)
+        return stored if moved is None else await store.update_resources(resources_id, moved)
 
 
-async def _requeued(store: Store, rollout: Rollout) -> Rollout:
-    """Return a failed rollout, after requeuing it if the agent did not cause the failure of its latest attempt."""
-    attempt = await store.get_latest_attempt(rollout.rollout_id)
-    if attempt is None or (attempt.metadata or {}).get("reason") not in _CUT_SHORT:
-        return rollout
-    return await store.update_rollout(rollout.rollout_id, status="requeuing")
+async def _requeue_failed(store: Store, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+    """Requeue those of the failed rollouts that the agent did not fail, and return them by id."""
+    requeued: dict[str, Rollout] = {}
+    for start in range(0, len(rollout_ids), _ENQUEUED_AT_ONCE):
+        failed = await store.query_rollouts(rollout_id_in=rollout_ids[start : start + _ENQUEUED_AT_ONCE])
+        cut_short = [rollout.rollout_id for rollout in failed if _may_be_cut_short(rollout)]
+        reopened = await asyncio.gather(*(store.update_rollout(each, status="requeuing") for each in cut_short))
+        requeued |= {rollout.rollout_id: rollout for rollout in reopened}
+    return requeued
+
+
+def _may_be_cut_short(rollout: Rollout) -> TypeGuard[AttemptedRollout]:
+    """Return whether a rollout failed, and its latest attempt was not failed by the agent."""
+    if rollout.status != "failed" or not isinstance(rollout, AttemptedRollout):
+        return False
+    return rollout.attempt.status == "unresponsive" or _has_reason(rollout)
+
+
+def _has_reason(rollout: AttemptedRollout) -> bool:
+    return (rollout.attempt.metadata or {}).get("reason") in CUT_SHORT

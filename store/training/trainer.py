@@ -5,11 +5,12 @@ A runner is a worker that executes the agent on tasks, and an attempt is one exe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from store.adapters.triplets import TracerTraceToTriplet
@@ -18,7 +19,7 @@ from store.interface.store import Store
 from store.training.agent import LitAgent, rollout
 from store.training.algorithm import Algorithm, Dataset, FastAlgorithm, algo
 from store.training.baseline import Baseline
-from store.training.bundle import ADAPTERS, AlgorithmBundle, RunnerBundle
+from store.training.bundle import ADAPTERS, AlgorithmBundle, RunnerBundle, start_proxy
 from store.training.components import Components
 from store.training.continuous import newest_cursor
 from store.training.execution import ClientServerExecutionStrategy, ExecutionStrategy
@@ -71,12 +72,13 @@ class Trainer:
         adapter: the adapter, which converts spans to training data; None for `TracerTraceToTriplet`.
         strategy: "cs" runs each runner in a separate process, also on other machines; "shm" runs everything in this
             process. None for "cs".
-        llm_proxy: the proxy through which agents call models; None for no proxy.
+        llm_proxy: the proxy through which agents call models; None for no proxy. `fit` starts it before the runners,
+            and stops it after them. Unfinished rollouts of an earlier training get its address.
         hooks: one or several hooks, called for each attempt.
         initial_resources: the resources that the algorithm starts from and publishes.
         n_runners: the number of runners; None for the strategy's number, or 1.
         max_rollouts: the maximum number of attempts that each runner runs; None for no limit.
-        port: the port of the server that the strategy "cs" starts; 0 for any free port.
+        port: the port of the server that the strategy "cs" starts; None or 0 for any free port.
         seed: the seed of Python's `random`, in the processes of the algorithm and the runners. Threads of one process
             share the generator, so their random numbers depend on their timing; a `Plan` has its own seed.
 
@@ -199,6 +201,9 @@ class Trainer:
     ) -> FitReport:
         """Train the agent, print the report, and return it.
 
+        The report contains the rollouts that ended during the training, and all ended rollouts of the plans of which
+        the algorithm enqueued rollouts, also those of earlier trainings.
+
         Args:
             agent: a `LitAgent`, or a function as for `rollout`.
             train_dataset: tasks to train on; each becomes the input of rollouts.
@@ -210,6 +215,7 @@ class Trainer:
             Invalid: the algorithm is a `Baseline`, and neither the store nor `initial_resources` has what the agent
                 needs.
             RunnersGone: no runner is left, but the algorithm needs one.
+            PortTaken: the server or the proxy has a fixed port, and another program listens on it.
             KeyboardInterrupt: Ctrl+C was pressed; runners and algorithm have ended, and open attempts are closed.
             Exception: the algorithm raised it.
         """
@@ -259,15 +265,38 @@ class Trainer:
             self._adapter_spec,
         )
         running = RunnerBundle(acting, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed, self)
-        execution = self.strategy.execute(learning, running, store)
+        with self._proxy_at_work(store):
+            execution = self.strategy.execute(learning, running, store)
         if isinstance(self.strategy, ClientServerExecutionStrategy) and self.strategy.role == "runner":
             # The algorithm runs in another process, which reads the report.
             return FitReport(seconds=time.monotonic() - began, execution=execution)
         seconds = time.monotonic() - began
-        report = run_blocking(lambda: read_report(store, begin, seconds, execution))
+        # An algorithm in another process enqueues its rollouts there.
+        plans = learning.plans if self._has_algorithm_here() else None
+        report = run_blocking(lambda: read_report(store, begin, seconds, execution, plans))
         if not quiet:
             sys.stdout.write(f"{report}\n")
         return report
+
+    def _has_algorithm_here(self) -> bool:
+        return not isinstance(self.strategy, ClientServerExecutionStrategy) or self.strategy.has_algorithm_here
+
+    @contextlib.contextmanager
+    def _proxy_at_work(self, store: Store) -> Generator[None]:
+        """Run the proxy during a block, so that it starts before the runners and stops after them.
+
+        A proxy that runs in the event loop or in the process of the algorithm is started by the algorithm's side.
+        """
+        proxy = self.llm_proxy
+        if proxy is None or not self._has_algorithm_here() or not proxy.has_own_thread or proxy.is_running:
+            yield
+            return
+        run_blocking(lambda: start_proxy(proxy, store))
+        try:
+            yield
+        finally:
+            if proxy.is_running:
+                run_blocking(proxy.stop)
 
     def _check_resources(self, agent: LitAgent[Any], algorithm: Algorithm | None, store: Store) -> None:
         """Refuse a training in which the runners would wait forever for resources."""

@@ -120,6 +120,16 @@ async def improve(store: Store, train_dataset: Any, val_dataset: Any) -> None:
 
 
 @algo
+async def through_a_proxy(store: Store, llm_proxy: Any, train_dataset: Any) -> None:
+    """Run the tasks with a model behind a proxy."""
+    plan = Plan("proxied")
+    resources_id = (await plan.publish(store, {"main_llm": llm_proxy.as_resource()}, step=0)).resources_id
+    rollouts = await plan.enqueue(store, train_dataset, resources_id=resources_id)
+    async for _ in plan.finished(store, rollouts):
+        pass
+
+
+@algo
 def improve_slowly(store: Store, train_dataset: Any) -> None:
     """Run the tasks once, without await."""
     store.sync.add_resources(prompt(0))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from store.errors import Conflict, Invalid
 from store.interface.store import Store
-from store.models import LLM, NamedResources, RolloutConfig
+from store.models import LLM, NamedResources, PromptTemplate, ProxyLLM, RolloutConfig
 from store.training.plan import STEADY, Plan
 
 ITEMS = [{"question": number} for number in range(7)]
@@ -115,13 +117,41 @@ async def test_resources_of_a_step_are_published_once(live: Store) -> None:
     assert (await Plan("r").publish(live, RESOURCES, step=2)).resources_id == "r/2"
 
 
+async def test_new_address_of_a_model_is_published_as_the_next_version(live: Store) -> None:
+    prompt = PromptTemplate(template="first", engine="f-string")
+    direct, proxied = LLM(endpoint="http://a:1", model="m"), ProxyLLM(endpoint="http://a:2", model="m@1")
+    await Plan("r").publish(live, {"direct": direct, "proxied": proxied, "prompt": prompt}, step=0)
+    moved: NamedResources = {
+        "direct": LLM(endpoint="http://b:1", model="m", sampling_parameters={"temperature": 0.5}),
+        "proxied": ProxyLLM(endpoint="http://b:2", model="m@2", api_key="sk-2"),
+        "prompt": PromptTemplate(template="second", engine="f-string"),
+    }
+    for _ in range(2):
+        again = await Plan("r").publish(live, moved, step=0)
+        assert again.version == 2
+        assert again.resources == {
+            "direct": LLM(endpoint="http://b:1", model="m"),
+            "proxied": ProxyLLM(endpoint="http://b:2", model="m@1", api_key="sk-2"),
+            "prompt": prompt,
+        }
+
+
 def test_a_name_that_leaves_no_room_for_the_rest_of_a_key_is_refused() -> None:
     for name in ("", "x" * 401):
         with pytest.raises(Invalid, match="run"):
             Plan(name)
 
 
-@pytest.mark.parametrize("reason, status", [("interrupted", "requeuing"), ("spool", "requeuing"), ("error", "failed")])
+@pytest.mark.parametrize(
+    "reason, status",
+    [
+        ("interrupted", "requeuing"),
+        ("spool", "requeuing"),
+        ("infrastructure", "requeuing"),
+        ("error", "failed"),
+        ("resources", "failed"),
+    ],
+)
 async def test_what_its_training_cut_short_is_queued_again_and_what_the_agent_failed_is_not(
     live: Store, reason: str, status: str
 ) -> None:
@@ -135,3 +165,50 @@ async def test_what_its_training_cut_short_is_queued_again_and_what_the_agent_fa
     assert (first.rollout_id, first.status, second.status) == (claimed.rollout_id, status, "queuing")
     again = await live.dequeue_many_rollouts(2, "w")
     assert [each.attempt.sequence_id for each in again] == ([1, 2] if status == "requeuing" else [1])
+
+
+async def test_rollout_of_a_lost_machine_is_enqueued_again_by_the_next_training(live: Store) -> None:
+    config = RolloutConfig(unresponsive_seconds=30)
+    await Plan("r", config=config).enqueue(live, [1])
+    claimed = await live.dequeue_rollout("w")
+    assert claimed is not None
+    await live.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="unresponsive")
+    (again,) = await Plan("r", config=config).enqueue(live, [1])
+    assert again.status == "requeuing"
+
+
+async def test_finished_enqueues_again_after_failures_of_infrastructure_but_not_endlessly(memory: Store) -> None:
+    plan = Plan("r")
+    rollouts = await plan.enqueue(memory, ITEMS[:2])
+
+    async def work() -> None:
+        while True:
+            claimed = await memory.dequeue_rollout("w", wait_seconds=5)
+            if claimed is None:
+                continue
+            succeeds = claimed.input == ITEMS[1] and claimed.attempt.sequence_id == 2
+            outcome: dict[str, Any] = {"status": "failed", "metadata": {"reason": "infrastructure"}}
+            if succeeds:
+                outcome = {"status": "succeeded"}
+            await memory.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, **outcome)
+
+    working = asyncio.create_task(work())
+    ended = {rollout.input["question"]: rollout async for rollout in plan.finished(memory, rollouts)}
+    working.cancel()
+    attempts = {number: len(await memory.query_attempts(each.rollout_id)) for number, each in ended.items()}
+    assert {number: each.status for number, each in ended.items()} == {0: "failed", 1: "succeeded"}
+    assert attempts == {0: 4, 1: 2}
+
+
+async def test_finished_enqueues_a_silent_attempt_again_only_if_an_earlier_training_began_it(memory: Store) -> None:
+    config = RolloutConfig(unresponsive_seconds=30)
+    await Plan("r", config=config).enqueue(memory, [1])
+    inherited = await memory.dequeue_rollout("w")
+    plan = Plan("r", config=config)
+    upcoming = asyncio.ensure_future(anext(plan.finished(memory, await plan.enqueue(memory, [1]))))
+    for claimed in (inherited, None):
+        attempted = claimed or await memory.dequeue_rollout("w", wait_seconds=5)
+        assert attempted is not None
+        assert not upcoming.done()
+        await memory.update_attempt(attempted.rollout_id, attempted.attempt.attempt_id, status="unresponsive")
+    assert (await upcoming).status == "failed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +14,12 @@ import pytest
 from store import InMemoryLightningStore, open_store
 from store.errors import Invalid
 from store.interface.store import Store
+from store.llm_proxy import Backend, LLMProxy
+from store.models import LLM, ProxyLLM
 from store.runtime.process import worker_name
-from store.training.algorithm import Algorithm
+from store.server.process.listener import PortTaken
+from store.training.agent import llm_rollout as agent
+from store.training.algorithm import Algorithm, algo
 from store.training.baseline import Baseline
 from store.training.bundle import AlgorithmBundle, RunnerBundle
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone, SharedMemoryExecutionStrategy
@@ -80,11 +85,66 @@ def test_a_run_is_reported_by_mode_step_and_version(
     assert "improve/1 v1 (best)" in printed
 
 
-def test_a_run_that_is_complete_already_is_not_run_again(store: InMemoryLightningStore) -> None:
-    for rollouts in (6, 0):
-        report = trainer(store, algorithm=agents.improve).fit(agents.scaled, [1.0, 2.0], [3.0], quiet=True)
-        assert report.rollouts == rollouts
+def test_complete_plan_is_not_run_again_and_reported_as_a_whole(store: InMemoryLightningStore) -> None:
+    store.sync.add_resources(agents.RESOURCES)
+    first, second = (
+        trainer(store, algorithm=agents.improve).fit(agents.scaled, [1.0, 2.0], [3.0], quiet=True) for _ in range(2)
+    )
     assert total(store) == 6
+    assert (first.rollouts, first.earlier, second.rollouts, second.earlier) == (6, 0, 6, 6)
+    assert (second.rewards, second.best, second.attempts) == (first.rewards, first.best, first.attempts)
+    assert "ended before this start: 6 rollouts" in str(second)
+
+
+def test_report_of_a_resumed_plan_counts_all_rollouts_under_one_version(store: InMemoryLightningStore) -> None:
+    other = store.sync.enqueue_rollout(9.0)
+    store.sync.update_rollout(other.rollout_id, status="succeeded")
+    for items in ([1.0], [1.0, 2.0]):
+        proxy = LLMProxy(backends=[Backend("main", "http://127.0.0.1:9", models=["tiny"])])
+        report = trainer(store, algorithm=agents.through_a_proxy, llm_proxy=proxy).fit(agents.plain, items, quiet=True)
+    assert [(str(row.version), row.rollouts, row.mean) for row in report.rewards] == [("proxied/0 v1", 2, 1.5)]
+    assert (report.rollouts, report.earlier) == (2, 1)
+    published = store.sync.get_resources_by_id("proxied/0")
+    assert published is not None
+    assert published.version == 2
+
+
+def test_trainer_runs_the_proxy_from_before_the_first_claim_until_after_the_last(
+    store: InMemoryLightningStore,
+) -> None:
+    proxy = LLMProxy(backends=[Backend("main", "http://127.0.0.1:9", models=["tiny"])])
+    stale = ProxyLLM(endpoint="http://127.0.0.1:9", model="tiny")
+    store.sync.add_resources({"main_llm": stale})
+    rollout = store.sync.enqueue_rollout(1.0)
+    endpoints: list[str] = []
+
+    @agent
+    def noting(task: Any, llm: LLM) -> float:
+        endpoints.append(llm.endpoint.partition("/rollout/")[0])
+        assert proxy.is_running
+        return 1.0
+
+    @algo
+    async def wait(store: Store) -> None:
+        await store.wait_for_rollouts([rollout.rollout_id])
+        async with proxy:
+            pass
+        assert proxy.is_running
+
+    trainer(store, algorithm=wait, llm_proxy=proxy).fit(noting, quiet=True)
+    assert endpoints == [proxy.endpoint]
+    assert not proxy.is_running
+
+
+@pytest.mark.parametrize("mode", ["thread", "asyncio"])
+def test_fixed_port_in_use_ends_the_training_with_one_line(store: InMemoryLightningStore, mode: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        proxy = LLMProxy(taken.getsockname()[1], launch_mode=mode)
+        with pytest.raises(PortTaken) as raised:
+            trainer(store, algorithm=Baseline(), llm_proxy=proxy).fit(agents.scaled, [1.0], quiet=True)
+    assert "\n" not in str(raised.value)
+    assert f"already in use: {proxy.endpoint.removeprefix('http://')}" in str(raised.value)
+    assert total(store) == 0
 
 
 def test_rollouts_that_a_run_takes_up_again_are_in_its_report_with_what_they_were(

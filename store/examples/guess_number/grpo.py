@@ -21,7 +21,7 @@ from store.training import Algorithm, Plan, Triplet, trajectories
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.models import Rollout, Span
+    from store.models import NamedResources, Rollout, Span
     from store.training import LLMProxy
     from store.training.algorithm import Dataset
 
@@ -98,11 +98,10 @@ class Grpo(Algorithm):
         policy = await self._first()
         self.size = policy.size
         learner = Learner(policy, course.learning)
-        async with self._inference() as server, proxy:
-            # If a process was killed, the games that it left in the queue refer to the address of its proxy. So the
-            # resources of these games first get the new address.
+        async with self._inference() as server:
             published = await self._newest()
             if published is not None:
+                # Games that an earlier process left in the queue wait for a backend of the proxy.
                 await self._publish(published, server, proxy)
             for number in range(course.steps):
                 await self._keep(policy, number)
@@ -148,17 +147,9 @@ class Grpo(Algorithm):
         name = f"policy@{version}"
         proxy.update_backends([await server.serve(name, weights.template)])
         named = PromptTemplate(template=self.weights_id(version), engine="f-string")
-        # `Plan.publish` would not replace the address that an earlier process published, and the proxy of this process
-        # has another address.
-        await self.get_store().update_resources(
-            self.plan.resources_id(version),
-            {
-                "policy": proxy.as_resource(
-                    sampling_parameters={"max_tokens": self.models.vocabulary.longest_answer, "temperature": 1.0}
-                ),
-                "weights": named,
-            },
-        )
+        sampling = {"max_tokens": self.models.vocabulary.longest_answer, "temperature": 1.0}
+        resources: NamedResources = {"policy": proxy.as_resource(sampling_parameters=sampling), "weights": named}
+        await self.plan.publish(self.get_store(), resources, step=version)
 
     async def _keep(self, policy: TokenModel, version: int) -> None:
         """Store the weights of a version, unless the store already contains them."""

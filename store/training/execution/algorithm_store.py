@@ -16,11 +16,13 @@ from store.interface.delegating import DelegatingStore
 from store.models import (
     Attempt,
     AttemptedRollout,
+    EnqueueRolloutRequest,
     LightningStoreCapabilities,
     LoggedEvent,
     PaginatedResult,
     Rollout,
 )
+from store.semconv import PLAN_KEY
 from store.training.execution.strategy import RunnersGone
 
 if TYPE_CHECKING:
@@ -34,6 +36,11 @@ STANDSTILL_SECONDS: Final = 5.0
 """Seconds for which rollouts may wait without an active attempt after every runner has ended."""
 
 _WAITING: Final = ("queuing", "requeuing")
+
+
+def plan_of(key: str) -> str:
+    """Return the name of the plan from the key of a rollout, `<run>/<mode>/<epoch>/<index>/<replica>`."""
+    return key.rsplit("/", 4)[0]
 
 
 class AlgorithmStore(DelegatingStore):
@@ -52,6 +59,8 @@ class AlgorithmStore(DelegatingStore):
     def __init__(self, target: Store, no_runner: ExecutionEvent) -> None:
         self._target = target
         self._no_runner = no_runner
+        self.plans: set[str] = set()
+        """The names of the plans of which the algorithm enqueued rollouts, also of rollouts that existed already."""
         self._standstill: tuple[float, float] | None = None
         """The times of the first and the last check at which the algorithm waited and no attempt was active."""
 
@@ -68,6 +77,12 @@ class AlgorithmStore(DelegatingStore):
 
     async def close(self) -> None:
         await self.target.close()
+
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+        enqueued = await self.target.enqueue_many_rollouts(rollouts)
+        keys = {str((each.metadata or {}).get(PLAN_KEY, "")) for each in rollouts}
+        self.plans |= {plan_of(key) for key in keys} - {""}
+        return enqueued
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait as `Store.wait_for_rollouts` does.

@@ -45,7 +45,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         server_host: the host on which the server listens or is reached; None for the value of `AGL_SERVER_HOST`, by
             default localhost.
         server_port: the port of the server, 0 for any free port; None for the value of `AGL_SERVER_PORT`, by default
-            4747.
+            any free port for the role `both`, and 4747 for the other roles.
         managed_store: whether to start a server for the store; None for the value of `AGL_MANAGED_STORE`, by default
             true. If false, each process opens the given store itself, from a server or a database.
         n_runners: the number of runners that this process starts.
@@ -79,7 +79,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         del allowed_exit_codes
         self.role = environment.role(role)
         self.server_host = environment.host(server_host)
-        self.server_port = environment.port(server_port)
+        self.server_port = environment.port(server_port, self.role)
         self.managed_store = environment.managed(managed_store)
         if n_runners < 1:
             raise Invalid("n_runners", f"{n_runners} is below 1")
@@ -93,6 +93,11 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self._terminate_timeout = terminate_timeout
         self._restarts = restarts
         self._server_patience = server_patience
+
+    @property
+    def has_algorithm_here(self) -> bool:
+        """Whether the algorithm runs in this process."""
+        return self.role != "runner" and self._main_process == "algorithm"
 
     def execute(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
         """Run the sides of this process's role until the algorithm has ended; see `ExecutionStrategy`.

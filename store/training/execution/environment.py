@@ -16,6 +16,7 @@ MANAGED: Final = "AGL_MANAGED_STORE"
 
 _ROLES: Final = ("algorithm", "runner", "both")
 _PORT: Final = 4747
+"""The port at which runners on other machines look for the server by default."""
 _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 
@@ -38,15 +39,17 @@ def host(given: str | None) -> str:
     return given or os.environ.get(HOST) or "localhost"
 
 
-def port(given: int | None) -> int:
-    """Return the port of the server: the argument, or else `AGL_SERVER_PORT`, or else 4747.
+def port(given: int | None, role: Role) -> int:
+    """Return the port of the server: the argument, or else `AGL_SERVER_PORT`, or else a default.
+
+    The default is 0, any free port, if all parts run on this machine, and otherwise 4747.
 
     Raises:
         Invalid: the variable is not a port number.
     """
     if given is not None:
         return given
-    value = os.environ.get(PORT) or str(_PORT)
+    value = os.environ.get(PORT) or str(0 if role == "both" else _PORT)
     if not value.isascii() or not value.isdigit() or int(value) > 65_535:
         raise Invalid(PORT, f"{value!r} is not a port number")
     return int(value)

@@ -24,7 +24,9 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_anything_the_defaults_hold() -> None:
-    assert told() == ("both", "localhost", 4747, True)
+    assert told() == ("both", "localhost", 0, True)
+    assert told(role="algorithm") == ("algorithm", "localhost", 4747, True)
+    assert told(role="runner") == ("runner", "localhost", 4747, True)
 
 
 def test_the_environment_outranks_the_defaults_and_arguments_outrank_it(monkeypatch: pytest.MonkeyPatch) -> None:
