@@ -109,7 +109,7 @@ class Guard(NamedTuple):
     """`trigger`, `unique` or `index`. Postgres also has `rule`: a rule that rewrites statements."""
     table: str
     name: str
-    """The name of the trigger or rule, or the columns, comma-separated."""
+    """The name of the trigger or rule, or the columns, comma-separated, with the condition of a partial index."""
     definition: str
     """The SQL text of the trigger or rule; empty for other kinds."""
 

@@ -124,6 +124,15 @@ async def test_a_dropped_index_is_found(filled: Filled) -> None:
     assert (await filled.only("guards")).key == "table rollouts: the index on (first_position) is missing"
 
 
+@pytest.mark.parametrize("other", ["", "CREATE INDEX ix_bodies_codec ON bodies (codec)", "… WHERE codec >= 17"])
+async def test_dropped_or_changed_partial_index_is_reported(filled: Filled, other: str) -> None:
+    text = other.replace("…", "CREATE INDEX ix_bodies_codec ON bodies (codec)")
+    await run_sql(filled.url, "DROP INDEX ix_bodies_codec", *filter(None, [text]))
+    difference = await filled.only("guards")
+    condition = "codec >= 16" if is_sqlite(filled) else "(codec >= 16)"
+    assert difference.key == f"table bodies: the index on (codec) WHERE {condition} is missing"
+
+
 @ON_SQLITE
 async def test_bytes_after_a_compressed_body_are_found(filled: Filled) -> None:
     ((length, codec),) = await ask(filled.url, "SELECT raw_len, codec FROM bodies WHERE position = 1")

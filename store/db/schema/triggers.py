@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Table, UniqueConstraint
+from sqlalchemy import Index, Table, UniqueConstraint
 
 from store.db.dialect import Guard, Guards, Sql
 from store.db.tables.core import metadata
@@ -234,10 +234,13 @@ SELECT 'unique', t.name,
 FROM sqlite_master t WHERE t.type = 'table'
 UNION ALL
 SELECT CASE l."unique" WHEN 1 THEN 'unique' ELSE 'index' END, t.name,
-    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_index_info(l.name, 'main') i ORDER BY i.seqno)),
+    (SELECT group_concat(name, ',') FROM (SELECT i.name FROM pragma_index_info(l.name, 'main') i ORDER BY i.seqno))
+    || CASE l.partial WHEN 0 THEN '' ELSE
+        (SELECT substr(d.sql, instr(d.sql, ' WHERE ')) FROM sqlite_master d WHERE d.type = 'index' AND d.name = l.name)
+    END,
     ''
 FROM sqlite_master t, pragma_index_list(t.name, 'main') l
-WHERE t.type = 'table' AND l.partial = 0 AND l.origin <> 'pk'
+WHERE t.type = 'table' AND l.origin <> 'pk'
 """
 _IN_POSTGRES = """
 SELECT 'trigger'::text, c.relname::text, t.tgname::text,
@@ -257,12 +260,13 @@ WHERE n.nspname = $1::text AND r.rulename <> '_RETURN'
 UNION ALL
 SELECT CASE WHEN i.indisunique THEN 'unique' ELSE 'index' END, c.relname::text,
     (SELECT string_agg(a.attname, ',' ORDER BY k.nth) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (number, nth)
-        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number),
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number)
+    || coalesce(' WHERE ' || pg_get_expr(i.indpred, i.indrelid), ''),
     ''
 FROM pg_index i
     JOIN pg_class c ON c.oid = i.indrelid
     JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1::text AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+WHERE n.nspname = $1::text AND i.indisvalid AND i.indimmediate AND i.indexprs IS NULL
 """
 
 
@@ -297,10 +301,10 @@ def expected(database: str) -> tuple[Guard, ...]:
         Guard("unique", table.name, ",".join(key), "") for table in metadata.tables.values() for key in _keys(table)
     ]
     indexes = [
-        Guard("index", table.name, ",".join(column.name for column in index.columns), "")
+        Guard("index", table.name, ",".join(column.name for column in index.columns) + _condition(database, index), "")
         for table in metadata.tables.values()
         for index in sorted(table.indexes, key=lambda index: str(index.name))
-        if not index.unique and index.dialect_options["sqlite"]["where"] is None
+        if not index.unique
     ]
     return (*triggers, *keys, *indexes)
 
@@ -343,9 +347,19 @@ def _difference(guard: Guard, found: Mapping[tuple[str, str, str], str]) -> str 
     if guard.kind == "unique":
         return f"table {guard.table}: ({guard.name.replace(',', ', ')}) is not unique any more"
     if guard.kind == "index":
-        return f"table {guard.table}: the index on ({guard.name.replace(',', ', ')}) is missing"
+        columns, where, condition = guard.name.partition(" WHERE ")
+        return f"table {guard.table}: the index on ({columns.replace(',', ', ')}){where}{condition} is missing"
     state = "is missing" if definition is None else "was changed or disabled"
     return f"table {guard.table}: trigger {guard.name} {state}"
+
+
+def _condition(database: str, index: Index) -> str:
+    """Return the condition of a partial index as the database stores it; the empty text for another index."""
+    condition = index.dialect_options["sqlite"]["where"]
+    if condition is None:
+        return ""
+    text = condition.compile(compile_kwargs={"literal_binds": True, "include_table": False})
+    return f" WHERE {text}" if database == "sqlite" else f" WHERE ({text})"
 
 
 def _keys(table: Table) -> list[tuple[str, ...]]:
