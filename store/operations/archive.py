@@ -23,6 +23,7 @@ from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, NotFoun
 from store.operations.backup import checked_seal, damage_reported, database_in, new_file, write_seal
 from store.operations.compression import Compression
 from store.operations.copying import in_thread, make_copy
+from store.operations.damage import store_damage_reported
 from store.operations.log_copy import end_of
 from store.operations.pace import Pace
 from store.operations.policy import RetentionPolicy
@@ -31,7 +32,7 @@ from store.operations.reports import ArchiveContents, BackupSeal
 from store.operations.retention import KEPT, RetentionReport, remove_payload, report_of, selected_payload
 from store.operations.sealed_files import has_seal, has_seal_table, make_seal_table, read_seal
 from store.runtime.clock import Clock
-from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification.verify import verify
 
 _POSITIONS = 2000
@@ -101,9 +102,11 @@ async def archive_payload(
         if await asyncio.to_thread(path.exists):
             await in_thread(_seal_by(path, policy))
         return nothing
-    report = await in_thread(
-        _move(url, path, policy, nothing, vacuum=vacuum, actor=actor, clock=clock, on_progress=on_progress)
-    )
+    reporter = ProgressReporter(on_progress)
+    async with store_damage_reported(url, reporter):
+        report = await in_thread(
+            _move(url, path, policy, nothing, vacuum=vacuum, actor=actor, clock=clock, on_progress=reporter)
+        )
     if report.is_applied:
         rest = await remove_payload(url, policy, clock=clock)
         report = report.model_copy(update={"rollouts_left": rest.rollouts})

@@ -14,19 +14,16 @@ from typing import Final
 from store.db.dialect import Dialect, ReadSession, Sql, Unfinished, WriteSession
 from store.db.url import PARTITION
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
-from store.operations import beside_log
+from store.operations import beside_log, damage
 from store.operations.copying import database, in_thread, make_copy
 from store.operations.reports import ArchiveContents, BackupSeal, CopyReport
 from store.operations.sealed_files import read_seal, store_seal
 from store.runtime.clock import Clock
-from store.runtime.progress import OnProgress, ignore
+from store.runtime.progress import OnProgress, ProgressReporter, ignore
 from store.verification import seal as seals
 
 # This check finds damage of the file's structure. Damage of values is found by the hashes of the log and of the seal.
 _CHECK: Final = Sql("PRAGMA quick_check(1)", (), {})
-
-# The errors that a value of another type than that of its column may raise.
-_WRONG_VALUES: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
 
 async def backup_store(
@@ -54,10 +51,12 @@ async def backup_store(
     async def finish(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
         written.append(await write_seal(copy, writer, store_id))
 
+    reporter = ProgressReporter(on_progress)
     copying = make_copy(
-        source, target.unfinished(), is_verified=verify, on_progress=on_progress, finish=finish, is_single_file=True
+        source, target.unfinished(), is_verified=verify, on_progress=reporter, finish=finish, is_single_file=True
     )
-    return (await in_thread(copying)).model_copy(update={"seal": written[-1]})
+    async with damage.store_damage_reported(source_url, reporter):
+        return (await in_thread(copying)).model_copy(update={"seal": written[-1]})
 
 
 async def restore_store(
@@ -178,6 +177,6 @@ def damage_reported(path: Path) -> Generator[None]:
         raise
     except StoreError:  # some of these are also errors of values
         raise
-    except _WRONG_VALUES as error:
+    except damage.VALUE_ERRORS as error:
         # SQLite stores a value of any type in any column.
         raise Corrupt(f"the backup {path}", error, "values that a store wrote") from error

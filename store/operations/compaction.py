@@ -7,9 +7,10 @@ import time
 from store.db.dialect import Dialect
 from store.models.enums import Frozen
 from store.operations.compression import CompressionCounts, compression
+from store.operations.damage import store_damage_reported
 from store.operations.removal import database
 from store.runtime.loop_thread import LoopThread
-from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 
 
 class CompactReport(Frozen):
@@ -57,13 +58,16 @@ async def compact(url: str, *, rewrite: bool = False, on_progress: OnProgress = 
         Invalid: the URL is not that of a database.
         Incompatible: the store has an older schema, and the message names the command that upgrades it; or the role
             does not own the tables on Postgres.
+        Corrupt: a table is damaged.
         Unavailable: the database does not answer, is locked for too long, or its disk is full.
     """
     began = time.monotonic()
     dialect = database(url)
+    reporter = ProgressReporter(on_progress)
     thread = LoopThread("rollbook compact")
     try:
-        before, after, is_complete, counts = await thread.run(_run(dialect, on_progress, rewrite=rewrite))
+        async with store_damage_reported(url, reporter):
+            before, after, is_complete, counts = await thread.run(_run(dialect, reporter, rewrite=rewrite))
     finally:
         thread.leave()
     return CompactReport(

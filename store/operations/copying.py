@@ -15,11 +15,12 @@ from store.errors import Corrupt, Invalid
 from store.models import VerifyReport
 from store.operations import beside_log
 from store.operations.compression import Compression
+from store.operations.damage import store_damage_reported
 from store.operations.log_copy import EndOfLog, LogCopy, end_of
 from store.operations.reports import CopyReport
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
-from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification import last
 from store.verification.rebuild import rebuild
 from store.verification.verify import verify
@@ -61,7 +62,9 @@ async def copy_store(
     source, target = database(source_url), database(target_url)
     if source.url.path is not None and source.url.path == target.url.path:
         raise Invalid("target", f"{target.url.shown} is the source itself; choose another target")
-    return await in_thread(make_copy(source, target.unfinished(), is_verified=verify, on_progress=on_progress))
+    reporter = ProgressReporter(on_progress)
+    async with store_damage_reported(source_url, reporter):
+        return await in_thread(make_copy(source, target.unfinished(), is_verified=verify, on_progress=reporter))
 
 
 def database(url: str, clock: Clock | None = None) -> Dialect:

@@ -17,11 +17,12 @@ from store.db.queries.removal import Payload
 from store.errors import Invalid
 from store.models.enums import Frozen
 from store.operations.choices import Search
+from store.operations.damage import store_damage_reported
 from store.operations.redaction import Erased, Stored, erase_payload
 from store.operations.removal import database
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
-from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification.log_scan import REFERRING, names_of_blobs
 
 _ROWS_AT_ONCE = 500
@@ -101,15 +102,18 @@ async def forget(
         NotFound: there is no store at the URL.
         Invalid: the reason contains the text, or has an invalid length; or the URL is not that of a database.
         Incompatible: the store has an older schema; the message names the command that upgrades it.
+        Corrupt: a table is damaged.
         ReadOnly: the database user may not delete payload.
         Unavailable: the database does not answer. The call can be repeated.
     """
     if reason is not None:
         _check_reason(reason, search)
     dialect = database(url, clock, read_only=reason is None)
+    reporter = ProgressReporter(on_progress)
     thread = LoopThread("rollbook forget")
     try:
-        return await thread.run(_run(dialect, search, on_progress, reason=reason, rewrite=rewrite, actor=actor))
+        async with store_damage_reported(url, reporter):
+            return await thread.run(_run(dialect, search, reporter, reason=reason, rewrite=rewrite, actor=actor))
     finally:
         thread.leave()
 

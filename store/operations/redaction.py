@@ -19,6 +19,7 @@ from store.errors import Corrupt, Invalid, NotFound
 from store.models.enums import Frozen
 from store.operations.choices import Redaction
 from store.operations.compression import compression
+from store.operations.damage import store_damage_reported
 from store.operations.removal import blobs_without_event, database, remover
 from store.runtime.clock import Clock
 from store.runtime.loop_thread import LoopThread
@@ -90,13 +91,15 @@ async def redact(
         NotFound: there is no store at the URL, no such rollout, or no such event with payload.
         Invalid: the reason contains a text of the payload, or the URL is not that of a database.
         Incompatible: the store has an older schema; the message names the command that upgrades it.
+        Corrupt: a table is damaged.
         ReadOnly: the database user may not delete payload.
         Unavailable: the database does not answer. The call can be repeated.
     """
     dialect = database(url, clock)
     thread = LoopThread("rollbook redact")
     try:
-        return await thread.run(_run(dialect, rollout_id, redaction, rewrite=rewrite, actor=actor))
+        async with store_damage_reported(url):
+            return await thread.run(_run(dialect, rollout_id, redaction, rewrite=rewrite, actor=actor))
     finally:
         thread.leave()
 

@@ -11,11 +11,12 @@ from store.db.queries.removal import Payload
 from store.db.schema.sealed import refuse_sealed
 from store.domain.events import RolloutAnnotated
 from store.models.enums import Frozen
+from store.operations.damage import store_damage_reported
 from store.operations.policy import RetentionPolicy
 from store.operations.removal import Removed, blobs_without_event, database, remover
 from store.runtime.clock import Clock, system_clock
 from store.runtime.loop_thread import LoopThread
-from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.runtime.progress import OnProgress, OperationProgress, ProgressReporter, ignore
 from store.verification.log_scan import REFERRING
 
 _ROLLOUTS_AT_ONCE = 100
@@ -81,16 +82,19 @@ async def remove_payload(
         NotFound: there is no store at the URL.
         Invalid: the URL is not that of a database.
         Incompatible: the store has an older schema; the message names the command that upgrades it.
+        Corrupt: a table is damaged.
         ReadOnly: the database user may not delete payload.
         Unavailable: the database does not answer. The call can be repeated.
     """
     began = time.monotonic()
     dialect = database(url, clock, read_only=not apply)
+    reporter = ProgressReporter(on_progress)
     thread = LoopThread("rollbook retention")
     try:
-        report = await thread.run(
-            _run(dialect, policy, apply=apply, vacuum=vacuum, actor=actor, on_progress=on_progress)
-        )
+        async with store_damage_reported(url, reporter):
+            report = await thread.run(
+                _run(dialect, policy, apply=apply, vacuum=vacuum, actor=actor, on_progress=reporter)
+            )
     finally:
         thread.leave()
     return report.model_copy(update={"seconds": time.monotonic() - began})

@@ -27,6 +27,7 @@ from store.db.queries.operation_runs import Operation, RunResult
 from store.db.url import parse
 from store.errors import Closed, Invalid, StoreError, Unavailable
 from store.models.enums import Frozen
+from store.operations.damage import store_damage_reported
 from store.operations.policy import RetentionPolicy
 from store.operations.requested import RequestedRemoval, run_requested
 from store.runtime.clock import MICROSECONDS, system_clock
@@ -126,7 +127,7 @@ class _Runs:
             return RunOutcome(state="skipped")
         self._is_ending = False
         try:
-            async with self._kept(operation):
+            async with self._kept(operation), store_damage_reported(self._order.url):
                 return await self._work(operation)
         except Exception as error:
             is_expected = isinstance(error, StoreError | OSError | _TakenOver)

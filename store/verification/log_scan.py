@@ -16,8 +16,7 @@ from sqlalchemy.types import BigInteger
 
 from store.db.data_blocks import unpack
 from store.db.dialect import Dialect, ReadSession, Row
-from store.db.dictionaries import load
-from store.db.queries import blobs, data_blocks, dictionaries, scan
+from store.db.queries import blobs, data_blocks, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_and_rest
 from store.db.queries.paging import compiled
@@ -31,6 +30,7 @@ from store.journal.log_rows import STORE_STREAM, PositionsHash
 from store.models import Difference
 from store.models.enums import Frozen
 from store.runtime.progress import OnProgress, OperationProgress, ignore
+from store.verification.dictionary_check import check_dictionaries
 from store.verification.differences import SHOWN, Differences
 from store.verification.log_check import TRAILING, LogCheck
 
@@ -411,14 +411,6 @@ async def check_blobs(dialect: Dialect, session: ReadSession, differences: Diffe
         limit = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
     for name in sorted(await _left_over(dialect, session)):
         differences.add("blobs", name, None, None, "a blob to which no event refers")
-
-
-async def check_dictionaries(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
-    """Report dictionaries whose content was changed. Bodies are compressed with them."""
-    for codec, digest, content in await dictionaries.contents(dialect, session):
-        if len(content) and load(digest, content) is None:
-            found = hashlib.sha256(content).hexdigest()
-            differences.add("dictionaries", f"dictionary {codec}", "content", memoryview(digest).hex(), found)
 
 
 async def _check_data_blocks(dialect: Dialect, session: ReadSession, differences: Differences) -> None:

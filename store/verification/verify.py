@@ -43,6 +43,7 @@ _NOT_COMPARED = (
     core_tables.queue_epoch,
     core_tables.commits,
     core_tables.data_blocks,
+    core_tables.dictionaries,
     core_tables.dropped,
     core_tables.attempt_signals,
     core_tables.worker_signals,

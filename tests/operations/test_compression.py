@@ -29,6 +29,7 @@ from store.operations import (
     Redaction,
     RetentionPolicy,
     Search,
+    archive_payload,
     backup_store,
     compact,
     compression,
@@ -44,6 +45,7 @@ from store.testing.samples import make_span
 from tests import databases, postgres
 from tests.cli.conftest import runner
 from tests.faults import processes
+from tests.journal.given import tamper
 from tests.operations import work
 from tests.operations.payloads import ON_SQLITE, verified
 from tests.torture import Rounds
@@ -494,6 +496,69 @@ async def test_a_missing_or_changed_dictionary_is_reported(damaged: tuple[Filled
     # Damaged bodies are left as they are.
     again = await compact(filled.url)
     assert again.bodies == 0
+
+
+EDITS = {
+    "type = 'rollout.enqueued'": "type",
+    "type = CAST(X'FF41' AS TEXT)": "type",
+    "type = X'00'": "type",
+    "trained_at = 'text'": "trained_at",
+    "trained_at = -5": "trained_at",
+    "samples = 'text'": "samples",
+    "samples = 5": "samples",
+    "samples = X''": "samples",
+    "samples = X'0102'": "samples",
+    "samples = zeroblob(16)": "samples",
+    "samples = X'0100000000000000'": "samples",
+    "samples = CAST(samples || X'0000000000000070' AS BLOB)": "samples",
+    "hash = X'00'": "hash",
+    "codec = 'text'": "codec",
+    "codec = 17": "codec",
+}
+
+
+async def test_verify_names_each_changed_column_of_a_dictionary(damaged: tuple[Filled, Path]) -> None:
+    filled, path = damaged
+    async with await open_store(filled.url) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            for edit, column in EDITS.items():
+                connection.execute("CREATE TABLE saved AS SELECT * FROM dictionaries")
+                connection.execute(f"UPDATE dictionaries SET {edit}")
+                report = await store.log.verify()
+                assert ("dictionaries", column) in {(each.check, each.field) for each in report.differences}, edit
+                connection.execute("DELETE FROM dictionaries")
+                connection.execute("INSERT INTO dictionaries SELECT * FROM saved")
+                connection.execute("DROP TABLE saved")
+
+
+async def test_verify_names_changed_dictionaries_on_postgres(postgres_url: str) -> None:
+    filled = await fill(postgres_url)
+    await compact(filled.url)
+    edits = ("type = 'rollout.enqueued'", "samples = '\\x0102'", "hash = '\\x00'", "trained_at = -5")
+    await tamper(filled.url, f"UPDATE dictionaries SET {', '.join(edits)}")
+    async with await open_store(filled.url) as store:
+        report = await store.log.verify()
+    named = {each.field for each in report.differences if each.check == "dictionaries"}
+    assert named == {"hash", "samples", "trained_at"}
+    assert report.difference_count >= SPANS
+
+
+@pytest.mark.parametrize("edit", ["samples = 5", "codec = 'text'"])
+async def test_maintenance_reports_a_damaged_dictionary(
+    damaged: tuple[Filled, Path], tmp_path: Path, edit: str
+) -> None:
+    filled, path = damaged
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE dictionaries SET {edit}")
+    column = edit.partition(" ")[0]
+    with pytest.raises(StoreError, match=rf"dictionaries \S+, {column}: found \w+ .* expected"):
+        await compact(filled.url)
+    with pytest.raises(StoreError, match="dictionaries"):
+        await redact(filled.url, filled.first, Redaction.of(everything=True, reason="request 17"))
+    with pytest.raises(StoreError):
+        await backup_store(filled.url, tmp_path / "copy.backup")
+    with pytest.raises(StoreError):
+        await archive_payload(filled.url, tmp_path / "archive", RetentionPolicy.of(older_than=0.001), apply=True)
 
 
 async def test_a_body_of_another_form_than_its_codec_is_reported(damaged: tuple[Filled, Path]) -> None:

@@ -13,6 +13,7 @@ from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC
 
 _AT_ONCE = 500
+_POSITIONS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ def encode_positions(positions: Iterable[int]) -> bytes:
     return b"".join(position.to_bytes(8, "little") for position in positions)
 
 
+def decode_positions(samples: bytes) -> list[int]:
+    """Return the positions in the column `samples`."""
+    return [int.from_bytes(samples[at : at + 8], "little") for at in range(0, len(samples), 8)]
+
+
 async def with_content(dialect: Dialect, session: ReadSession) -> list[StoredDictionary]:
     """Return the dictionaries that were not emptied, in the order of their numbers."""
     table = core_tables.dictionaries.c
@@ -62,14 +68,7 @@ async def with_content(dialect: Dialect, session: ReadSession) -> list[StoredDic
         select(table.codec, table.type, table.samples).where(func.length(table.content) > 0).order_by(table.codec)
     )
     rows = await session.fetch(dialect.sql(statement), {})
-    return [
-        StoredDictionary(
-            codec,
-            type_,
-            [int.from_bytes(samples[at : at + 8], "little") for at in range(0, len(samples), 8)],
-        )
-        for codec, type_, samples in rows
-    ]
+    return [StoredDictionary(codec, type_, decode_positions(samples)) for codec, type_, samples in rows]
 
 
 async def compressor(dialect: Dialect, session: ReadSession, codec: int) -> DictionaryCompressor | None:
@@ -81,11 +80,15 @@ async def compressor(dialect: Dialect, session: ReadSession, codec: int) -> Dict
     return None if dictionary is None else DictionaryCompressor(dictionary)
 
 
-async def contents(dialect: Dialect, session: ReadSession) -> Sequence[Row]:
-    """Return number, hash and content of all dictionaries, in the order of their numbers. Emptied ones are included."""
-    table = core_tables.dictionaries.c
-    statement: Select[*tuple[Any, ...]] = select(table.codec, table.hash, table.content).order_by(table.codec)
-    return await _fetch(dialect, session, statement)
+async def types_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
+    """Return the types of the events at some positions. Positions without an event are left out."""
+    event = core_tables.events.c
+    sql = dialect.sql(select(event.position, event.type).where(dialect.any_of(event.position, "positions")))
+    found: dict[int, str] = {}
+    for start in range(0, len(positions), _POSITIONS_AT_ONCE):
+        part = positions[start : start + _POSITIONS_AT_ONCE]
+        found.update(map(tuple, await session.fetch(sql, {"positions": dialect.list_param(part)})))
+    return found
 
 
 async def rows(dialect: Dialect, session: ReadSession, after: int) -> Sequence[Row]:
