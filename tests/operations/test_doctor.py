@@ -196,6 +196,25 @@ async def test_an_attempt_of_a_lost_worker_is_found(durable_url: str, ago: int) 
     assert (found.outcome, found.found) == ("warning", "1 attempt belongs to a worker without a heartbeat")
 
 
+async def test_missing_heartbeats_of_workers_are_reported(durable_url: str) -> None:
+    async with await open_store(durable_url) as store:
+        await store.update_worker("beats")
+        await store.dequeue_rollout("polls")
+        await store.enqueue_rollout("first")
+        assert await store.dequeue_rollout("claims") is not None
+        # These workers never sent a heartbeat.
+        await store.start_rollout("second", worker_id="starts")
+        third = await store.start_rollout("third")
+        await store.update_attempt(third.rollout_id, third.attempt.attempt_id, worker_id="ends", status="succeeded")
+    assert (await checked(durable_url, "heartbeats")).outcome == "ok"
+    await run_sql(durable_url, "DELETE FROM worker_signals")
+    async with await open_store(durable_url) as store:
+        assert (await store.log.verify()).ok
+    result = await checked(durable_url, "heartbeats")
+    assert result.outcome == "warning"
+    assert result.found == "3 workers lack their rows in worker_signals: beats, claims, polls"
+
+
 async def test_a_log_from_the_future_is_found(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ahead.db'}"
     async with await open_store(url, clock=ManualClock(system_clock() + 3600 * MICROSECONDS)) as store:

@@ -50,6 +50,18 @@ async def heartbeat_stats(dialect: Dialect, session: ReadSession, worker_ids: Se
     return found
 
 
+async def without_heartbeats(dialect: Dialect, session: ReadSession, limit: int) -> list[str]:
+    """Return the ids of at most `limit` workers of which neither a heartbeat nor a poll is stored."""
+
+    def build() -> Select[Any]:
+        worker, signal = core_tables.workers.c, core_tables.worker_signals.c
+        joined = core_tables.workers.outerjoin(core_tables.worker_signals, signal.worker_id == worker.worker_id)
+        statement = select(worker.worker_id).select_from(joined).where(signal.worker_id.is_(None))
+        return statement.order_by(worker.worker_id).limit(bindparam("at_most", type_=BigInteger))
+
+    return [row[0] for row in await session.fetch(compiled(dialect, "without_heartbeats", build), {"at_most": limit})]
+
+
 async def open_attempts(dialect: Dialect, session: ReadSession) -> list[tuple[str, str, str]]:
     """Return the rollout id, the attempt id and the worker id of each active attempt that has a worker."""
 

@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from sqlalchemy import Select, Table, func, select
 
-from store.db.queries import counts, lost_workers, operation_runs, pages
+from store.db.dialect import Dialect, ReadSession
+from store.db.queries import counts, lost_workers, operation_runs, pages, scan
 from store.db.queries import log as log_queries
 from store.db.schema.history import HEAD
 from store.db.tables import core as core_tables
+from store.domain.events import AttemptStarted, WorkerStatusChanged
 from store.operations.doctor.results import Found, ok, problem, warning
 from store.operations.doctor.target import Target
 from store.runtime.clock import MICROSECONDS, system_clock, to_seconds
@@ -25,6 +27,8 @@ _OVERDUE_SECONDS: Final = 60.0
 _WAITING_SECONDS: Final = 60.0
 _MOST_COUNTED: Final = 2_000_000
 """The rows of a table are counted only up to this number, because a count reads the whole index."""
+_MOST_WORKERS: Final = 1000
+_COMMIT, _COMMAND = map(log_queries.EVENT_COLUMNS.index, ("commit_id", "command"))
 _DAY: Final = 86_400 * MICROSECONDS
 _GONE: Final = frozenset({"lost", "stopped"})
 
@@ -139,6 +143,35 @@ async def check_attempts(target: Target) -> Found:
         text = f"{_many(len(lost), 'attempt belongs to a worker', 'attempts belong to workers')} without a heartbeat"
         return warning(text, f"rollbook ls workers {target.option}; restart them, and their attempts are retried")
     return ok(f"{_many(len(attempts), 'active attempt', 'active attempts')}, and none is overdue")
+
+
+async def check_heartbeats(target: Target) -> Found:
+    """Search for workers whose heartbeats are missing. No event records heartbeats, so a verification ignores them."""
+    dialect = target.dialect
+    async with dialect.read(snapshot=True) as session:
+        suspects = await lost_workers.without_heartbeats(dialect, session, _MOST_WORKERS)
+        missing = [worker for worker in suspects if await _has_sent_heartbeat(dialect, session, worker)]
+    if not missing:
+        return ok("every worker that sent a heartbeat or claimed a rollout has a row of heartbeats")
+    shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+    text = f"{_many(len(missing), 'worker lacks its row', 'workers lack their rows')} in worker_signals: {shown}"
+    return warning(text, "the next heartbeat writes the row again; restore a backup if you need the statistics")
+
+
+async def _has_sent_heartbeat(dialect: Dialect, session: ReadSession, worker_id: str) -> bool:
+    """Return whether the first call of a worker was a heartbeat or a claim. Both store a row of `worker_signals`."""
+    stream = f"worker/{worker_id}"
+    rows = await log_queries.events(dialect, session, stream=stream, limit=2)
+    events = [log_queries.event_of(row) for row in rows]
+    if not events:
+        return False
+    if len(events) == 1 or any(rows[0][at] != rows[1][at] for at in (_COMMIT, _COMMAND)):
+        return True  # only a heartbeat records a new worker without a status
+    fact, cause = events[1].fact, events[1].cause
+    if cause is None:
+        return isinstance(fact, WorkerStatusChanged) and fact.to == "idle"
+    started = [log_queries.event_of(row).fact for row in await scan.events_at(dialect, session, [cause])]
+    return any(isinstance(each, AttemptStarted) and each.via == "dequeue" for each in started)
 
 
 async def check_queue(target: Target) -> Found:

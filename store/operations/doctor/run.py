@@ -62,6 +62,7 @@ CHECKS: Final = (
     Check("last verification", database.check_last_verification, "database", ("schema",)),
     Check("time of the log", database.check_time, "database", ("schema",)),
     Check("running attempts", database.check_attempts, "database", ("schema",)),
+    Check("heartbeats", database.check_heartbeats, "database", ("schema",)),
     Check("queue", database.check_queue, "database", ("schema",)),
     Check("server database", server.check_database, SERVER, ("server",)),
     Check("access", server.check_access, SERVER, ("server",)),
