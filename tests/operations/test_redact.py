@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shlex
 import sqlite3
 import zlib
@@ -15,6 +16,7 @@ import pytest
 from store import Invalid, NotFound, open_store
 from store.db.drivers.sqlite import writer as sqlite_writer
 from store.db.drivers.sqlite.writer import connect as connect_writer
+from store.db.tables.core import metadata
 from store.operations import Redaction, RedactionReport, RetentionPolicy, redact, remove_payload
 from store.semconv import DROPPED
 from store.server.partitions import Partitions
@@ -50,6 +52,27 @@ def files_of(place: Place) -> list[Path]:
 
 def contains(place: Place, text: str) -> bool:
     return any(text.encode() in each.read_bytes() for each in files_of(place))
+
+
+async def test_hashes_of_a_removed_input_stay_only_where_the_documentation_lists_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'guess.db'}"
+    async with await open_store(url) as store:
+        rollout = await store.enqueue_rollout({"answer": "yes"})
+        (event,) = await store.log.history(rollout.rollout_id)
+    assert event.body_hash is not None
+    guess = hashlib.sha256(b'{"answer":"yes"}').hexdigest()
+    assert event.data["input_sha256"] == guess
+    await redact(url, rollout.rollout_id, Redaction.of(input=True, reason="requested"))
+    found: dict[str, set[str]] = {guess: set(), event.body_hash: set()}
+    with closing(sqlite3.connect(tmp_path / "guess.db")) as connection:
+        for table in metadata.tables.values():
+            for column in table.columns:
+                for name, places in found.items():
+                    value = f"CAST({column.name} AS BLOB)"
+                    contained = f"instr({value}, CAST('{name}' AS BLOB)) OR instr({value}, X'{name}')"
+                    if connection.execute(f"SELECT 1 FROM {table.name} WHERE {contained}").fetchone():
+                        places.add(f"{table.name}.{column.name}")
+    assert found == {guess: {"events.data", "rollouts.input_sha256"}, event.body_hash: {"events.body_hash"}}
 
 
 async def test_the_payload_of_a_span_of_a_running_rollout_is_removed(place: Place) -> None:
