@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import aiosqlite
+import psutil
 import pytest
 
 from store import open_store
@@ -263,6 +264,36 @@ def test_a_loop_that_ends_while_a_snapshot_ends_kills_no_thread(path: Path) -> N
     assert not threads[0].is_alive()
     asyncio.run(_can_lend_all(readers))
     asyncio.run(readers.close())
+
+
+async def test_connection_that_is_cut_off_closes_its_file_and_refuses_statements(path: Path) -> None:
+    readers = Readers(path)
+    connections = [await readers.take() for _ in range(3)]
+    idle, streaming, busy = connections
+    rows = cast("AsyncGenerator[Sequence[Row]]", streaming.stream(NUMBERS, {}, batch=3))
+    assert len(await anext(rows)) == 3
+    reading = asyncio.create_task(busy.fetch(ENDLESS, {}))
+    await asyncio.sleep(0.05)
+    await readers.close()
+    await asyncio.to_thread(readers.cut_off_if_closed)
+    assert str(path) not in {file.path for file in psutil.Process().open_files()}
+    calls: list[Awaitable[Any]] = [
+        *(reading, anext(rows), idle.fetch(NUMBERS, {}), idle.begin(), idle.rollback()),
+        *(idle.do(lambda _: None), idle.fetch_then(NUMBERS, {}, lambda _: None)),
+    ]
+    for call in calls:
+        with pytest.raises(sqlite3.Error):
+            await asyncio.wait_for(call, 60)
+    readers.cut_off_if_closed()
+
+
+async def test_an_error_of_a_function_is_raised_in_the_caller(readers: Readers) -> None:
+    async with readers.lease(snapshot=False) as session:
+        with pytest.raises(ZeroDivisionError):
+            await session.do(lambda _: 1 // 0)
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await session.fetch_then(NUMBERS, {}, lambda _: Sql("SELECT 1 FROM missing", (), {}))
+        assert len(await session.fetch(NUMBERS, {})) == 10
 
 
 async def test_a_read_that_is_cancelled_and_goes_on_gives_no_busy_connection_back(readers: Readers) -> None:

@@ -74,7 +74,7 @@ INSERTED = (
     "INSERT OR IGNORE INTO watch VALUES ('ro-unknown', 5)",
     "INSERT INTO dropped VALUES (1, 2)",
     "INSERT INTO data_blocks VALUES (1, 1, X'00')",
-    "INSERT INTO dictionaries VALUES (16, 'span.recorded', X'00', 5, X'', X'')",
+    "INSERT INTO dictionaries VALUES (16, 'span.recorded', zeroblob(32), 5, X'', X'')",
 )
 """Rows for the tables that stay empty otherwise."""
 

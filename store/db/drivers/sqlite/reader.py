@@ -3,15 +3,17 @@
 import asyncio
 import os
 import sqlite3
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Lock, Thread, current_thread
+from threading import Lock, Thread, current_thread
 from types import CoroutineType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import aiosqlite
@@ -28,49 +30,42 @@ Done = TypeVar("Done")
 
 _READERS = 4
 _INTERRUPT_SECONDS = 0.1
+_ARRIVAL_SECONDS = 0.001
+_CALL = "rollbook_call"
+_CALL_STATEMENT = f"SELECT {_CALL}(?)"
+_CLOSED = "the connection is closed"
+_numbers = count()
+
+
+def _pop_and_call(calls: dict[int, Callable[[], None]], number: int) -> None:
+    calls.pop(number)()
 
 
 class _Database(sqlite3.Connection):
-    """A connection whose `executescript` runs a function instead of SQL.
+    """A connection with an SQL function that calls a Python function.
 
-    Such a function can execute several statements in only one call of aiosqlite's thread.
+    The Python function can execute several statements on the connection in only one call of aiosqlite's thread.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._closing = Lock()
+        calls: dict[int, Callable[[], None]] = {}
+        self.calls = calls
+        """The functions to call, by the argument of the SQL function."""
         self.streaming: sqlite3.Cursor | None = None
         """The cursor whose rows are read in batches."""
-
-    def executescript(self, sql_script: Any, /) -> Any:
-        work, results = sql_script
-        results.append(work(self))
+        # The function must not refer to the connection, which would then never be deleted.
+        self.create_function(_CALL, 1, partial(_pop_and_call, calls))
 
     def close(self) -> None:
+        """Close the cursor, which would keep the file open, and the connection. Any thread may call this."""
         # While one thread closes the file, `Connection.close` returns at once in the other threads.
         with self._closing:
-            # An open cursor would keep the file open.
             if self.streaming is not None:
                 with suppress(sqlite3.ProgrammingError):  # the connection is already closed
                     self.streaming.close()
             super().close()
-
-
-class _Connection(aiosqlite.Connection):
-    """A connection of aiosqlite that a `SQLiteReader` closes.
-
-    When a connection is deleted, aiosqlite warns if the connection's own thread has not closed the database. This
-    thread dies if the event loop of a caller is closed. `SQLiteReader` then closes the database in another thread, so
-    the warning would be wrong, and this class suppresses it.
-    """
-
-    def post(self, function: Callable[[], None]) -> None:
-        """Run a function in the connection's thread, after the calls that wait for this thread."""
-        waiting = cast("SimpleQueue[Any]", self._tx)  # pyright: ignore[reportUnknownMemberType]
-        waiting.put_nowait((None, function))
-
-    def __del__(self) -> None:
-        self.stop()  # pyright: ignore[reportUnknownMemberType]
 
 
 def _connected(path: Path) -> _Database:
@@ -130,7 +125,7 @@ class SQLiteReader(ReadSession):
 
     Each statement, or each batch of rows of a long statement, takes one call of this thread. The thread passes the
     result to the event loop of the caller, and dies if this loop is closed. So if a caller leaves before it gets the
-    result, the connection is abandoned, which means that it is not used again.
+    result, the connection is abandoned, which means that it is not used again. See decisions 43 and 84.
     """
 
     def __init__(self, path: Path, stored_forms: StoredForms | None = None) -> None:
@@ -144,7 +139,7 @@ class SQLiteReader(ReadSession):
         self._stored_forms = stored_forms
         self._thread: Future[Thread] = Future()
         self._database: _Database | None = None
-        self._connection = _Connection(self._connect, iter_chunk_size=1)
+        self._connection = aiosqlite.Connection(self._connect, iter_chunk_size=1)
 
     async def start(self) -> None:
         """Start the thread, which opens the file."""
@@ -160,17 +155,33 @@ class SQLiteReader(ReadSession):
     def _connect(self) -> sqlite3.Connection:
         self._thread.set_result(current_thread())
         if self._is_cut_off:
-            raise sqlite3.OperationalError("the pool of this connection is closed")
+            raise sqlite3.OperationalError(_CLOSED)
         self._database = _connected(self._path)
         return self._database
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
+        rows = await self._answer(self._connection.execute_fetchall(sql.text, sql.args(params)))
+        return await self._converted(sql, params, rows, can_repeat=True)
+
+    async def begin(self) -> None:
+        """Begin a transaction. All its statements see the same state."""
+        await self._answer(self._connection.execute_fetchall("BEGIN"))
+
+    async def rollback(self) -> None:
+        """End the transaction."""
+        await self._answer(self._connection.rollback())
+
+    async def _answer(self, call: Awaitable[Any]) -> Any:
+        """Wait for a call of the connection's thread. If the caller leaves, the connection is abandoned."""
         try:
-            rows: Any = await self._connection.execute_fetchall(sql.text, sql.args(params))
+            return await call
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        return await self._converted(sql, params, rows, can_repeat=True)
+        except ValueError as error:
+            if self._is_cut_off:
+                raise sqlite3.OperationalError(_CLOSED) from error
+            raise
 
     def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
@@ -226,15 +237,23 @@ class SQLiteReader(ReadSession):
         self, work: Callable[[sqlite3.Connection], Done], then: Callable[[Done], Awaitable[Done]] | None = None
     ) -> Done:
         """Call a function in the connection's thread, and return its result, or that of `then(result)`."""
+        database = self._database
+        if database is None or self._is_cut_off:
+            raise sqlite3.OperationalError(_CLOSED)
         results: list[Done] = []
-        script: Any = (work, results)
-        try:
-            await self._connection.executescript(script)
-        except (asyncio.CancelledError, GeneratorExit):
-            self.is_abandoned = True
-            raise
-        # aiosqlite's thread keeps `script` until the next call. `pop` removes the result from `script`, so that the
-        # memory of the rows can be freed earlier.
+        errors: list[Exception] = []
+
+        def call() -> None:
+            try:
+                results.append(work(database))
+            except Exception as error:  # noqa: BLE001 - raised in the waiting caller
+                errors.append(error)
+
+        number = next(_numbers)
+        database.calls[number] = call
+        await self._answer(self._connection.execute_fetchall(_CALL_STATEMENT, (number,)))
+        if errors:
+            raise errors.pop()
         result = results.pop()
         return result if then is None else await then(result)
 
@@ -256,9 +275,20 @@ class SQLiteReader(ReadSession):
                 if self._database is not None:
                     self._database.interrupt()
             thread.join(_INTERRUPT_SECONDS)
-        # If the thread died, it has not closed the connection.
-        if self._database is not None:
+        if self._database is not None and _is_open(self._database):
+            # The thread died, so it has not closed the connection.
             self._database.close()
+            asyncio.run(self._forget())
+
+    async def _forget(self) -> None:
+        """Let aiosqlite record that the connection is closed. Otherwise it warns when the connection is deleted."""
+        closing = asyncio.ensure_future(self._connection.close())
+        while not closing.done():
+            await asyncio.sleep(0)
+            # The thread is dead, so nothing answers.
+            closing.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await closing
 
     def cut_off(self) -> None:
         """Close the connection, after the running statement has ended or was interrupted.
@@ -267,26 +297,19 @@ class SQLiteReader(ReadSession):
         the caller, so it may block the thread of that loop. It may be called at any time, and more than once.
         """
         self._is_cut_off = True
-        if not self._thread.done():
-            return  # `_connect` has not begun, and will not open the file
-        thread = self._thread.result()
-        closed = Event()
+        # If `_connect` has not begun, it will not open the file.
+        if self._thread.done():
+            # A statement that arrives at aiosqlite's thread after its end would never get an answer. A statement that
+            # began before the assignment above arrives within microseconds.
+            time.sleep(_ARRIVAL_SECONDS)
+            self.leave().result()
 
-        def close() -> None:
-            try:
-                if self._database is not None:
-                    self._database.close()
-            finally:
-                closed.set()
 
-        self._connection.post(close)
-        while thread.is_alive() and not closed.wait(_INTERRUPT_SECONDS):
-            with suppress(sqlite3.ProgrammingError):
-                if self._database is not None:
-                    self._database.interrupt()
-        # The thread may have ended without closing the connection.
-        if self._database is not None:
-            self._database.close()
+def _is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.total_changes >= 0
+    except sqlite3.ProgrammingError:
+        return False
 
 
 class Readers:
@@ -305,7 +328,8 @@ class Readers:
         self._waiting: deque[Future[SQLiteReader | None]] = deque()
         self._making: set[asyncio.Future[SQLiteReader]] = set()
         self._ending: set[asyncio.Future[None]] = set()
-        self._living: WeakSet[SQLiteReader] = WeakSet()
+        self._living: set[SQLiteReader] = set()
+        """All connections that are not closed. If the task of a caller is destroyed, they outlive it."""
         self._made = 0
         self._closed = False
         _pools.add(self)
@@ -322,7 +346,7 @@ class Readers:
         can_wait = True
         try:
             if snapshot:
-                await connection.do(lambda database: database.execute("BEGIN").close())
+                await connection.begin()
             yield connection
         except GeneratorExit:
             # The caller's task was destroyed, and the event loop of the task may be closed.
@@ -353,7 +377,7 @@ class Readers:
 
     async def _end_snapshot(self, connection: SQLiteReader) -> None:
         try:
-            await connection.do(lambda database: database.rollback())
+            await connection.rollback()
         except (sqlite3.Error, GeneratorExit) as error:
             # The transaction may still be open, so the next reader must not get this connection.
             self._replace(connection)
@@ -400,7 +424,7 @@ class Readers:
                 self._idle.append(connection)
                 return
         if waiter is None:
-            connection.leave()
+            self._leave(connection)
         else:
             waiter.set_result(connection)
 
@@ -409,8 +433,13 @@ class Readers:
 
         Return a future that is done when the connection is closed.
         """
-        left = connection.leave()
+        left = self._leave(connection)
         self._pass_on(None)
+        return left
+
+    def _leave(self, connection: SQLiteReader) -> Future[None]:
+        left = connection.leave()
+        left.add_done_callback(lambda _: self._living.discard(connection))
         return left
 
     def _pass_on(self, connection: SQLiteReader | None) -> None:
@@ -450,7 +479,11 @@ class Readers:
         # closes the store. So aiosqlite's thread must be a daemon thread. A new thread is a daemon thread if the thread
         # that creates it is one.
         connection = await asyncio.wrap_future(_in_daemon_thread(self._unopened))
-        await connection.start()
+        try:
+            await connection.start()
+        except BaseException:
+            self._living.discard(connection)
+            raise
         return connection
 
     def _unopened(self) -> SQLiteReader:
@@ -485,7 +518,7 @@ class Readers:
         loop = asyncio.get_running_loop()
         if making := [each for each in self._making if each.get_loop() is loop]:
             await asyncio.wait(making)
-        for left in [connection.leave() for connection in idle]:
+        for left in [self._leave(connection) for connection in idle]:
             await asyncio.wrap_future(left)
 
     def cut_off_if_closed(self) -> None:
