@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock, Thread, current_thread
@@ -33,12 +32,9 @@ _INTERRUPT_SECONDS = 0.1
 _ARRIVAL_SECONDS = 0.001
 _CALL = "rollbook_call"
 _CALL_STATEMENT = f"SELECT {_CALL}(?)"
+_BEGIN, _ROLLBACK = Sql("BEGIN", (), {}), Sql("ROLLBACK", (), {})
 _CLOSED = "the connection is closed"
 _numbers = count()
-
-
-def _pop_and_call(calls: dict[int, Callable[[], None]], number: int) -> None:
-    calls.pop(number)()
 
 
 class _Database(sqlite3.Connection):
@@ -56,7 +52,7 @@ class _Database(sqlite3.Connection):
         self.streaming: sqlite3.Cursor | None = None
         """The cursor whose rows are read in batches."""
         # The function must not refer to the connection, which would then never be deleted.
-        self.create_function(_CALL, 1, partial(_pop_and_call, calls))
+        self.create_function(_CALL, 1, lambda number: calls.pop(number)())  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 
     def close(self) -> None:
         """Close the cursor, which would keep the file open, and the connection. Any thread may call this."""
@@ -129,7 +125,8 @@ class SQLiteReader(ReadSession):
     """
 
     def __init__(self, path: Path, stored_forms: StoredForms | None = None) -> None:
-        self._is_cut_off = False
+        self.is_cut_off = False
+        """Whether `cut_off` was called. aiosqlite then raises `ValueError` for each statement."""
         self.is_abandoned = False
         """Whether a caller left before it got a result.
 
@@ -154,34 +151,18 @@ class SQLiteReader(ReadSession):
 
     def _connect(self) -> sqlite3.Connection:
         self._thread.set_result(current_thread())
-        if self._is_cut_off:
+        if self.is_cut_off:
             raise sqlite3.OperationalError(_CLOSED)
         self._database = _connected(self._path)
         return self._database
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
-        rows = await self._answer(self._connection.execute_fetchall(sql.text, sql.args(params)))
-        return await self._converted(sql, params, rows, can_repeat=True)
-
-    async def begin(self) -> None:
-        """Begin a transaction. All its statements see the same state."""
-        await self._answer(self._connection.execute_fetchall("BEGIN"))
-
-    async def rollback(self) -> None:
-        """End the transaction."""
-        await self._answer(self._connection.rollback())
-
-    async def _answer(self, call: Awaitable[Any]) -> Any:
-        """Wait for a call of the connection's thread. If the caller leaves, the connection is abandoned."""
         try:
-            return await call
+            rows: Any = await self._connection.execute_fetchall(sql.text, sql.args(params))
         except (asyncio.CancelledError, GeneratorExit):
             self.is_abandoned = True
             raise
-        except ValueError as error:
-            if self._is_cut_off:
-                raise sqlite3.OperationalError(_CLOSED) from error
-            raise
+        return await self._converted(sql, params, rows, can_repeat=True)
 
     def fetch_then(
         self, sql: Sql, params: Params, follow: Callable[[int], Sql | None]
@@ -238,7 +219,7 @@ class SQLiteReader(ReadSession):
     ) -> Done:
         """Call a function in the connection's thread, and return its result, or that of `then(result)`."""
         database = self._database
-        if database is None or self._is_cut_off:
+        if database is None or self.is_cut_off:
             raise sqlite3.OperationalError(_CLOSED)
         results: list[Done] = []
         errors: list[Exception] = []
@@ -251,7 +232,11 @@ class SQLiteReader(ReadSession):
 
         number = next(_numbers)
         database.calls[number] = call
-        await self._answer(self._connection.execute_fetchall(_CALL_STATEMENT, (number,)))
+        try:
+            await self._connection.execute_fetchall(_CALL_STATEMENT, (number,))
+        except (asyncio.CancelledError, GeneratorExit):
+            self.is_abandoned = True
+            raise
         if errors:
             raise errors.pop()
         result = results.pop()
@@ -293,10 +278,11 @@ class SQLiteReader(ReadSession):
     def cut_off(self) -> None:
         """Close the connection, after the running statement has ended or was interrupted.
 
-        Later statements fail with `sqlite3.Error`. In contrast to `leave`, this method does not need the event loop of
-        the caller, so it may block the thread of that loop. It may be called at any time, and more than once.
+        Later statements raise `sqlite3.Error` or `ValueError`. In contrast to `leave`, this method does not need the
+        event loop of the caller, so it may block the thread of that loop. It may be called at any time, and more than
+        once.
         """
-        self._is_cut_off = True
+        self.is_cut_off = True
         # If `_connect` has not begun, it will not open the file.
         if self._thread.done():
             # A statement that arrives at aiosqlite's thread after its end would never get an answer. A statement that
@@ -346,7 +332,7 @@ class Readers:
         can_wait = True
         try:
             if snapshot:
-                await connection.begin()
+                await connection.fetch(_BEGIN, {})
             yield connection
         except GeneratorExit:
             # The caller's task was destroyed, and the event loop of the task may be closed.
@@ -358,7 +344,7 @@ class Readers:
         except Exception as error:
             # A statement that failed, or that the caller did not finish, may keep the snapshot open.
             connection.is_abandoned |= snapshot
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, sqlite3.Error) or connection.is_cut_off:
                 raise self.refusal(error) from error
             raise
         finally:
@@ -377,8 +363,8 @@ class Readers:
 
     async def _end_snapshot(self, connection: SQLiteReader) -> None:
         try:
-            await connection.rollback()
-        except (sqlite3.Error, GeneratorExit) as error:
+            await connection.fetch(_ROLLBACK, {})
+        except (sqlite3.Error, ValueError, GeneratorExit) as error:
             # The transaction may still be open, so the next reader must not get this connection.
             self._replace(connection)
             if isinstance(error, GeneratorExit):
@@ -503,12 +489,12 @@ class Readers:
         if not made.cancelled() and made.exception() is None:
             self.give(made.result())
 
-    def refusal(self, error: sqlite3.Error) -> StoreError:
+    def refusal(self, error: Exception) -> StoreError:
         """Return the error of the store for a failed read.
 
         After the pool is closed, this error is always `Closed`. A private file is deleted then, so reads of it fail.
         """
-        return Closed("a read") if self._closed else translate(error)
+        return translate(error) if isinstance(error, sqlite3.Error) and not self._closed else Closed("a read")
 
     async def close(self) -> None:
         """Close the idle connections. Running reads end normally, and their connections are closed afterwards."""
