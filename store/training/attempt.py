@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import copy
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -21,7 +21,7 @@ from store.runtime.lenient_json import safe_text, storable_text
 from store.training.agent import AgentRunner
 from store.training.agent_threads import AgentThreads
 from store.training.core_fields import type_name
-from store.training.hooks import Hook, call_hooks
+from store.training.hooks import HookCalls
 from store.training.infrastructure import unreachable_part
 from store.training.outcome import Outcome, Reason
 from store.training.returned import record_returned
@@ -53,7 +53,7 @@ class Stopped(Exception):
 class AttemptRunner(AgentRunner, Protocol):
     """The part of a runner that one attempt uses."""
 
-    hooks: Sequence[Hook]
+    hook_calls: HookCalls
     sync_in_thread: bool
     hooks_before_status: bool
     grace_seconds: float
@@ -144,9 +144,9 @@ class AttemptRun:
         )
         with entered(scope), tracer.root_span(scope) as root:
             self.outcome.error_span_id = f"{root.get_span_context().span_id:016x}"
-            await self._call("on_trace_start", tracer=tracer)
+            await self._call("on_trace_start")
             await record_returned(await self._call_agent(resources), scope)
-            await self._call("on_trace_end", tracer=tracer)
+            await self._call("on_trace_end")
 
     async def _find_resources(self) -> NamedResources | None:
         resources_id = self._rollout.resources_id
@@ -305,14 +305,15 @@ class AttemptRun:
         )
 
     async def _call(self, name: str, **about: Any) -> None:
-        runner = self._runner
-        await call_hooks(runner.hooks, name, agent=runner.agent, runner=runner, rollout=self._rollout, **about)
+        runner, rollout = self._runner, self._rollout
+        about |= {"agent": runner.agent, "runner": runner, "tracer": runner.tracer}
+        await runner.hook_calls.call(name, rollout=rollout, task=rollout.input, **about)
 
     async def _call_end(self) -> None:
         if self._hooks_ran:
-            runner, outcome = self._runner, self.outcome
-            about = {"agent": runner.agent, "runner": runner, "rollout": self._rollout, "spans": outcome.spans}
-            await call_hooks(runner.hooks, "on_rollout_end", {"error": outcome.error}, outcome=outcome, **about)
+            outcome = self.outcome
+            about = {"spans": outcome.spans, "status": outcome.status, "error": outcome.error}
+            await self._call("on_rollout_end", outcome=outcome, **about)
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from store.runtime.process import worker_name
 from store.training.agent import LitAgent
 from store.training.attempt import AttemptRun, Exit, returning_exits
 from store.training.heartbeat import Beating, Heartbeat, LaunchMode
-from store.training.hooks import Hook
+from store.training.hooks import Hook, HookCalls
 from store.training.infrastructure import Pause
 from store.training.leftovers import replay
 from store.training.outcome import Outcome
@@ -115,6 +115,7 @@ class Runner(Generic[T]):
         self.hooks_before_status = hooks_before_status
         self.grace_seconds = grace_seconds
         self.hooks: Sequence[Hook] = ()
+        self.hook_calls = HookCalls()
         self._max_rollouts = max_rollouts
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
@@ -131,10 +132,15 @@ class Runner(Generic[T]):
     # -- setup and teardown ------------------------------------------------------------------------------------------
 
     def init(self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
-        """Set the agent to run, and the hooks that are called for the attempts of the runner."""
+        """Set the agent to run, and the hooks that are called for the attempts of the runner.
+
+        Raises:
+            Invalid: a method of a hook requires an argument that hooks do not receive.
+        """
         del kwargs
-        self._agent = agent
         self.hooks = list(hooks or ())
+        self.hook_calls = HookCalls(self.hooks)
+        self._agent = agent
         agent.set_runner(self)
         self.tracer.init()
 
@@ -155,7 +161,7 @@ class Runner(Generic[T]):
         """Forget the agent and the hooks."""
         del args, kwargs
         self.tracer.teardown()
-        self._agent, self.hooks = None, ()
+        self._agent, self.hooks, self.hook_calls = None, (), HookCalls()
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Raise an error, because a runner has `iter` and `step` instead.

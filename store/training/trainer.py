@@ -25,7 +25,7 @@ from store.training.continuous import newest_cursor
 from store.training.execution import ClientServerExecutionStrategy, ExecutionStrategy
 from store.training.execution.blocking import run_blocking
 from store.training.fit_report import FitReport, read_report
-from store.training.hooks import Hook
+from store.training.hooks import Hook, HookCalls
 
 if TYPE_CHECKING:
     from store.llm_proxy import LLMProxy
@@ -83,7 +83,8 @@ class Trainer:
             share the generator, so their random numbers depend on their timing; a `Plan` has its own seed.
 
     Raises:
-        Invalid: a specification cannot be resolved, or arguments contradict each other.
+        Invalid: a specification cannot be resolved, arguments contradict each other, or a hook requires an argument
+            that hooks do not receive.
         TypeError: a component is of the wrong kind.
     """
 
@@ -110,6 +111,7 @@ class Trainer:
         self.max_rollouts = max_rollouts
         self.seed = seed
         self.hooks: list[Hook] = _as_list(hooks)
+        HookCalls(self.hooks)  # refuses hooks that runners cannot call
         self._store_spec = store
         self._store: Store | None = None
         self.algorithm = _ALGORITHMS.build(_as_algorithm(algorithm), default=_nothing)

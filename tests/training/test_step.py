@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from store.errors import Invalid
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.runtime.process import worker_name
@@ -17,6 +18,7 @@ from store.training import (
     LitAgent,
     Outcome,
     Runner,
+    Trainer,
     current_scope,
     emit_message,
     emit_reward,
@@ -394,12 +396,40 @@ async def test_a_hook_that_declares_the_error_gets_what_the_agent_raised(memory:
     assert seen == [error]
 
 
-async def test_a_hook_that_needs_what_there_is_not_is_logged(memory: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_end_of_a_rollout_passes_every_documented_argument(memory: Store) -> None:
+    calls: list[Any] = []
+
+    class ByStatus(Hook):
+        async def on_rollout_end(self, agent: Any, runner: Any, rollout: Any, status: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            calls.append((agent, runner, rollout.rollout_id, status))
+
+    class ByTask:
+        def on_rollout_start(self, task: Any, runner: Any, tracer: Any) -> None:
+            calls.append((task, runner, tracer))
+
+        def on_rollout_end(self, task: Any, rollout: Any, runner: Any, tracer: Any) -> None:
+            calls.append((task, rollout.rollout_id, runner, tracer))
+
+    runner: Runner[Any] = Runner()
+    agent, hooks = returning(0.5), [ByStatus(), ByTask()]
+    with runner.run_context(agent=agent, store=memory, hooks=hooks):  # pyright: ignore[reportArgumentType]
+        rollout_id = (await runner.step("task", resources=dict(RESOURCES))).rollout_id
+    assert calls == [
+        ("task", runner, runner.tracer),
+        (agent, runner, rollout_id, "succeeded"),
+        ("task", rollout_id, runner, runner.tracer),
+    ]
+
+
+def test_a_hook_with_an_unknown_parameter_is_refused_at_registration(memory: Store) -> None:
     class Demanding:
         async def on_trace_end(self, *, reward: float, **_: Any) -> None: ...
 
-    assert (await step(memory, returning(0.5), [Demanding()])).status == "succeeded"
-    assert "on_trace_end of Demanding failed" in caplog.text
+    hooks: Any = [Demanding()]
+    with pytest.raises(Invalid, match=r"on_trace_end of Demanding requires the argument 'reward'.* agent, runner"):
+        Runner().init(returning(0.5), hooks=hooks)
+    with pytest.raises(Invalid, match="'reward'"):
+        Trainer(strategy="shm", store=memory, hooks=hooks)
 
 
 # -- the runner's life -------------------------------------------------------------------------------------------------
