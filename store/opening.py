@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
+from types import TracebackType
 from typing import Any, ParamSpec
 from urllib.parse import urlsplit
 from weakref import WeakMethod
@@ -21,7 +22,44 @@ from store.sql.store import SQLStore
 P = ParamSpec("P")
 
 
-async def open_store(
+class StoreOpening(Coroutine[Any, Any, Store]):
+    """A store that is being opened: `await` returns it, and `async with` also closes it at the end of the block.
+
+    Args:
+        opening: the coroutine that opens the store.
+    """
+
+    def __init__(self, opening: Coroutine[Any, Any, Store]) -> None:
+        self._opening = opening
+        self._store: Store | None = None
+
+    def __await__(self) -> Generator[Any, Any, Store]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> Store:
+        self._store = store = await self._opening
+        return await store.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._store is not None  # `__aenter__` opened it
+        await self._store.__aexit__(kind, error, trace)
+
+    def send(self, value: Any, /) -> Any:
+        """Continue the coroutine; event loops call this."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an exception inside the coroutine; event loops call this."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine; event loops call this."""
+        self._opening.close()
+
+
+def open_store(
     url: str,
     *,
     clock: Clock | None = None,
@@ -30,8 +68,11 @@ async def open_store(
     read_only: bool = False,
     api_key: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
-) -> Store:
+) -> StoreOpening:
     """Open a store: `memory://`, `sqlite:///run.db`, `postgresql://host/database?partition=name`, `http://host:4747`.
+
+    `async with open_store(url) as store:` closes the store at the end of the block; `store = await open_store(url)`
+    leaves this to the caller.
 
     Args:
         url: a database or a server, with an optional partition.
@@ -55,6 +96,18 @@ async def open_store(
         Unavailable: the database, or the server, does not answer.
         Unauthorized: the server requires a valid key.
     """
+    return StoreOpening(_open(url, clock, scan_debounce_seconds, create, read_only, api_key, ca_file))
+
+
+async def _open(
+    url: str,
+    clock: Clock | None,
+    scan_debounce_seconds: float,
+    create: bool,  # noqa: FBT001 - the arguments of `open_store`
+    read_only: bool,  # noqa: FBT001
+    api_key: str | None,
+    ca_file: str | os.PathLike[str] | None,
+) -> Store:
     if urlsplit(url).scheme in {"http", "https"}:
         # The client imports aiohttp, which a program that opens a database does not need.
         from store.client import HTTPStore

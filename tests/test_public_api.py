@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import store
 from store import InMemoryLightningStore, SyncStore, errors, models, operations, server, training
+from tests.documented_names import same
 
 # What Agent-lightning 0.3 exports of its store and its types, as far as they have a counterpart.
 UPSTREAM = {
@@ -119,6 +121,50 @@ def test_every_error_and_every_model_is_public() -> None:
 
 def test_agent_lightnings_names_are_there() -> None:
     assert set(store.__all__) >= UPSTREAM
+
+
+def test_agent_code_needs_one_import() -> None:
+    assert set(training.__all__) <= set(store.__all__)
+    of_loop = {each.name for each in same() if not each.module.endswith((".collections", ".attrs"))}
+    assert of_loop <= set(store.__all__)
+    assert store.Trainer is training.Trainer
+
+
+def test_inputs_are_mappings_not_dicts() -> None:
+    strict: list[str] = []
+    for name in store.__all__:
+        value = getattr(store, name)
+        methods = [value] if inspect.isfunction(value) else []
+        if inspect.isclass(value) and not (value.__module__ or "").startswith(("builtins", "store.models")):
+            # The fields of a dataclass are read, too.
+            first = "" if dataclasses.is_dataclass(value) else "__init__"
+            methods = [member for each, member in vars(value).items() if each == first or not each.startswith("_")]
+        for method in filter(inspect.isfunction, methods):
+            annotations = {each: text for each, text in method.__annotations__.items() if each != "return"}
+            strict += [
+                f"{name}.{method.__name__}({each})" for each, text in annotations.items() if "dict[" in str(text)
+            ]
+    assert strict == []
+
+
+async def test_open_store_is_awaited_or_entered() -> None:
+    async with store.open_store("memory://") as entered:
+        assert isinstance(entered, store.Store)
+        await entered.enqueue_rollout(1)
+    with pytest.raises(store.Closed):
+        await entered.enqueue_rollout(2)
+    async with await store.open_store("memory://") as awaited:
+        await awaited.enqueue_rollout(1)
+    task = asyncio.create_task(store.open_store("memory://"))
+    await (await asyncio.wait_for(task, 60)).close()
+    with pytest.raises(store.Invalid):
+        async with store.open_store("nowhere://"):
+            pass
+
+
+def test_open_store_runs_without_a_loop() -> None:
+    opened = asyncio.run(store.open_store("memory://"))
+    asyncio.run(opened.close())
 
 
 def test_every_call_written_for_agent_lightning_binds() -> None:

@@ -29,6 +29,7 @@ _NAMED_RESOURCES: Final = TypeAdapter[NamedResources](NamedResources, config=Con
 _RESERVED: Final = frozenset({"search", "latest", "next", "batch", ".", ".."})
 _LONGEST_ID: Final = 512
 _ANY_LENGTH: Final = 2**31
+_OBJECTS: Final = frozenset({"metadata", "heartbeat_stats"})
 _ROW: Final = (
     "rollout_id",
     "attempt_id",
@@ -54,10 +55,12 @@ def body(prefix: str = "", /, **fields: Any) -> bytes:
     for config in fields.values():
         if isinstance(config, RolloutConfig):
             arguments.rollout_config(config, f"{prefix}config")
-    return dumps_fields({name: _without_models(value) for name, value in fields.items() if value is not UNSET}, prefix)
+    return dumps_fields({name: _as_json(name, value) for name, value in fields.items() if value is not UNSET}, prefix)
 
 
-def _without_models(value: Any) -> Any:
+def _as_json(name: str, value: Any) -> Any:
+    if name in _OBJECTS and isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
     # A list is not passed to `plain`, because a list from the caller may contain itself.
     return plain(value) if isinstance(value, BaseModel) else value
 

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Self, TypeVar
 
@@ -30,8 +30,8 @@ from store.models import (
     AttemptStatus,
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
-    NamedResources,
     ResourcesUpdate,
+    ResourceUnion,
     Rollout,
     RolloutConfig,
     RolloutMode,
@@ -175,7 +175,7 @@ class HTTPStore(HTTPReads, Store):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         body = requests.rollout(
@@ -189,7 +189,7 @@ class HTTPStore(HTTPReads, Store):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Rollout:
         one = requests.rollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
         body = b'{"rollouts":[' + one + b"]}"
@@ -249,7 +249,7 @@ class HTTPStore(HTTPReads, Store):
         resources_id: str | Unset | None = UNSET,
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         path = requests.path(paths.ROLLOUT, rollout_id=requests.name(rollout_id, "rollout_id"))
         body = requests.body(
@@ -264,7 +264,7 @@ class HTTPStore(HTTPReads, Store):
         status: AttemptStatus | Unset = UNSET,
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset = UNSET,
         *,
         error: AttemptError | Unset = UNSET,
     ) -> Attempt:
@@ -348,17 +348,17 @@ class HTTPStore(HTTPReads, Store):
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         body = requests.resources(resources)
         return await self.core.change("add_resources", paths.RESOURCES, body, encoding.decode_resources)
 
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         path = requests.path(paths.RESOURCES_BY_ID, resources_id=requests.name(resources_id, "resources_id"))
         return await self.core.change(
             "update_resources", path, requests.resources(resources), encoding.decode_resources
         )
 
-    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
         if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
             raise TypeError("heartbeat_stats is None; leave it out to keep the stored statistics")
         path = requests.path(paths.WORKER, worker_id=requests.name(worker_id, "worker_id"))

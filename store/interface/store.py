@@ -11,7 +11,7 @@ A worker is a process that executes attempts. Resources are values that agents u
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -31,9 +31,9 @@ from store.models import (
     FilterLogic,
     LightningStoreCapabilities,
     LightningStoreStatistics,
-    NamedResources,
     PaginatedResult,
     ResourcesUpdate,
+    ResourceUnion,
     Rollout,
     RolloutConfig,
     RolloutMode,
@@ -130,7 +130,7 @@ class Store(abc.ABC):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         """Create a rollout together with its first attempt, without the queue, and return both. Sweeps.
@@ -150,7 +150,7 @@ class Store(abc.ABC):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Rollout:
         """Create a rollout at the end of the queue and return it. Sweeps.
 
@@ -379,7 +379,7 @@ class Store(abc.ABC):
         resources_id: str | Unset | None = UNSET,
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         """Replace the given fields and return the rollout, without its attempt. Sweeps.
 
@@ -433,7 +433,7 @@ class Store(abc.ABC):
         status: AttemptStatus | Unset = UNSET,
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset = UNSET,
         *,
         error: AttemptError | Unset = UNSET,
     ) -> Attempt:
@@ -518,11 +518,11 @@ class Store(abc.ABC):
         """Like `query_spans`, but with the arguments in one object. Sweeps."""
 
     @abc.abstractmethod
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         """Publish resources under a new id, as version 1. The new resources become the latest resources."""
 
     @abc.abstractmethod
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         """Publish the next version of the resources under an id. Sweeps.
 
         If the id is new, the version is 1. The resources are replaced as a whole and become the latest resources. Each
@@ -598,7 +598,7 @@ class Store(abc.ABC):
         """Return the worker; None if no call has named such a worker."""
 
     @abc.abstractmethod
-    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
         """Record a heartbeat of a worker and return the worker; a new worker is created with status unknown.
 
         `last_heartbeat_time` is set, the statistics are replaced if they are given, and the status does not change. The

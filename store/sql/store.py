@@ -10,7 +10,7 @@ import asyncio
 import atexit
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,8 +28,8 @@ from store.models import (
     AttemptStatus,
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
-    NamedResources,
     ResourcesUpdate,
+    ResourceUnion,
     Rollout,
     RolloutConfig,
     RolloutMode,
@@ -173,7 +173,7 @@ class SQLStore(SQLReads, Store):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         command = rollout_commands.start_rollout(input, mode, resources_id, config, metadata, worker_id)
@@ -190,7 +190,7 @@ class SQLStore(SQLReads, Store):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Rollout:
         command = rollout_commands.enqueue_one(input, mode, resources_id, config, metadata)
         answer = await self.core.swept_call(command)
@@ -244,7 +244,7 @@ class SQLStore(SQLReads, Store):
         resources_id: str | Unset | None = UNSET,
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         command = rollout_commands.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
         answer = await self.core.swept_call(command)
@@ -261,7 +261,7 @@ class SQLStore(SQLReads, Store):
         status: AttemptStatus | Unset = UNSET,
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset = UNSET,
         *,
         error: AttemptError | Unset = UNSET,
     ) -> Attempt:
@@ -340,15 +340,15 @@ class SQLStore(SQLReads, Store):
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         answer = await self.core.call(rollout_commands.publish(None, resources))
         return await _published(self, answer)
 
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         command = rollout_commands.publish(arguments.text(resources_id, "resources_id"), resources)
         return await _published(self, await self.core.swept_call(command))
 
-    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
         view = await self.core.call(rollout_commands.beat(worker_id, heartbeat_stats))
         await self._lost_workers.search_if_due()
         return rollout_mapping.worker_of_view(view)

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,7 +25,7 @@ from typing import (
 if TYPE_CHECKING:
     from store.interface.store import Store
     from store.llm_proxy import LLMProxy
-    from store.models import NamedResources, Span
+    from store.models import NamedResources, ResourceUnion, Span
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,9 +157,9 @@ class Algorithm:
         """
         return None if self._llm_proxy is None else _alive(self._llm_proxy, "llm_proxy")
 
-    def set_initial_resources(self, resources: NamedResources | None) -> None:
+    def set_initial_resources(self, resources: Mapping[str, ResourceUnion] | None) -> None:
         """Set the resources that training starts from. They reach the agents only if the algorithm publishes them."""
-        self._initial_resources = resources
+        self._initial_resources = None if resources is None else dict(resources)
 
     def get_initial_resources(self) -> NamedResources | None:
         """Return the resources that training starts from, or None."""

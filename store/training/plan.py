@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
@@ -23,7 +23,7 @@ from store.training.outcome import CUT_SHORT
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.models import NamedResources, ResourcesUpdate, Rollout, RolloutMode
+    from store.models import ResourcesUpdate, ResourceUnion, Rollout, RolloutMode
     from store.training.algorithm import Dataset
 
 STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_condition=["unresponsive"])
@@ -99,7 +99,7 @@ class Plan:
         mode: RolloutMode = "train",
         step: int | None = None,
         resources_id: str | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> list[Rollout]:
         """Enqueue the missing rollouts of an epoch, and return all of its rollouts in plan order.
 
@@ -169,7 +169,7 @@ class Plan:
         """Return the id under which `publish` publishes the resources of a step."""
         return f"{self.run}/{step}"
 
-    async def publish(self, store: Store, resources: NamedResources, *, step: int) -> ResourcesUpdate:
+    async def publish(self, store: Store, resources: Mapping[str, ResourceUnion], *, step: int) -> ResourcesUpdate:
         """Publish the resources of a step unless the step has resources already, and return those of the step.
 
         If the step has resources, only the addresses and keys of models are taken from `resources`: the proxy or the

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 from random import SystemRandom
 from typing import Any, Final, Generic, Protocol, Self
 
@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from store.errors import StoreError
 from store.interface.store import Store
-from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout, RolloutMode
+from store.models import AttemptedRollout, ResourcesUpdate, ResourceUnion, Rollout, RolloutMode
 from store.models.rollouts import HEARTBEAT_SECONDS
 from store.runtime.process import worker_name
 from store.training.agent import LitAgent
@@ -246,7 +246,7 @@ class Runner(Generic[T]):
         self,
         input: T,  # noqa: A002 - signature of the contract
         *,
-        resources: NamedResources | None = None,
+        resources: Mapping[str, ResourceUnion] | None = None,
         mode: RolloutMode | None = None,
         event: ExecutionEvent | None = None,
     ) -> Rollout:

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from store.adapters.triplets import TracerTraceToTriplet
@@ -29,7 +29,7 @@ from store.training.hooks import Hook, HookCalls
 
 if TYPE_CHECKING:
     from store.llm_proxy import LLMProxy
-    from store.models import NamedResources
+    from store.models import NamedResources, ResourceUnion
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Trainer:
         strategy: Any = None,
         llm_proxy: Any = None,
         hooks: Hook | Sequence[Hook] | None = None,
-        initial_resources: NamedResources | None = None,
+        initial_resources: Mapping[str, ResourceUnion] | None = None,
         n_runners: int | None = None,
         max_rollouts: int | None = None,
         port: int | None = None,
@@ -107,7 +107,7 @@ class Trainer:
     ) -> None:
         self.runner = runner
         self.tracer = tracer
-        self.initial_resources = initial_resources
+        self.initial_resources: NamedResources | None = None if initial_resources is None else dict(initial_resources)
         self.max_rollouts = max_rollouts
         self.seed = seed
         self.hooks: list[Hook] = _as_list(hooks)

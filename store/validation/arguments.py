@@ -160,6 +160,19 @@ def choice(value: Any, field: str, one: str, other: str) -> None:
         raise Invalid(field, f"{value!r} is neither {one!r} nor {other!r}")
 
 
+def mapping(value: Any, field: str) -> dict[str, Any]:
+    """Return a mapping as a dict.
+
+    Raises:
+        Invalid: the value is not a mapping.
+    """
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    if not isinstance(value, Mapping):
+        raise Invalid(field, f"is {type(value).__name__}, not an object")
+    return dict(cast("Mapping[str, Any]", value))
+
+
 def several(values: Iterable[T], field: str) -> list[T]:
     """Return values as a list.
 

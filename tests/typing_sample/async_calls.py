@@ -1,13 +1,14 @@
 """Calls of a store with `await`, as a user writes them."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import assert_type
 
 import rollbook
 
 
 async def main() -> None:
-    async with await rollbook.open_store("sqlite:///run.db") as opened:
+    async with rollbook.open_store("sqlite:///run.db") as opened:
         assert_type(opened, rollbook.Store)
         config = rollbook.RolloutConfig(max_attempts=2, retry_condition=["failed"])
         queued = await opened.enqueue_rollout({"question": "2 + 2"}, mode="train", config=config)
@@ -36,6 +37,22 @@ async def main() -> None:
             await opened.update_rollout("ro-0", status="cancelled")
         except rollbook.NotFound as error:
             print(error.kind)
+
+
+async def with_mappings(opened: rollbook.Store, metadata: Mapping[str, object]) -> None:
+    prompts = {"prompt": rollbook.PromptTemplate(template="{question}", engine="f-string")}
+    await opened.add_resources(prompts)
+    published = await rollbook.Plan("climb").publish(opened, prompts, step=0)
+    await opened.enqueue_rollout("task", resources_id=published.resources_id, metadata=metadata)
+    rollbook.Trainer(initial_resources=prompts)
+
+
+async def until_closed() -> None:
+    longer = await rollbook.open_store("memory://")
+    assert_type(longer, rollbook.Store)
+    async with await rollbook.open_store("memory://") as opened:
+        assert_type(opened, rollbook.Store)
+    await longer.close()
 
 
 async def over_http(url: str) -> None:

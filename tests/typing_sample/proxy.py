@@ -9,7 +9,7 @@ from rollbook.training import Backend, LLMProxy, ProxySettings
 async def main(model_url: str) -> str:
     backend = Backend("vllm-0", model_url, models=["policy"], version="step-0", supports_token_ids=True)
     async with (
-        await rollbook.open_store("memory://") as opened,
+        rollbook.open_store("memory://") as opened,
         LLMProxy(store=opened, backends=[backend], settings=ProxySettings(num_retries=1)) as proxy,
     ):
         assert_type(proxy, LLMProxy)

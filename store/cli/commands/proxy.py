@@ -130,7 +130,7 @@ async def _serve(settings: ProxyOptions, backends: Sequence[Backend]) -> None:
 
     stopped = asyncio.Event()
     await check_server(settings.store)
-    async with await open_store(settings.store, create=False) as store:
+    async with open_store(settings.store, create=False) as store:
         serving = LLMProxy(
             settings.port,
             store=store,

@@ -91,7 +91,7 @@ def run_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:
 
 async def _live(db_url: str, path: Path, tasks: list[Any], seed: int, progress: ShownProgress) -> None:
     runner: Runner[Any] = Runner()
-    async with await open_store(db_url) as store:
+    async with open_store(db_url) as store:
         learner = RankingLearner(store, seed, progress.say)
         with runner.run_context(agent=SearchAgent(path), store=store, worker_id=0):
             asking = Asking(runner, tasks, random.Random())
@@ -145,7 +145,7 @@ async def _report_again(
     db_url: str, library: Library, tuning: Tuning, job: Job, tasks: tuple[list[Any], list[Any]], started: float
 ) -> int | None:
     """Print the report of a finished run, and return the exit code; return None if the job must be run."""
-    async with await open_store(db_url) as store:
+    async with open_store(db_url) as store:
         if not await tuning.find_finished(store):
             return None
         tuning.set_store(store)

@@ -60,7 +60,7 @@ class _Show:
         self._paper = ReportPrinter()
 
     async def run(self) -> int:
-        async with await open_store(self._db) as store:
+        async with open_store(self._db) as store:
             lost = await left_behind(store)
             if lost is None:
                 lost = await self._first(store)

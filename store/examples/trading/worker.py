@@ -18,7 +18,7 @@ from store.opening import open_store
 
 async def main(url: str, run_id: str, pace: str, stop_at: str | None = None) -> None:
     """Execute the latest attempt of a run."""
-    async with await open_store(url, create=False) as store:
+    async with open_store(url, create=False) as store:
         run = await store.get_rollout_by_id(run_id)
         if not isinstance(run, AttemptedRollout):
             raise NotFound.rollout(run_id)

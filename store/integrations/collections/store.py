@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, Generic, TypeVar, cast
@@ -40,9 +40,9 @@ from store.models import (
     EnqueueRolloutRequest,
     LightningStoreCapabilities,
     LightningStoreStatistics,
-    NamedResources,
     PaginatedResult,
     ResourcesUpdate,
+    ResourceUnion,
     Rollout,
     RolloutConfig,
     RolloutMode,
@@ -129,7 +129,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         worker_id: str | None = None,
     ) -> AttemptedRollout:
         command = commands.start_rollout(input, mode, resources_id, config, metadata, worker_id)
@@ -141,7 +141,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         mode: RolloutMode | None = None,
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Rollout:
         command = commands.enqueue_one(input, mode, resources_id, config, metadata)
         (view,) = await self._call(command, sweeps=True)
@@ -183,7 +183,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         resources_id: str | Unset | None = UNSET,
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
     ) -> Rollout:
         command = commands.amend_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
         return mapping.rollout_of_view(await self._call(command, sweeps=True))
@@ -195,7 +195,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         status: AttemptStatus | Unset = UNSET,
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset = UNSET,
         *,
         error: AttemptError | Unset = UNSET,
     ) -> Attempt:
@@ -243,14 +243,14 @@ class CollectionBasedLightningStore(Store, Generic[C]):
 
     # -- resources and workers ---------------------------------------------------------------------------------------
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         return mapping.resources_of_view(await self._call(commands.publish(None, resources)))
 
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(self, resources_id: str, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
         command = commands.publish(arguments.text(resources_id, "resources_id"), resources)
         return mapping.resources_of_view(await self._call(command, sweeps=True))
 
-    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
+    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
         return mapping.worker_of_view(await self._call(commands.beat(worker_id, heartbeat_stats)))
 
     # -- reads -------------------------------------------------------------------------------------------------------

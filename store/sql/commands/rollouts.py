@@ -5,7 +5,7 @@ The arguments are checked, encoded, compressed and hashed here, before the write
 
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -95,7 +95,7 @@ def enqueue(requests: Sequence[EnqueueRolloutRequest]) -> Enqueue:
 
 
 def enqueue_one(
-    input_: Any, mode: Any, resources_id: Any, config: RolloutConfig | None, metadata: dict[str, Any] | None
+    input_: Any, mode: Any, resources_id: Any, config: RolloutConfig | None, metadata: Mapping[str, Any] | None
 ) -> Enqueue:
     """Return the command that creates one rollout in the queue."""
     return Enqueue(items=[_new_rollout(input_, mode, resources_id, config, metadata, "")])
@@ -106,7 +106,7 @@ def start_rollout(
     mode: Any,
     resources_id: Any,
     config: RolloutConfig | None,
-    metadata: dict[str, Any] | None,
+    metadata: Mapping[str, Any] | None,
     worker_id: str | None,
 ) -> StartRollout:
     """Return the command that creates a rollout and its first attempt."""
@@ -124,13 +124,12 @@ def _new_rollout(
     mode: Any,
     resources_id: Any,
     config: RolloutConfig | None,
-    metadata: dict[str, Any] | None,
+    metadata: Mapping[str, Any] | None,
     path: str,
 ) -> NewRollout:
-    if metadata is not None and not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise Invalid(f"{path}metadata", f"is {type(metadata).__name__}, not an object")
-    reserved = _reserved(metadata or {}, path)
-    body = body_of({"input": input_, "metadata": metadata or {}}, path)
+    metadata = {} if metadata is None else arguments.mapping(metadata, f"{path}metadata")
+    reserved = _reserved(metadata, path)
+    body = body_of({"input": input_, "metadata": metadata}, path)
     return NewRollout(
         rollout_id=ids.rollout_id(),
         input_sha256=canonical_sha256(input_),
@@ -144,7 +143,7 @@ def _new_rollout(
     )
 
 
-def _reserved(metadata: dict[str, Any], path: str) -> dict[str, str | int]:
+def _reserved(metadata: Mapping[str, Any], path: str) -> dict[str, str | int]:
     found: dict[str, str | int] = {}
     for key, kind in semconv.RESERVED_METADATA.items():
         value = metadata.get(key)
@@ -182,8 +181,8 @@ def amend_rollout(
         raise Invalid("status", "is None; leave it out to keep the status")
     if config is None:
         raise Invalid("config", "is None; leave it out to keep the config, or give RolloutConfig() for the defaults")
-    if metadata is not UNSET and metadata is not None and not isinstance(metadata, dict):
-        raise Invalid("metadata", f"is {type(metadata).__name__}, not an object")
+    if metadata is not UNSET and metadata is not None:
+        given["metadata"] = arguments.mapping(metadata, "metadata")
     payload = {name: given[name] for name in ("input", "metadata") if given[name] is not UNSET}
     return AmendRollout(
         rollout_id=_id(rollout_id, "rollout_id"),
@@ -235,8 +234,6 @@ def update_attempt(
     for name, value in (*given.items(), ("status", status), ("error", error)):
         if value is None:
             raise Invalid(name, "is None; leave it out to keep the present value")
-    if metadata is not UNSET and not isinstance(metadata, dict):
-        raise Invalid("metadata", f"is {type(metadata).__name__}, not an object")
     return UpdateAttempt(
         rollout_id=_id(rollout_id, "rollout_id"),
         attempt_id=_id(attempt_id, "attempt_id"),
@@ -247,7 +244,7 @@ def update_attempt(
         if last_heartbeat_time is UNSET
         else arguments.moment(last_heartbeat_time, "last_heartbeat_time"),
         error=None if error is UNSET else _error(error, status),
-        body=None if metadata is UNSET else body_of({"metadata": metadata}, ""),
+        body=None if metadata is UNSET else body_of({"metadata": arguments.mapping(metadata, "metadata")}, ""),
     )
 
 
@@ -288,15 +285,13 @@ def publish(resources_id: str | None, resources: Any) -> PublishResources:
     )
 
 
-def beat(worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> BeatWorker:
+def beat(worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset) -> BeatWorker:
     """Return the command that records a worker's heartbeat."""
     if heartbeat_stats is None:  # pyright: ignore[reportUnnecessaryComparison] (callers are not type-checked)
         raise TypeError("heartbeat_stats is None; leave it out to keep the stored statistics")
     text = None
     if not isinstance(heartbeat_stats, Unset):
-        if not isinstance(heartbeat_stats, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise Invalid("heartbeat_stats", f"is {type(heartbeat_stats).__name__}, not an object")
-        raw = dumps(heartbeat_stats, "heartbeat_stats")
+        raw = dumps(arguments.mapping(heartbeat_stats, "heartbeat_stats"), "heartbeat_stats")
         check_call(0, len(raw), "heartbeat_stats")
         text = raw.decode()
     return BeatWorker(worker_id=_id(worker_id, "worker_id"), heartbeat_stats=text, actor=f"worker:{worker_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 
 import pytest
 
@@ -51,6 +52,20 @@ class ResourcesContract:
             "proxy": ProxyLLM,
             "prompt": PromptTemplate,
         }
+
+    async def test_any_mapping_is_an_object(self, store: Store) -> None:
+        added = await store.add_resources(MappingProxyType(make_llm()))
+        updated = await store.update_resources(added.resources_id, MappingProxyType(make_prompt()))
+        assert (added.resources, updated.resources) == (make_llm(), make_prompt())
+        metadata = MappingProxyType({"owner": "team", "tags": ["a"]})
+        rollout = await store.enqueue_rollout("task", metadata=metadata)
+        started = await store.start_rollout("task", metadata=metadata)
+        assert rollout.metadata == started.metadata == dict(metadata)
+        changed = MappingProxyType({"owner": "other"})
+        assert (await store.update_rollout(rollout.rollout_id, metadata=changed)).metadata == dict(changed)
+        attempt = await store.update_attempt(started.rollout_id, "latest", metadata=changed)
+        worker = await store.update_worker("worker", MappingProxyType({"load": 1}))
+        assert (attempt.metadata, worker.heartbeat_stats) == (dict(changed), {"load": 1})
 
     async def test_an_empty_set_of_resources_is_a_set(self, store: Store) -> None:
         added = await store.add_resources({})
