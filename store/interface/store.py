@@ -11,7 +11,7 @@ A worker is a process that executes attempts. Resources are values that agents u
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -45,7 +45,7 @@ from store.models import (
     Worker,
     WorkerStatus,
 )
-from store.models.queries import AttemptQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
+from store.models.queries import AttemptQuery, PageQuery, ResourcesQuery, RolloutQuery, SpanQuery, WorkerQuery
 from store.runtime.blocking import Blocking, CallThread, blocking
 
 
@@ -360,9 +360,9 @@ class Store(abc.ABC):
         )
         return await self.find_rollouts(query)
 
-    @abc.abstractmethod
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         """Like `query_rollouts`, but with the arguments in one object. Sweeps."""
+        return await _by_arguments(self, Store.query_rollouts, query)
 
     @abc.abstractmethod
     async def get_rollout_by_id(
@@ -415,9 +415,9 @@ class Store(abc.ABC):
         )
         return await self.find_attempts(rollout_id, query)
 
-    @abc.abstractmethod
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
         """Like `query_attempts`, but with the arguments in one object. Sweeps."""
+        return await _by_arguments(self, Store.query_attempts, query, rollout_id)
 
     @abc.abstractmethod
     async def get_latest_attempt(
@@ -513,9 +513,9 @@ class Store(abc.ABC):
         )
         return await self.find_spans(query)
 
-    @abc.abstractmethod
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
         """Like `query_spans`, but with the arguments in one object. Sweeps."""
+        return await _by_arguments(self, Store.query_spans, query)
 
     @abc.abstractmethod
     async def add_resources(self, resources: Mapping[str, ResourceUnion]) -> ResourcesUpdate:
@@ -552,9 +552,9 @@ class Store(abc.ABC):
         )
         return await self.find_resources(query)
 
-    @abc.abstractmethod
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
         """Like `query_resources`, but with the arguments in one object."""
+        return await _by_arguments(self, Store.query_resources, query)
 
     @abc.abstractmethod
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
@@ -589,9 +589,9 @@ class Store(abc.ABC):
         )
         return await self.find_workers(query)
 
-    @abc.abstractmethod
     async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
         """Like `query_workers`, but with the arguments in one object. Sweeps."""
+        return await _by_arguments(self, Store.query_workers, query)
 
     @abc.abstractmethod
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
@@ -617,8 +617,7 @@ class Store(abc.ABC):
         """The same methods as blocking calls, for scripts, notebooks and threads."""
         return SyncStore(self)
 
-    @abc.abstractmethod
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - a store may have nothing to release
         """Finish the calls in flight and close the connections; a second call has no effect.
 
         Calls that wait for rollouts, and later calls, raise `Closed`.
@@ -631,6 +630,19 @@ class Store(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _by_arguments(store: Store, method: Callable[..., Any], query: PageQuery, *of: str) -> Any:
+    """Answer a query by the `query_…` method of a store that does not define the `find_…` method.
+
+    Only arguments that differ from their defaults are passed, because the store may not have the others.
+    """
+    name = method.__name__
+    if getattr(type(store), name) is method:
+        raise Unsupported(name, type(store).__name__)
+    fields = type(query).model_fields
+    arguments = {field: value for field, value in vars(query).items() if value != fields[field].default}
+    return await getattr(store, name)(*of, **arguments)
 
 
 class SyncStore(Blocking[Store]):

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Literal, Self
 
 from store.interface.delegating import DelegatingStore
+from store.interface.locking import LockedStore
 from store.interface.store import Store
 from store.models import LightningStoreCapabilities
 from store.runtime.loop_thread import new_loop
@@ -200,12 +201,12 @@ def _check(store: Store, launch_mode: str, n_workers: int) -> None:
 
 
 def LightningStoreThreaded(store: Store) -> Store:  # noqa: N802 - Agent-lightning's name of a class
-    """Return the store itself.
+    """Return a store that any thread and any event loop may use.
 
-    In Agent-lightning this wraps a store with a lock, so that several threads may use it. Every store of Rollbook may
-    be used from any thread without a lock, because it passes calls to the thread that owns the database.
+    This is the store itself if its capabilities say that it is safe for threads. The stores of Rollbook are: they pass
+    calls to the thread that owns the database. Another store gets a lock around each of its calls.
     """
-    return store
+    return store if store.capabilities.get("thread_safe") else LockedStore(store)
 
 
 LightningStoreServer = StoreServer

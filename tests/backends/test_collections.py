@@ -10,19 +10,34 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import pytest
 
-from store import AttemptedRollout, Rollout, Store, Unsupported, Worker
+from store import (
+    Attempt,
+    AttemptedRollout,
+    Conflict,
+    EnqueueRolloutRequest,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+    Store,
+    Unsupported,
+    Worker,
+)
 from store.integrations.collections import (
+    Collection,
     CollectionBasedLightningStore,
     DequeBasedQueue,
     DictBasedKeyValue,
     InMemoryLightningCollections,
+    KeyValue,
+    LightningCollections,
     ListBasedCollection,
+    Queue,
     SortOptions,
 )
 from store.testing import ManualClock
@@ -69,6 +84,61 @@ class TestInMemory(StoreContract):
         collections = InMemoryLightningCollections()
         async with CollectionBasedLightningStore(collections, scan_debounce_seconds=0, clock=clock) as store:
             yield store
+
+
+class DocumentedMembers(LightningCollections):
+    """Collections with exactly the members of Agent-lightning's class."""
+
+    def __init__(self) -> None:
+        self._inner = InMemoryLightningCollections()
+
+    @property
+    def rollouts(self) -> Collection[Rollout]:
+        return self._inner.rollouts
+
+    @property
+    def attempts(self) -> Collection[Attempt]:
+        return self._inner.attempts
+
+    @property
+    def spans(self) -> Collection[Span]:
+        return self._inner.spans
+
+    @property
+    def resources(self) -> Collection[ResourcesUpdate]:
+        return self._inner.resources
+
+    @property
+    def workers(self) -> Collection[Worker]:
+        return self._inner.workers
+
+    @property
+    def rollout_queue(self) -> Queue[str]:
+        return self._inner.rollout_queue
+
+    @property
+    def span_sequence_ids(self) -> KeyValue[str, int]:
+        return self._inner.span_sequence_ids
+
+    @contextlib.asynccontextmanager
+    async def atomic(self, **how: Any) -> AsyncGenerator[Self]:
+        async with self._inner.atomic(**how):
+            yield self
+
+
+async def test_documented_members_of_collections_suffice() -> None:
+    collections = DocumentedMembers()
+    async with CollectionBasedLightningStore(collections) as store:
+        first = await store.enqueue_rollout(1, metadata={"rollbook.key": "k"})
+        assert (await store.enqueue_rollout(1, metadata={"rollbook.key": "k"})).rollout_id == first.rollout_id
+        with pytest.raises(Conflict):
+            await store.enqueue_rollout(2, metadata={"rollbook.key": "k"})
+    async with CollectionBasedLightningStore(collections) as reopened:
+        other = await reopened.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input=each, metadata={"rollbook.key": key}) for each, key in ((1, "k"), (3, "l"))]
+        )
+        assert other[0].rollout_id == first.rollout_id
+        assert (await reopened.query_rollouts()).total == 2
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from store.errors import NotFound
+from store.errors import NotFound, Unsupported
 from store.interface.delegating import DelegatingRuns, DelegatingStore
 from store.interface.log import StoreLog
 from store.interface.runs import StoreRuns
 from store.interface.store import Store
 from store.models import LightningStoreCapabilities
+from store.models.queries import AttemptQuery, RolloutQuery, WorkerQuery
 from store.testing.contract import ClosingContract, ResultsContract, StatisticsContract, WaitingForWorkContract
 
 GROUPS = ("log", "runs", "annotations", "threads")
@@ -71,7 +72,7 @@ def methods(kind: type) -> set[str]:
 
 
 def test_no_method_of_the_interface_is_missing() -> None:
-    assert DelegatingStore.__abstractmethods__ == {"target", "capabilities", "close"}
+    assert DelegatingStore.__abstractmethods__ == {"target", "capabilities"}
     assert public(DelegatingStore) == public(Store) | {"target"}
     # These build the value of a query and pass it to `find_…`. Each store has an address of its own.
     inherited = {name for name in methods(Store) if getattr(DelegatingStore, name) is getattr(Store, name)}
@@ -135,3 +136,26 @@ async def test_blocking_calls_reach_the_other_store(wrapper: Store) -> None:
     assert await wrapper.get_rollout_by_id(rollout.rollout_id) == rollout
     assert isinstance(wrapper.log, StoreLog)
     assert [event.type for event in wrapper.sync.log.history(rollout.rollout_id)] == ["rollout.enqueued"]
+
+
+class ByArguments(Wrapper):
+    """A store whose queries take arguments, as those of Agent-lightning's stores."""
+
+    find_rollouts = Store.find_rollouts
+    find_attempts = Store.find_attempts
+    find_workers = Store.find_workers
+
+    async def query_rollouts(self, *, status_in: Any = None, limit: int = -1) -> Any:  # type: ignore[override]
+        return await self.target.query_rollouts(status_in=status_in, limit=limit)
+
+    async def query_attempts(self, rollout_id: str, *, sort_by: Any = None) -> Any:  # type: ignore[override]
+        return await self.target.query_attempts(rollout_id, sort_by=sort_by)
+
+
+async def test_a_query_is_defined_by_its_arguments_or_as_a_value(store: Store) -> None:
+    own = ByArguments(store)
+    started = await own.start_rollout("task")
+    assert (await own.find_rollouts(RolloutQuery(status_in=["preparing"], limit=1))).total == 1
+    assert (await own.find_attempts(started.rollout_id, AttemptQuery())).total == 1
+    with pytest.raises(Unsupported, match="query_workers"):
+        await own.find_workers(WorkerQuery())

@@ -17,7 +17,7 @@ from store import open_store
 from store.client import HTTPStore
 from store.interface.delegating import DelegatingStore
 from store.interface.store import Store
-from store.models import LightningStoreCapabilities
+from store.models import AttemptedRollout, LightningStoreCapabilities, Rollout
 from store.server import LightningStoreServer, LightningStoreThreaded, StoreServer
 from tests.server.test_statuses import Failing
 
@@ -214,3 +214,52 @@ async def test_the_names_of_agent_lightning_are_there(store: Store) -> None:
     assert LightningStoreServer is StoreServer
     assert LightningStoreThreaded(store) is store
     assert "any thread" in (LightningStoreThreaded.__doc__ or "")
+
+
+class OwnStore(DelegatingStore):
+    """A store that is not safe for threads."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.active = self.most = 0
+
+    @property
+    def target(self) -> Store:
+        return self._inner
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {"thread_safe": False}
+
+    async def enqueue_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
+        self.active += 1
+        self.most = max(self.most, self.active)
+        await asyncio.sleep(0.002)
+        self.active -= 1
+        return await self._inner.enqueue_rollout(*args, **kwargs)
+
+    async def dequeue_many_rollouts(self, *, limit: int = 1, worker_id: str | None = None) -> list[AttemptedRollout]:
+        return await self._inner.dequeue_many_rollouts(limit, worker_id)
+
+
+async def test_calls_of_a_store_that_is_not_thread_safe_are_locked(store: Store) -> None:
+    slow = OwnStore(store)
+    locked = LightningStoreThreaded(slow)
+    assert locked.capabilities.get("thread_safe")
+
+    async def enqueue() -> None:
+        await asyncio.gather(*(locked.enqueue_rollout(number) for number in range(5)))
+
+    await asyncio.gather(enqueue(), *(asyncio.to_thread(asyncio.run, enqueue()) for _ in range(3)))
+    assert (slow.most, slow.active) == (1, 0)
+    claimed = await locked.dequeue_many_rollouts(30, "worker")
+    assert len(claimed) == 20
+    # A waiting call does not hold the lock, and a cancelled caller gives its turn away.
+    waiting = asyncio.create_task(locked.dequeue_rollout("worker", wait_seconds=30))
+    cancelled = [asyncio.create_task(locked.enqueue_rollout("left")) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in cancelled:
+        task.cancel()
+    await asyncio.gather(*cancelled, return_exceptions=True)
+    await locked.enqueue_rollout("last")
+    assert await waiting is not None

@@ -196,7 +196,8 @@ class KeyValue(abc.ABC, Generic[K, V]):
 class LightningCollections(abc.ABC):
     """The collections of one store.
 
-    All methods are called in one event loop. Agent-lightning's class has all of them except `plan_keys` and `close`.
+    All methods are called in one event loop. Agent-lightning's class has all of them except `plan_keys` and `close`,
+    which have defaults.
     """
 
     @property
@@ -235,9 +236,12 @@ class LightningCollections(abc.ABC):
         """The last span number of each rollout."""
 
     @property
-    @abc.abstractmethod
-    def plan_keys(self) -> KeyValue[str, str]:
-        """For each plan key (`rollbook.key` in the metadata), the rollout's id and the hash of its input."""
+    def plan_keys(self) -> KeyValue[str, str] | None:
+        """For each plan key (`rollbook.key` in the metadata), the rollout's id and the hash of its input.
+
+        None: the store searches the metadata of the rollouts, all of which it reads once per process.
+        """
+        return None
 
     @abc.abstractmethod
     def atomic(

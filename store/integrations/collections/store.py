@@ -28,6 +28,7 @@ from store.domain.rollout import TERMINAL
 from store.domain.views import ClaimView
 from store.errors import Closed, StoreError, Unsupported, WrongProcess
 from store.integrations.collections.interface import Collection, LightningCollections, SortOptions, T
+from store.integrations.collections.plan_keys import PlanKeyIndex
 from store.integrations.collections.transaction import Decision, Transaction, latest_attempt
 from store.interface.runs import AsAt
 from store.interface.store import Store
@@ -112,6 +113,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
         # The attributes below are used only in the event loop of the thread.
         self._calls: set[asyncio.Task[Any]] = set()
         self._news = asyncio.Event()
+        self._plan_index = PlanKeyIndex()
         self._last_stamp = 0
         self._swept_at = -inf
         self._next_check = 0
@@ -448,7 +450,7 @@ class CollectionBasedLightningStore(Store, Generic[C]):
 
     async def _decide_whole(self, command: Command, spans: Sequence[Span]) -> Any:
         async def decide(collections: C) -> Decision:
-            transaction = Transaction(collections, self._clock, lambda: self._last_stamp)
+            transaction = Transaction(collections, self._clock, lambda: self._last_stamp, self._plan_index)
             return await transaction.execute(command, spans)
 
         outcome = await self.collections.execute(decide, mode="rw", snapshot=self._snapshot, commit=True)

@@ -20,6 +20,7 @@ from store.domain.worker import WorkerSignals, WorkerState
 from store.domain.working_set import NeedsSpans, WorkingSet
 from store.errors import StoreError
 from store.integrations.collections.interface import LightningCollections
+from store.integrations.collections.plan_keys import PlanKeyIndex
 from store.models import Attempt, ResourcesUpdate, Rollout, Span
 from store.runtime.clock import Clock, to_micros
 from store.sql.commands.spans import body_of, new_span, stored_span
@@ -50,10 +51,14 @@ class Transaction:
         collections: the collections.
         clock: returns the time, in µs.
         last_stamp: returns the greatest time stamp so far, in µs. It and `clock` are called right before the decision.
+        index: the plan keys of collections that do not store them.
     """
 
-    def __init__(self, collections: LightningCollections, clock: Clock, last_stamp: Callable[[], int]) -> None:
+    def __init__(
+        self, collections: LightningCollections, clock: Clock, last_stamp: Callable[[], int], index: PlanKeyIndex
+    ) -> None:
         self._collections = collections
+        self._index = index
         self._clock = clock
         self._last_stamp = last_stamp
         self._set = WorkingSet(now=0, last_stamp=0, next_position=_FIRST_POSITION)
@@ -128,7 +133,8 @@ class Transaction:
         """Return the hashes of the inputs of the rollouts that have one of the plan keys, by rollout id."""
         found: dict[str, str] = {}
         for key in keys:
-            entry = await self._collections.plan_keys.get(key)
+            stored = self._collections.plan_keys
+            entry = await (self._index.get(self._collections.rollouts, key) if stored is None else stored.get(key))
             if entry is not None:
                 rollout_id, digest = entry.split(" ")
                 self._set.plan_keys[key] = rollout_id
@@ -310,7 +316,7 @@ class Transaction:
         for rollout_id in self._set.touched_counters:
             await self._collections.span_sequence_ids.set(rollout_id, self._set.counters[rollout_id])
         for key, rollout_id in self._set.plan_keys.items():
-            if key not in self._plan_keys:
+            if key not in self._plan_keys and self._collections.plan_keys is not None:
                 digest = self._set.rollouts[rollout_id].input_sha256
                 await self._collections.plan_keys.set(key, f"{rollout_id} {digest}")
         workers = [*dict.fromkeys((*self._set.touched_workers, *self._set.touched_signals))]
