@@ -20,6 +20,7 @@ from store.models import (
     Artifact,
     ArtifactRef,
     AttemptDiff,
+    AttemptedRollout,
     AttemptNode,
     CheckpointRef,
     ForkPlan,
@@ -303,6 +304,34 @@ class HTTPRuns(StoreRuns):
         )
         path = run_requests.path(paths.RESUME, rollout_id)
         return await self.core.rollbook_change("resume_attempt", path, body, encoding.decode_fork_result)
+
+    async def claim(
+        self,
+        resources_ids: Sequence[str],
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> list[AttemptedRollout]:
+        arguments.wait_seconds(wait_seconds)
+        ids = arguments.texts(resources_ids, "resources_ids")
+        if arguments.whole(limit, "limit", "a number of runs") <= 0 or not ids:
+            return []
+
+        async def claim(seconds: float) -> list[AttemptedRollout]:
+            waits = {"wait_seconds": seconds} if seconds else {}
+            body = run_requests.body(resources_ids=ids, limit=limit, worker_id=worker_id, **waits)
+            return await self.core.change(
+                "runs.claim",
+                paths.CLAIM_RUNS,
+                body,
+                encoding.decode_attempted_rollouts,
+                waits=seconds,
+                claims=True,
+                rollbook_only=True,
+            )
+
+        return await self.core.in_slices("runs.claim", wait_seconds, claim, bool)
 
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None

@@ -224,9 +224,17 @@ class Claim(Command):
     """One new id for each rollout that may be claimed."""
     worker_id: str | None
     owner: Json | None
+    rollout_ids: list[str] | None = None
+    """The rollouts to take, of which those are skipped that no longer wait; None for the front of the queue."""
 
     def request_rows(self, request: LoadRequest) -> None:
-        request.claims += self.limit
+        if self.rollout_ids is None:
+            request.claims += self.limit
+        else:
+            request.leavers += len(self.rollout_ids)
+            request.rollouts.update(self.rollout_ids)
+            request.bodies_of.update(self.rollout_ids)
+            request.metadata_of.update(self.rollout_ids)
         request.attempts.update(self.attempt_ids)
         if self.worker_id is not None:
             request.workers.add(self.worker_id)

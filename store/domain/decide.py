@@ -185,7 +185,11 @@ def _version_of(resources_id: str | None, working_set: WorkingSet) -> int | None
 
 
 def _claim(command: Claim, working_set: WorkingSet) -> list[ClaimView]:
-    taken = working_set.take_heads(command.limit)
+    taken = (
+        working_set.take_heads(command.limit)
+        if command.rollout_ids is None
+        else [each for each in command.rollout_ids if _waits(each, working_set)][: command.limit]
+    )
     claims: list[ClaimView] = []
     cause: int | None = None
     for ordinal, rollout_id in enumerate(taken):
@@ -204,10 +208,15 @@ def _claim(command: Claim, working_set: WorkingSet) -> list[ClaimView]:
         if taken:
             last = _attempt(working_set, taken[-1], command.attempt_ids[len(taken) - 1])
             sync(last, working_set, command.actor, cause=cause)
-        else:
+        elif command.rollout_ids is None:
             idle(command.worker_id, working_set, command.actor)
         working_set.signals_of(command.worker_id).last_dequeue_at = working_set.stamp
     return claims
+
+
+def _waits(rollout_id: str, working_set: WorkingSet) -> bool:
+    state = working_set.rollouts.get(rollout_id)
+    return state is not None and state.queued_position is not None
 
 
 def _release(command: ReleaseClaim, working_set: WorkingSet) -> bool:

@@ -202,6 +202,9 @@ class DelegatingRuns(StoreRuns):
     async def resume(self, *args: Any, **kwargs: Any) -> ForkResult:
         return await self.target.resume(*args, **kwargs)
 
+    async def claim(self, *args: Any, **kwargs: Any) -> list[AttemptedRollout]:
+        return await self.target.claim(*args, **kwargs)
+
     async def move_head(self, *args: Any, **kwargs: Any) -> Rollout:
         return await self.target.move_head(*args, **kwargs)
 

@@ -27,6 +27,15 @@ def phase_graph_in(resources: ResourcesUpdate) -> PhaseGraph | None:
     return next((each for each in resources.resources.values() if isinstance(each, PhaseGraph)), None)
 
 
+def pipeline_of_run(rollout: Rollout, resources: ResourcesUpdate | None) -> str | None:
+    """Return the name of the phase graph of a run; None if the rollout is not a run.
+
+    A run is a rollout without a mode whose resources contain a phase graph.
+    """
+    graph = None if rollout.mode is not None or resources is None else phase_graph_in(resources)
+    return None if graph is None else graph.name
+
+
 async def publish_default(store: Store, graph: PhaseGraph) -> str:
     """Publish resources that contain only this graph, unless they exist; return their id.
 

@@ -24,6 +24,7 @@ from store.models.runs import (
     Artifact,
     ArtifactRef,
     AttemptDiff,
+    AttemptedRollout,
     AttemptNode,
     CheckpointRef,
     ForkPlan,
@@ -438,6 +439,30 @@ class StoreRuns:
         """
         raise Unsupported("runs.resume", self.backend)
 
+    async def claim(
+        self,
+        resources_ids: Sequence[str],
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> list[AttemptedRollout]:
+        """Claim waiting runs, longest-waiting first, as `dequeue_many_rollouts` claims rollouts. Sweeps.
+
+        A run is a rollout without a mode whose resources contain a phase graph. All other rollouts keep their places in
+        the queue. If nothing is claimed, the status of the worker does not change.
+
+        Args:
+            resources_ids: the ids of resources with the phase graph of the runs.
+            limit: the maximum number of runs.
+            worker_id: the worker that claims.
+            wait_seconds: the maximum time to wait for a run if none waits; 0 returns at once.
+
+        Raises:
+            Invalid: `wait_seconds` is negative or not finite.
+        """
+        raise Unsupported("runs.claim", self.backend)
+
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
@@ -483,6 +508,7 @@ class SyncRuns(Blocking[StoreRuns]):
     plan_fork = blocking(StoreRuns.plan_fork)
     fork = blocking(StoreRuns.fork)
     resume = blocking(StoreRuns.resume)
+    claim = blocking(StoreRuns.claim)
     move_head = blocking(StoreRuns.move_head)
     list_lineage = blocking(StoreRuns.list_lineage)
     compare_attempts = blocking(StoreRuns.compare_attempts)

@@ -11,9 +11,10 @@ import contextlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from store.db.queries import pages
 from store.domain.commands import Claim, Command, Idempotency, ReleaseClaim
 from store.domain.idempotency import Repeat
 from store.domain.views import ClaimView
@@ -29,6 +30,10 @@ from store.validation import arguments
 logger = logging.getLogger("store")
 
 _UNDONE_AT_MOST = 4096
+_RUNS_SECONDS = 0.05
+"""The minimum time between two reads of waiting runs by one waiting call."""
+_RUNS_SHARE = 5.0
+"""The minimum time between two such reads, in durations of a read."""
 
 
 class SQLQueue:
@@ -56,6 +61,25 @@ class SQLQueue:
                 lost=lambda claims: self._give_back(claims, worker_id),
             )
         return claims
+
+    async def claim_runs(
+        self, resources_ids: Sequence[str], limit: int, worker_id: str | None, wait_seconds: float
+    ) -> list[ClaimView] | Repeat:
+        """Claim waiting runs with one of the resources; if there are none, wait at most the given time for them.
+
+        Return the claims, or a `Repeat` if a call with the same idempotency key was executed before.
+        """
+        await self.core.watchdog.sweep_if_due()
+        waiting = _WaitingRuns(self.core, resources_ids, limit, worker_id)
+        key = context.idempotency_key.get()
+        # An earlier call with the key may have claimed runs, so the command is executed even if no run waits.
+        claims = await waiting.claim(self.core.call, if_empty=key is not None)
+        if claims or not wait_seconds:
+            return claims
+        self.core.check()
+        return await self.core.thread.run(
+            self._wait_for_runs(waiting, wait_seconds, key), lost=lambda claims: self._give_back(claims, worker_id)
+        )
 
     def hand_out(self, claims: Sequence[ClaimView]) -> list[AttemptedRollout]:
         """Return the claimed rollouts for the caller, and keep the commands that can release the claims."""
@@ -102,6 +126,35 @@ class SQLQueue:
                     claims = await self.core.writer.call(command)
                 if claims or time.monotonic() >= deadline:
                     return claims or []
+
+    async def _wait_for_runs(
+        self, waiting: _WaitingRuns, seconds: float, idempotency: Idempotency | None
+    ) -> list[ClaimView] | Repeat:
+        async def execute(command: Command) -> Any:
+            command.idempotency = idempotency
+            return await self.core.writer.call(command)
+
+        deadline = time.monotonic() + seconds
+        news = self.core.waiting.follow()
+        try:
+            with self.core.waiting.parked():
+                while True:
+                    news.clear()
+                    began = time.monotonic()
+                    claims = await waiting.claim(execute)
+                    now = time.monotonic()
+                    if claims or now >= deadline:
+                        return claims
+                    # Every commit sets `news`, so a call at a busy store would read all the time without this pause.
+                    await asyncio.sleep(min(deadline - now, max(_RUNS_SECONDS, _RUNS_SHARE * (now - began))))
+                    # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.0, min(deadline - time.monotonic(), FALLBACK_SECONDS))):
+                            await news.wait()
+                    if self.core.waiting.is_closed:
+                        raise Closed("runs.claim")
+        finally:
+            self.core.waiting.unfollow(news)
 
     async def _next_chance(self, waiter: ClaimWaiter, deadline: float) -> list[ClaimView] | None:
         """Wait until there may be a rollout to claim, or until the deadline.
@@ -177,6 +230,42 @@ class SQLQueue:
             waiting.forget(waiter, wanted)
         if waiting.is_closed:
             raise Closed("wait_for_rollouts")
+
+
+class _WaitingRuns:
+    """Runs in the queue that use one of some resources, for one worker.
+
+    Args:
+        core: the core of the store.
+        resources_ids: the ids of the resources.
+        limit: the maximum number of runs that a call claims.
+        worker_id: the worker that claims.
+    """
+
+    def __init__(self, core: SQLCore, resources_ids: Sequence[str], limit: int, worker_id: str | None) -> None:
+        self._core = core
+        self._resources_ids = resources_ids
+        self._limit = limit
+        self._worker_id = worker_id
+
+    async def claim(
+        self, execute: Callable[[Command], Awaitable[Any]], *, if_empty: bool = False
+    ) -> list[ClaimView] | Repeat:
+        """Claim runs that wait now. If other workers take all of them meanwhile, look again.
+
+        Args:
+            execute: executes the command.
+            if_empty: whether to execute the command even if no run waits.
+        """
+        while True:
+            ids = await self._core.read(
+                lambda session: pages.waiting_runs(self._core.dialect, session, self._resources_ids, self._limit)
+            )
+            if not ids and not if_empty:
+                return []
+            claims = await execute(rollout_commands.claim(self._limit, self._worker_id, ids))
+            if claims or not ids:
+                return claims
 
 
 def _undoing(claim: ClaimView) -> ReleaseClaim:

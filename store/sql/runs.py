@@ -27,6 +27,7 @@ from store.models import (
     Artifact,
     ArtifactRef,
     AttemptDiff,
+    AttemptedRollout,
     AttemptNode,
     CheckpointRef,
     ForkPlan,
@@ -56,16 +57,19 @@ from store.sql.follow import RunSource
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
 from store.sql.queries import SQLReads
+from store.sql.queue import SQLQueue
 from store.sql.run_reads import read_view
 from store.validation import arguments
+from store.validation.json_limits import MAX_CALL_ITEMS
 
 
 class SQLRuns(StoreRuns):
     """The runs in a SQL database."""
 
-    def __init__(self, core: SQLCore) -> None:
+    def __init__(self, core: SQLCore, queue: SQLQueue) -> None:
         super().__init__("SQLStore")
         self.core = core
+        self._queue = queue
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -430,6 +434,23 @@ class SQLRuns(StoreRuns):
             confirmed=confirm_side_effects,
             worker_id=worker_id,
         )
+
+    async def claim(
+        self,
+        resources_ids: Sequence[str],
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> list[AttemptedRollout]:
+        arguments.wait_seconds(wait_seconds)
+        ids = arguments.texts(resources_ids, "resources_ids")
+        if arguments.whole(limit, "limit", "a number of runs") <= 0 or not ids:
+            return []
+        claims = await self._queue.claim_runs(ids, min(limit, MAX_CALL_ITEMS), worker_id, wait_seconds)
+        if isinstance(claims, Repeat):
+            return await replies.claims(SQLReads(self.core), claims)
+        return self._queue.hand_out(claims) if claims else []
 
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None

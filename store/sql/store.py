@@ -145,7 +145,7 @@ class SQLStore(SQLReads, Store):
     def runs(self) -> SQLRuns:  # pyright: ignore[reportIncompatibleMethodOverride]
         from store.sql.runs import SQLRuns
 
-        return SQLRuns(self.core)
+        return SQLRuns(self.core, self.queue)
 
     @cached_property
     def annotations(self) -> SQLAnnotations:  # pyright: ignore[reportIncompatibleMethodOverride]

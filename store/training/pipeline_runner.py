@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, cast
 from store.errors import (
     Closed,
     Conflict,
+    Incompatible,
     Invalid,
     NotFound,
     SideEffectsUnconfirmed,
@@ -26,7 +27,7 @@ from store.errors import (
 )
 from store.interface import rerun_requests
 from store.interface.liveness import close_orphans, pipeline_of
-from store.interface.phase_graphs import graph_of
+from store.interface.phase_graphs import graph_of, is_default, phase_graph_in, pipeline_of_run
 from store.interface.store import Store
 from store.models import AttemptedRollout, NamedResources, ResourcesUpdate, Rollout
 from store.models.rollouts import HEARTBEAT_SECONDS, longest_silence
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 OrphanPolicy = Literal["resume", "fail"]
 
 _ANNOTATED: Final = "rollout.annotated"
+_FOLLOWED: Final = (_ANNOTATED, "resources.published", "resources.replaced")
+_RESOURCES_AT_ONCE: Final = 100
 _PAUSE_SECONDS: Final = 0.5
 _RECENT: Final = 100
 """The number of recently failed runs that are checked for orphans."""
@@ -93,6 +96,8 @@ class PipelineRunner(Runner[Any]):
         self._resumes = resumes
         self._silence = longest_silence(heartbeat_interval)
         self._requests: _OpenRequests | None = None
+        self._graphs: _GraphResources | None = None
+        self._claims_by_kind = True
         self._orphans_checked_at = float("-inf")
         self._left_failed: set[str] = set()
         self._fallback_dir = fallback_dir
@@ -159,6 +164,7 @@ class PipelineRunner(Runner[Any]):
 
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         self._requests = requests = _OpenRequests(self.store)
+        self._graphs = _GraphResources(self.store, self.pipeline.graph.name)
         try:
             await super().iter(event=event)
         finally:
@@ -212,6 +218,31 @@ class PipelineRunner(Runner[Any]):
                 logger.warning("run %s has no limit of silence: %s", rollout.rollout_id, error)
         self._begin(claimed)
         return claimed
+
+    async def _dequeue(self, limit: int, wait_seconds: float) -> list[AttemptedRollout]:
+        assert self._graphs is not None  # `iter` has created it
+        if self._claims_by_kind:
+            try:
+                if ids := await self._graphs.resources_ids():
+                    return await self.store.runs.claim(
+                        ids, limit=limit, worker_id=self.label, wait_seconds=wait_seconds
+                    )
+            except (Unsupported, Incompatible, NotFound):  # a store or a server of an earlier version
+                logger.warning("the store cannot claim runs by kind, so %s puts other rollouts back", self.label)
+                self._claims_by_kind = False
+            else:
+                await asyncio.sleep(wait_seconds)
+                return []
+        return await super()._dequeue(limit, wait_seconds)
+
+    async def _mismatch(self, rollout: AttemptedRollout) -> str | None:
+        resources_id = rollout.resources_id
+        resources = None if resources_id is None else await self._found_resources(resources_id)
+        name, own = pipeline_of_run(rollout, resources), self.pipeline.graph.name
+        if name == own or (name is not None and is_default(resources_id)):
+            return None
+        kind = "not a run: it has a mode, or no phase graph" if name is None else f"a run of the pipeline {name!r}"
+        return f"it is {kind}, and this runner executes runs of {own!r}"
 
     async def _requested(self, requests: _OpenRequests, limit: int) -> list[AttemptedRollout]:
         """Start the attempts of requested re-runs."""
@@ -366,6 +397,44 @@ class PipelineBundle:
         await PipelineRunner(self.pipeline, **self.options).serve(store, worker_id, event)
 
 
+class _GraphResources:
+    """The ids of the resources whose runs a pipeline executes: those with its phase graph, and those of default graphs.
+
+    Args:
+        store: the store.
+        name: the name of the pipeline's phase graph.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._ids: dict[str, None] = {}
+        self._until = float("-inf")
+
+    async def resources_ids(self) -> list[str]:
+        """Return the ids. Resources are read that were published or replaced since the last call."""
+        until, offset = self._until, 0
+        while True:
+            page = await self._store.query_resources(
+                sort_by="update_time", sort_order="desc", limit=_RESOURCES_AT_ONCE, offset=offset
+            )
+            for update in page:
+                if update.update_time < self._until:
+                    break
+                graph = phase_graph_in(update)
+                if graph is not None and (graph.name == self._name or is_default(update.resources_id)):
+                    self._ids[update.resources_id] = None
+                else:
+                    self._ids.pop(update.resources_id, None)
+                until = max(until, update.update_time)
+            else:
+                offset += len(page)
+                if len(page) == _RESOURCES_AT_ONCE:
+                    continue
+            self._until = until
+            return list(self._ids)
+
+
 class _OpenRequests:
     """Runs with a requested re-run, read from the log. The first call of `take` starts to follow the log.
 
@@ -375,7 +444,7 @@ class _OpenRequests:
 
     def __init__(self, store: Store) -> None:
         self.arrived = asyncio.Event()
-        """Set while there are runs to take."""
+        """Set while there are runs to take, and when resources were published, which may have new runs."""
         self._store = store
         self._open: dict[str, None] = {}
         self._following: asyncio.Task[None] | None = None
@@ -405,10 +474,13 @@ class _OpenRequests:
         cursor: str | None = None
         while True:
             try:
-                events = cast("AsyncGenerator[Any]", self._store.log.tail(cursor, follow=True, types=[_ANNOTATED]))
+                events = cast("AsyncGenerator[Any]", self._store.log.tail(cursor, follow=True, types=_FOLLOWED))
                 async with contextlib.aclosing(events):
                     async for event in events:
                         cursor = event.cursor
+                        if event.type != _ANNOTATED:
+                            self.arrived.set()
+                            continue
                         rollout_id = event.stream.removeprefix("rollout/")
                         if rerun_requests.LABEL in event.data["removed"]:
                             self._open.pop(rollout_id, None)

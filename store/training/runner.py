@@ -16,8 +16,17 @@ from typing import Any, Final, Generic, Protocol, Self
 from typing_extensions import TypeVar
 
 from store.errors import StoreError
+from store.interface.phase_graphs import pipeline_of_run
 from store.interface.store import Store
-from store.models import AttemptedRollout, ResourcesUpdate, ResourceUnion, Rollout, RolloutMode
+from store.models import (
+    AttemptedRollout,
+    AttemptError,
+    PhaseGraph,
+    ResourcesUpdate,
+    ResourceUnion,
+    Rollout,
+    RolloutMode,
+)
 from store.models.rollouts import HEARTBEAT_SECONDS
 from store.runtime.process import worker_name
 from store.training.agent import LitAgent
@@ -43,6 +52,8 @@ _random: Final = SystemRandom()
 _EVENT_SECONDS: Final = 0.05
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _RESOURCES_PAUSE_SECONDS: Final = 1.0
+_LONGEST_MISMATCH_PAUSE_SECONDS: Final = 60.0
+"""The maximum pause of a runner that gets only rollouts of other runners."""
 _UNREPORTED_SECONDS: Final = 15.0
 """How long a runner waits for resources before it reports this. An algorithm often publishes them after its start."""
 _RESOURCES_AT_ONCE: Final = 20
@@ -125,6 +136,7 @@ class Runner(Generic[T]):
         self._concurrency = concurrency
         self._name = name
         self._announce = announce
+        self._mismatch_pause = _FIRST_PAUSE_SECONDS
         self._agent: LitAgent[T] | None = None
         self._store: Store | None = None
         self._worker_id: int | None = None
@@ -393,9 +405,7 @@ class Runner(Generic[T]):
     ) -> list[AttemptedRollout]:
         """Return claimed rollouts; an empty list if none came in time or the runner is stopped."""
         jittered = self._poll_interval + _random.uniform(-self._interval_jitter, self._interval_jitter)
-        claiming = asyncio.create_task(
-            self.store.dequeue_many_rollouts(limit, self.label, wait_seconds=max(jittered, 0.01))
-        )
+        claiming = asyncio.create_task(self._dequeue(limit, max(jittered, 0.01)))
         try:
             while not claiming.done() and not stopping.done():
                 await asyncio.wait({claiming, stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
@@ -404,7 +414,62 @@ class Runner(Generic[T]):
             for rollout in await _give_up(claiming):
                 await desk.refuse(rollout)
             raise
-        return claiming.result() if claiming.done() else await _give_up(claiming)
+        claimed = claiming.result() if claiming.done() else await _give_up(claiming)
+        return await self._matching(desk, claimed, stopping)
+
+    def _dequeue(self, limit: int, wait_seconds: float) -> Coroutine[Any, Any, list[AttemptedRollout]]:
+        """Claim rollouts for this runner."""
+        return self.store.dequeue_many_rollouts(limit, self.label, wait_seconds=wait_seconds)
+
+    async def _matching(
+        self, desk: Desk, claimed: list[AttemptedRollout], stopping: asyncio.Future[Any]
+    ) -> list[AttemptedRollout]:
+        """Return the claimed rollouts that this runner executes, after putting the others back into the queue.
+
+        If there are only others, wait before the next claim, each time longer, for runners that execute them.
+        """
+        matching: list[AttemptedRollout] = []
+        for rollout in claimed:
+            reason = await self._mismatch(rollout)
+            if reason is None:
+                matching.append(rollout)
+            else:
+                await self._put_back(desk, rollout, reason)
+        if matching:
+            self._mismatch_pause = _FIRST_PAUSE_SECONDS
+        elif claimed:
+            await asyncio.wait({stopping}, timeout=self._mismatch_pause)
+            self._mismatch_pause = min(2 * self._mismatch_pause, _LONGEST_MISMATCH_PAUSE_SECONDS)
+        return matching
+
+    async def _mismatch(self, rollout: AttemptedRollout) -> str | None:
+        """Return why this runner must not execute a claimed rollout; None if it executes the rollout."""
+        if rollout.mode is not None or rollout.resources_id is None:
+            return None
+        try:
+            resources = await self.find_resources(rollout.resources_id)
+        except StoreError:
+            return None  # the attempt reads the resources again, and reports that it cannot
+        if resources is None or not all(isinstance(each, PhaseGraph) for each in resources.resources.values()):
+            return None
+        pipeline = pipeline_of_run(rollout, resources)
+        return None if pipeline is None else f"it is a run of the pipeline {pipeline!r}, and this runner has an agent"
+
+    async def _put_back(self, desk: Desk, rollout: AttemptedRollout, reason: str) -> None:
+        """Put a claimed rollout at the end of the queue, and report the reason with the attempt."""
+        rollout_id, attempt = rollout.rollout_id, rollout.attempt
+        logger.warning("%s puts rollout %s back into the queue: %s", self.label, rollout_id, reason)
+        error = AttemptError(type="Mismatch", message=reason)
+        metadata = {**(attempt.metadata or {}), "reason": "mismatch"}
+        try:
+            # The rollout waits again before its attempt ends, so that the end of the attempt does not end the rollout.
+            await self.store.update_rollout(rollout_id, status="requeuing")
+            await self.store.update_attempt(
+                rollout_id, attempt.attempt_id, status="failed", metadata=metadata, error=error
+            )
+        except StoreError as failure:
+            logger.warning("rollout %s cannot be put back: %s", rollout_id, failure)
+            await desk.refuse(rollout)
 
     # -- used by `step` and `iter` -----------------------------------------------------------------------------------
 

@@ -60,6 +60,13 @@ class DequeueBody(Frozen):
     """The maximum time to wait for a rollout, in seconds. Not part of Agent-lightning 0.3."""
 
 
+class ClaimRunsBody(DequeueBody):
+    """POST /queues/rollouts/claim-runs."""
+
+    resources_ids: list[str]
+    """The ids of resources with the phase graph of the runs."""
+
+
 class StartAttemptBody(Frozen):
     """POST /rollouts/{rollout_id}/attempts; the body is optional."""
 

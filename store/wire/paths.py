@@ -16,6 +16,7 @@ STATISTICS: Final = f"{PREFIX}/statistics"
 
 ENQUEUE: Final = f"{PREFIX}/queues/rollouts/enqueue"
 DEQUEUE: Final = f"{PREFIX}/queues/rollouts/dequeue"
+CLAIM_RUNS: Final = f"{PREFIX}/queues/rollouts/claim-runs"
 
 ROLLOUTS: Final = f"{PREFIX}/rollouts"
 ROLLOUTS_SEARCH: Final = f"{ROLLOUTS}/search"

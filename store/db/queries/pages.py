@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, case, func, literal_column, select, tuple_
-from sqlalchemy.types import BigInteger, Text
+from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db.dialect import Dialect, ReadSession, Row
 from store.db.queries import filters
@@ -556,6 +556,24 @@ async def queue_depth(dialect: Dialect, session: ReadSession) -> int:
         return select(func.count()).select_from(core_tables.queue)
 
     return await _number(dialect, session, "queue_depth", build) or 0
+
+
+async def waiting_runs(dialect: Dialect, session: ReadSession, resources_ids: Iterable[str], limit: int) -> list[str]:
+    """Return the ids of the first rollouts in the queue that have no mode and use one of the resources."""
+
+    def build() -> Select[Any]:
+        queue, rollouts = core_tables.queue, rollouts_table
+        return (
+            select(queue.c.rollout_id)
+            .select_from(queue.join(rollouts, rollouts.c.rollout_id == queue.c.rollout_id))
+            .where(rollouts.c.mode.is_(None), dialect.any_of(rollouts.c.resources_id, "wanted"))
+            .order_by(queue.c.position)
+            .limit(bindparam("most", type_=Integer))
+        )
+
+    sql = compiled(dialect, "waiting_runs", build)
+    rows = await session.fetch(sql, {"wanted": dialect.list_param(_distinct(resources_ids)), "most": limit})
+    return [rollout_id for (rollout_id,) in rows]
 
 
 async def totals(dialect: Dialect, session: ReadSession) -> tuple[int, ...]:

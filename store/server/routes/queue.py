@@ -20,6 +20,7 @@ from store.server.routing import Id, StoreRoute, needs
 from store.server.unread_claims import release_if_unread
 from store.wire import paths
 from store.wire.bodies import (
+    ClaimRunsBody,
     DequeueBody,
     EnqueueBody,
     StartAttemptBody,
@@ -64,6 +65,23 @@ async def dequeue_rollouts(call: Call, body: Annotated[DequeueBody, Body(default
     if body.limit <= 0:
         return b"[]"
     claim = partial(call.store.dequeue_many_rollouts, body.limit, body.worker_id, wait_seconds=body.wait_seconds)
+    claimed = await (_park(call, claim) if body.wait_seconds > 0 else claim())
+    if claimed:
+        release_if_unread(call, claimed, context.idempotency_key.get())
+    return dumps(claimed)
+
+
+@queue.post(paths.CLAIM_RUNS, response_model=list[AttemptedRollout])
+@needs("runner")
+async def claim_runs(call: Call, body: ClaimRunsBody) -> bytes:
+    """Claim up to `limit` waiting runs of a phase graph; wait up to `wait_seconds` if there is none."""
+    claim = partial(
+        call.store.runs.claim,
+        body.resources_ids,
+        limit=body.limit,
+        worker_id=body.worker_id,
+        wait_seconds=body.wait_seconds,
+    )
     claimed = await (_park(call, claim) if body.wait_seconds > 0 else claim())
     if claimed:
         release_if_unread(call, claimed, context.idempotency_key.get())

@@ -198,9 +198,10 @@ def amend_rollout(
 # -- the queue and attempts --------------------------------------------------------------------------------------------
 
 
-def claim(limit: int, worker_id: str | None) -> Claim:
-    """Return the command that claims up to `limit` rollouts."""
+def claim(limit: int, worker_id: str | None, rollout_ids: list[str] | None = None) -> Claim:
+    """Return the command that claims up to `limit` rollouts from the front of the queue, or those of the given ids."""
     return Claim(
+        rollout_ids=rollout_ids,
         limit=limit,
         attempt_ids=[ids.attempt_id() for _ in range(limit)],
         worker_id=_worker_id(worker_id),
