@@ -42,7 +42,7 @@ from store.domain.commands import (
 from store.domain.decide_annotations import annotate
 from store.domain.decide_runs import append_to_run, fork, move_head, retract_artifact
 from store.domain.decide_threads import copy_thread, delete_thread, keep_in_thread, prune_thread
-from store.domain.decide_workers import beat, idle, seen, sync
+from store.domain.decide_workers import actor_of, beat, idle, seen, sync
 from store.domain.events import (
     AttemptAmended,
     AttemptStarted,
@@ -363,19 +363,23 @@ def _update_attempt(command: UpdateAttempt, working_set: WorkingSet) -> AttemptV
         working_set.rewatch.setdefault(state.rollout_id, False)
         return view_attempt(working_set, attempt)
 
-    cause = _amend_attempt(command, attempt, working_set)
+    # A worker that shows no sign of life does not report this itself.
+    actor = command.actor if command.status == "unresponsive" else actor_of(attempt, command.actor)
+    cause = _amend_attempt(command, attempt, working_set, actor)
     if command.status is not None:
-        changed = _report(attempt, command.status, "reported", working_set, command.actor, error=command.error)
+        changed = _report(attempt, command.status, "reported", working_set, actor, error=command.error)
         cause = changed.position if changed else cause
         # An error means that the attempt is over. If its rollout ended earlier, the rollout keeps its status.
         if command.error is None or state.status in ACTIVE:
-            _propagate(state, attempt, working_set, command.actor, cause)
+            _propagate(state, attempt, working_set, actor, cause)
     if command.worker_id or (command.status is not None and attempt.worker_id):
-        sync(attempt, working_set, command.actor, cause=cause)
+        sync(attempt, working_set, actor, cause=cause)
     return view_attempt(working_set, attempt)
 
 
-def _amend_attempt(command: UpdateAttempt, attempt: AttemptState, working_set: WorkingSet) -> int | None:
+def _amend_attempt(
+    command: UpdateAttempt, attempt: AttemptState, working_set: WorkingSet, actor: str | None
+) -> int | None:
     same = {"worker_id": command.worker_id == attempt.worker_id}
     changed = [name for name in command.fields if not same.get(name, False)]
     if not changed:
@@ -386,7 +390,7 @@ def _amend_attempt(command: UpdateAttempt, attempt: AttemptState, working_set: W
         worker_id=command.worker_id if "worker_id" in changed else None,
         last_heartbeat_time=command.last_heartbeat_time if "last_heartbeat_time" in changed else None,
     )
-    return working_set.record_rollout(attempt.rollout_id, fact, actor=command.actor, body=command.body).position
+    return working_set.record_rollout(attempt.rollout_id, fact, actor=actor, body=command.body).position
 
 
 def _report(
@@ -537,6 +541,8 @@ def _record_span(
     """
     if not is_first:
         working_set.tick()
+    if attempt.worker_id and (actor is None or actor.startswith("key:")):
+        actor = f"worker:{attempt.worker_id}"  # the rule of `actor_of`, without a call for each span
     working_set.spans[item.rollout_id, item.fact.attempt_id, item.fact.span_id] = item.content
     if item.fact.response_id is not None:
         _count_once(item, item.fact.response_id, working_set)

@@ -11,7 +11,7 @@ The working set contains the loaded states, which decisions read and change.
 
 from dataclasses import dataclass
 
-from store.domain.decide_workers import sync
+from store.domain.decide_workers import actor_of, sync
 from store.domain.events import AttemptAmended, AttemptStarted, AttemptStatusChanged, RolloutStatusChanged
 from store.domain.rollout import ACTIVE, AttemptState, RolloutState
 from store.domain.run_commands import IN_BLOBS, AppendToRun, Fork, ForkPrecondition, MoveHead, RetractArtifact
@@ -71,7 +71,7 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
     attempt = state.attempt(command.attempt_id)
     if attempt is None:
         raise NotFound.attempt(command.attempt_id, command.rollout_id)
-    first, cause = state.stream_version + 1, 0
+    first, cause, actor = state.stream_version + 1, 0, actor_of(attempt, command.actor)
     for ordinal, item in enumerate(command.items):
         if ordinal:
             working_set.tick()
@@ -79,14 +79,14 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
             working_set.keep_blob(blob)
         if item.body is not None and item.fact.type in IN_BLOBS:
             working_set.keep_blob(item.body)
-        event = working_set.record_rollout(command.rollout_id, item.fact, actor=command.actor, body=item.body)
+        event = working_set.record_rollout(command.rollout_id, item.fact, actor=actor, body=item.body)
         cause = cause or event.position
         if isinstance(item.fact, ArtifactSaved):
             working_set.artifacts[command.rollout_id, item.fact.artifact_id] = (event.version, None)
     last = state.stream_version
     kind = command.kind if command.kind == _EVENTS else command.items[0].fact.type
     _keep_key(working_set, command.rollout_id, command.key, RunKey(kind, first, last, command.attempt_id))
-    come_to_life(state, attempt, working_set, command.actor, cause)
+    come_to_life(state, attempt, working_set, actor, cause)
     return AppendedEvents(first, last, kind, is_repeated=False)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from store.domain.decide_runs import come_to_life
+from store.domain.decide_workers import actor_of
 from store.domain.rollout import AttemptState
 from store.domain.thread import CheckpointKey, ThreadState, WriteKey
 from store.domain.thread_commands import CopyThread, DeleteThread, KeepInThread, NewThreadFact, PruneThread
@@ -37,6 +38,7 @@ def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
         NotFound: the attempt or its rollout does not exist.
     """
     attempt = _attempt(command, working_set)
+    actor = command.actor if attempt is None else actor_of(attempt, command.actor)
     cause: int | None = None
     for ordinal, item in enumerate(command.items):
         fact = _unknown(command.thread_id, item, working_set)
@@ -46,9 +48,9 @@ def keep_in_thread(command: KeepInThread, working_set: WorkingSet) -> None:
             working_set.tick()
         for blob in item.blobs:
             working_set.keep_blob(blob)
-        cause = working_set.record_thread(command.thread_id, fact, actor=command.actor, body=item.body).position
+        cause = working_set.record_thread(command.thread_id, fact, actor=actor, body=item.body).position
     if attempt is not None:
-        _beat(attempt, cause, command, working_set)
+        _beat(attempt, cause, actor, working_set)
 
 
 def _attempt(command: KeepInThread, working_set: WorkingSet) -> AttemptState | None:
@@ -63,12 +65,12 @@ def _attempt(command: KeepInThread, working_set: WorkingSet) -> AttemptState | N
     return attempt
 
 
-def _beat(attempt: AttemptState, cause: int | None, command: KeepInThread, working_set: WorkingSet) -> None:
+def _beat(attempt: AttemptState, cause: int | None, actor: str | None, working_set: WorkingSet) -> None:
     """Save a sign of life of an attempt. No event is recorded for it, because the thread's events are the sign."""
     attempt.signal_time, attempt.signal_stamped_at = working_set.stamp / 1_000_000, working_set.stamp
     working_set.beats[attempt.rollout_id, attempt.attempt_id] = attempt
     working_set.rewatch.setdefault(attempt.rollout_id, False)
-    come_to_life(working_set.rollouts[attempt.rollout_id], attempt, working_set, command.actor, cause)
+    come_to_life(working_set.rollouts[attempt.rollout_id], attempt, working_set, actor, cause)
 
 
 def _unknown(thread_id: str, item: NewThreadFact, working_set: WorkingSet) -> ThreadFact | None:

@@ -77,3 +77,10 @@ def _become(
         working_set.signals_of(worker_id).last_busy_at = working_set.stamp
     else:
         working_set.signals_of(worker_id).last_idle_at = working_set.stamp
+
+
+def actor_of(attempt: AttemptState, caller: str | None) -> str | None:
+    """Return the actor of a call about an attempt: its worker, if the caller is unknown or known only by a key."""
+    if attempt.worker_id and (caller is None or caller.startswith("key:")):
+        return f"worker:{attempt.worker_id}"
+    return caller

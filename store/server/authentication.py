@@ -13,6 +13,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from store.errors import Forbidden, StoreError, Unauthorized
+from store.runtime import context
 from store.runtime.clock import to_seconds
 from store.server.auth.admission import KEY_PROTOCOL, Admission
 from store.server.auth.keyring import KeyRing
@@ -84,7 +85,15 @@ class AuthLayer:
             if not known:
                 await refuse(scope, receive, send, _nothing_there(scope))
                 return
-        await self._app(scope, receive, send)
+        admitted: Admission | None = scope.get("rollbook.admission")
+        if admitted is None:
+            await self._app(scope, receive, send)
+            return
+        acting = context.actor.set(admitted.actor)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            context.actor.reset(acting)
 
     async def _admit(self, scope: Scope) -> bool:
         """Check the key of a request; return False if the request has no route.

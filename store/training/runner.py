@@ -429,12 +429,19 @@ class Runner(Generic[T]):
         If there are only others, wait before the next claim, each time longer, for runners that execute them.
         """
         matching: list[AttemptedRollout] = []
-        for rollout in claimed:
-            reason = await self._mismatch(rollout)
-            if reason is None:
-                matching.append(rollout)
-            else:
-                await self._put_back(desk, rollout, reason)
+        unchecked = list(claimed)
+        try:
+            while unchecked:
+                reason = await self._mismatch(unchecked[0])
+                if reason is None:
+                    matching.append(unchecked[0])
+                else:
+                    await self._put_back(desk, unchecked[0], reason)
+                del unchecked[0]
+        except BaseException:
+            for rollout in (*matching, *unchecked):
+                await desk.refuse(rollout)
+            raise
         if matching:
             self._mismatch_pause = _FIRST_PAUSE_SECONDS
         elif claimed:

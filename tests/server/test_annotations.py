@@ -56,13 +56,15 @@ async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterat
         yield keyed
 
 
-async def test_the_log_names_the_key_of_who_said_it(keyed: Keyed) -> None:
+async def test_the_log_names_the_key_of_who_said_it(keyed: Keyed, store: Store) -> None:
     key, text = await keyed.make("algorithm")
     (rollout,) = (await keyed.ask(text, "POST", "/queues/rollouts/enqueue", json={"rollouts": [{"input": 1}]})).ok(201)
     path = f"/rollouts/{rollout['rollout_id']}/annotations"
     (await keyed.ask(text, "POST", path, json={"note": "mine"})).ok()
     (note,) = (await keyed.ask(text, "GET", path)).ok()["notes"]
     assert note["actor"] == f"key:{key.key_id}"
+    events = await store.log.history(rollout["rollout_id"])
+    assert {event.actor for event in events} == {f"key:{key.key_id}"}
 
 
 async def test_readers_and_runners_read_and_say_nothing(keyed: Keyed) -> None:

@@ -33,6 +33,11 @@ class Admission:
 
     key: Key
 
+    @property
+    def actor(self) -> str:
+        """The actor of the request's events."""
+        return f"key:{self.key.key_id}"
+
 
 def protocol_chosen(scope: Scope) -> str | None:
     """Return the subprotocol with which a WebSocket is accepted: `PROTOCOL` if the client offers it, never a key."""

@@ -249,6 +249,8 @@ class FastRequest:
             return False
         command, self._begun = begun
         command.idempotency = self._call.idempotency(self.body)
+        if command.actor is None and (admitted := self._call.scope.get("rollbook.admission")) is not None:
+            command.actor = admitted.actor
         return self._fast_path.store.core.submit(command, self)
 
     def leave(self) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from store.models import AnnotateResult, Annotations
-from store.runtime import context
 from store.server.call import Call
 from store.server.routing import Id, OwnStatusRoute, needs
 from store.wire import paths
@@ -21,12 +20,7 @@ annotations = APIRouter(route_class=OwnStatusRoute, tags=["Labels and notes"])
 @needs("algorithm")
 async def annotate_rollout(call: Call, rollout_id: Id, body: AnnotateBody) -> bytes:
     """Add labels to a rollout, remove others, and add a note, all in one event."""
-    admission = call.scope.get("rollbook.admission")
-    acting = context.actor.set(None if admission is None else f"key:{admission.key.key_id}")
-    try:
-        return dumps(await call.store.annotations.annotate(rollout_id, **vars(body)))
-    finally:
-        context.actor.reset(acting)
+    return dumps(await call.store.annotations.annotate(rollout_id, **vars(body)))
 
 
 @annotations.get(paths.ANNOTATIONS, response_model=Annotations)
