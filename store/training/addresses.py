@@ -16,9 +16,11 @@ from store.models import LLM, ProxyLLM
 from store.wire.probe import get
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from store.interface.store import Store
     from store.llm_proxy import LLMProxy
-    from store.models import NamedResources, ResourcesUpdate
+    from store.models import NamedResources, ResourcesUpdate, ResourceUnion
 
 logger = logging.getLogger("store.training.trainer")
 
@@ -38,7 +40,7 @@ def meaning(resources: NamedResources) -> dict[str, Any]:
     }
 
 
-def with_addresses(stored: NamedResources, current: NamedResources) -> NamedResources | None:
+def with_addresses(stored: NamedResources, current: Mapping[str, ResourceUnion]) -> NamedResources | None:
     """Return stored resources with the addresses and keys of the current models of the same names.
 
     The address of a model that is not behind a proxy is taken only if the name of the model is equal. Everything else
