@@ -54,6 +54,8 @@ _FIRST_PAUSE_SECONDS: Final = 0.05
 _RESOURCES_PAUSE_SECONDS: Final = 1.0
 _LONGEST_MISMATCH_PAUSE_SECONDS: Final = 60.0
 """The maximum pause of a runner that gets only rollouts of other runners."""
+_REMEMBERED: Final = 1000
+"""The maximum number of remembered ids of resources."""
 _UNREPORTED_SECONDS: Final = 15.0
 """How long a runner waits for resources before it reports this. An algorithm often publishes them after its start."""
 _RESOURCES_AT_ONCE: Final = 20
@@ -137,6 +139,8 @@ class Runner(Generic[T]):
         self._name = name
         self._announce = announce
         self._mismatch_pause = _FIRST_PAUSE_SECONDS
+        self._without_graph = set[str]()
+        """Ids of resources that are not those of a run. They are read once to find this out."""
         self._agent: LitAgent[T] | None = None
         self._store: Store | None = None
         self._worker_id: int | None = None
@@ -451,13 +455,15 @@ class Runner(Generic[T]):
 
     async def _mismatch(self, rollout: AttemptedRollout) -> str | None:
         """Return why this runner must not execute a claimed rollout; None if it executes the rollout."""
-        if rollout.mode is not None or rollout.resources_id is None:
+        if rollout.mode is not None or rollout.resources_id is None or rollout.resources_id in self._without_graph:
             return None
         try:
             resources = await self.find_resources(rollout.resources_id)
         except StoreError:
             return None  # the attempt reads the resources again, and reports that it cannot
         if resources is None or not all(isinstance(each, PhaseGraph) for each in resources.resources.values()):
+            if len(self._without_graph) < _REMEMBERED:
+                self._without_graph.add(rollout.resources_id)
             return None
         pipeline = pipeline_of_run(rollout, resources)
         return None if pipeline is None else f"it is a run of the pipeline {pipeline!r}, and this runner has an agent"

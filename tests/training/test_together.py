@@ -103,8 +103,9 @@ async def test_attempts_that_are_claimed_together_read_their_resources_once(live
     runner = Runner[int](max_rollouts=6, concurrency=6, heartbeat_interval=0)
     with runner.run_context(agent=_counted, store=counting):
         await runner.iter()
-    # The runner reads the resources once before it claims, and the attempts read them once.
-    assert counting.reads == 2
+    # The runner reads the resources once before it claims, and once to see that they are not those of a run. The
+    # attempts read them once.
+    assert counting.reads == 3
     assert {each.status for each in await live.query_rollouts()} == {"succeeded"}
 
 
