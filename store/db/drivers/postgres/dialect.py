@@ -50,7 +50,8 @@ from store.db.dialect import (
     WriteSession,
     report_lost_queue_epoch,
 )
-from store.db.drivers.postgres.pool import Connections, Listener, PooledConnection
+from store.db.drivers.postgres.connection import Connection, PooledConnection
+from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
 from store.db.schema import postgres as schemas
 from store.db.schema.postgres import MALFORMED, PREFIX, UNFINISHED, is_malformed, malformed
@@ -107,7 +108,7 @@ class Postgres(Dialect):
         """Whether the URL leads to a connection pooler, which may run each transaction in a different session."""
         self.schema = self.channel = schema = f"{self.prefix}{url.partition}"
         self.lock_key = lock_key(schema)
-        self.connect_options: dict[str, Any] = {}
+        self.connect_options: dict[str, Any] = {"connection_class": Connection}
         """Arguments that asyncpg gets for each connection to the URL."""
         if self.is_pooled:
             # Without a cache, asyncpg uses unnamed prepared statements. A named one would stay in a session that the
@@ -180,7 +181,7 @@ class Postgres(Dialect):
             raise Closed("a read")
         try:
             with _translated():
-                async with self.connections.readers.acquire() as connection:
+                async with self.connections.reader() as connection:
                     session = PostgresReader(connection, self)
                     if snapshot or self.is_pooled:
                         isolation = "repeatable_read" if snapshot else "read_committed"
@@ -205,6 +206,7 @@ class Postgres(Dialect):
             # No other setting is needed: texts are compared as bytes, and no query uses the time zone or the search
             # path.
             await connection.execute("SET client_encoding = 'UTF8'; SET jit = off")
+            await self.connections.watch.add(connection)
 
     def wakeups(self) -> Wakeups:
         return Listener(self.connections, self.channel)
@@ -241,7 +243,7 @@ class Postgres(Dialect):
         names = ", ".join(map(self.qualified, tables))
         with _translated():
             # VACUUM refuses to run in a transaction, and the connections of the pool have a time limit.
-            connection = await _driver.connect(self.direct, timeout=10)
+            connection = await _driver.connect(self.direct, timeout=10, connection_class=Connection)
             try:
                 if not await connection.fetchval(_OWNS, self.schema, [table.name for table in tables]):
                     raise Incompatible(
@@ -562,8 +564,12 @@ class PostgresReader(ReadSession):
             await self._connection.execute(f"CLOSE {name}")
             return
         cursor = await self._connection.cursor(sql.text, *sql.args(_split(params)))
-        while rows := await cursor.fetch(batch):
+        while rows := await self._fetch_more(cursor, batch):
             yield await self._converted(sql, params, rows)
+
+    async def _fetch_more(self, cursor: Any, batch: int) -> Sequence[Row]:
+        with self._connection.observed():
+            return await cursor.fetch(batch)
 
 
 @contextlib.contextmanager

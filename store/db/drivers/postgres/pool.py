@@ -16,6 +16,7 @@ from typing import Any
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no stubs)
 
 from store.db.dialect import Wakeups
+from store.db.drivers.postgres.connection import Connection, Watch
 from store.db.schema.postgres import MALFORMED, use_key
 
 # asyncpg has no type hints, so its objects have the type Any.
@@ -28,18 +29,6 @@ _GONE = (
     *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError),
     *MALFORMED,
 )
-
-
-class PooledConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
-    """A connection to a connection pooler in transaction mode, such as pgbouncer.
-
-    Each transaction may run in a different session of the database, so no session state lasts longer than a
-    transaction.
-    """
-
-    def get_reset_query(self) -> str:
-        """Return an empty string: there is no session state to reset when the connection returns to asyncpg's pool."""
-        return ""
 
 
 class Connections:
@@ -65,12 +54,21 @@ class Connections:
         options: Mapping[str, Any],
     ) -> None:
         self.address = (dsn, direct)
-        self._how = {"timeout": _CONNECT_SECONDS, "command_timeout": statement_seconds, "init": prepare, **options}
+        self.watch = Watch(dsn)
+        """The check of statements that wait for an answer. The writers of the partitions use it too."""
+        self._how = {
+            "timeout": _CONNECT_SECONDS,
+            "command_timeout": statement_seconds,
+            "init": prepare,
+            **options,
+        }
         self._pool: Any = None
         self._users = 0
         self._opening = asyncio.Lock()
         self._line: Any = None
         self._line_lock = asyncio.Lock()
+        self._line_answered = 0.0
+        """The time of the last answer on the connection for LISTEN and NOTIFY, by the clock of the event loop."""
 
     async def open(self) -> None:
         """Begin to use the connections. Each call needs a later call of `close`."""
@@ -79,11 +77,17 @@ class Connections:
                 self._pool = await _driver.create_pool(self.address[0], min_size=0, max_size=_READERS, **self._how)
             self._users += 1
 
-    @property
-    def readers(self) -> Any:
-        """The pool of the connections for reads."""
+    @asynccontextmanager
+    async def reader(self) -> AsyncGenerator[Any]:
+        """Borrow a connection for reads for the duration of the block."""
         assert self._pool is not None  # opened
-        return self._pool
+        async with self._pool.acquire() as connection:
+            connection.borrow()
+            release = connection.release
+            try:
+                yield connection
+            finally:
+                release()
 
     async def close(self) -> None:
         """End the use that a call of `open` began. The last call closes the connections."""
@@ -93,6 +97,7 @@ class Connections:
                 return
             pool, self._pool = self._pool, None
             line, self._line = self._line, None
+            self.watch.close()
             if line is not None:
                 line.terminate()
             try:
@@ -128,6 +133,19 @@ class Connections:
                     await line.execute(f"SELECT pg_advisory_unlock_shared({use_key(channel)})")
                     await line.remove_listener(channel, heard)
 
+    async def check_line(self) -> None:
+        """Close the connection for LISTEN and NOTIFY if it does not answer. Its listeners then hear of it."""
+        age = asyncio.get_running_loop().time() - self._line_answered
+        # A statement that is under way has the same time limit.
+        if age < _LINE_SECONDS / 2 or self._line_lock.locked() or not self.is_line(self._line):
+            return
+        try:
+            async with self._connected() as line:
+                await line.execute("SELECT 1")
+        except _GONE:
+            # The cause may have broken the other connections too.
+            self.watch.drop_idle()
+
     async def notify(self, channel: str, text: str) -> None:
         """Send a notification to all listeners of a channel."""
         async with self._connected() as line:
@@ -138,10 +156,14 @@ class Connections:
         async with self._line_lock:
             if self._line is None or self._line.is_closed():
                 self._line = await _driver.connect(
-                    self.address[1], timeout=_LINE_SECONDS, command_timeout=_LINE_SECONDS
+                    self.address[1],
+                    timeout=_LINE_SECONDS,
+                    command_timeout=_LINE_SECONDS,
+                    connection_class=Connection,
                 )
             try:
                 yield self._line
+                self._line_answered = asyncio.get_running_loop().time()
             except _GONE:
                 # The state of the connection is unknown, so the next call opens a new one.
                 self._line.terminate()
@@ -198,6 +220,8 @@ class Listener(Wakeups):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
+            # Without any notification, a connection that the network has lost looks like one without news.
+            await self._connections.check_line()
             return False
         self._news.clear()
         return True
