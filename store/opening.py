@@ -8,11 +8,10 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec
-from urllib.parse import urlsplit
 from weakref import WeakMethod
 
 from store.db.drivers.sqlite.dialect import SQLite
-from store.db.url import parse
+from store.db.url import parse, scheme_of
 from store.errors import Invalid
 from store.interface.store import Store, SyncStore
 from store.runtime.blocking import CallThread
@@ -108,7 +107,7 @@ async def _open(
     api_key: str | None,
     ca_file: str | os.PathLike[str] | None,
 ) -> Store:
-    if urlsplit(url).scheme in {"http", "https"}:
+    if scheme_of(url) in {"http", "https"}:
         # The client imports aiohttp, which a program that opens a database does not need.
         from store.client import HTTPStore
 

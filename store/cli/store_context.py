@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import urlsplit
 
-from store.db.url import parse
+from store.db.url import parse, scheme_of
 from store.errors import Invalid
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ async def check_server(db: str) -> None:
     Raises:
         Unavailable: the server does not answer.
     """
-    if urlsplit(db).scheme in {"http", "https"}:
+    if scheme_of(db) in {"http", "https"}:
         # The client imports aiohttp, which a command on a database does not need.
         from store.client import HTTPStore
 

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from yarl import URL
 
-from store.db.url import DEFAULT_PARTITION, PARTITION, without_passwords
+from store.db.url import DEFAULT_PARTITION, PARTITION, scheme_of, without_passwords
 from store.errors import Invalid
 from store.wire.paths import OTLP_TRACES, PARTITIONS, PREFIX
 
@@ -36,17 +36,18 @@ def parse(url: str) -> Address:
     Raises:
         Invalid: the URL is not the URL of a server, contains a user or a password, or has an invalid partition name.
     """
+    if "@" in url and scheme_of(url) in SCHEMES:
+        raise Invalid("url", "contains a user or a password; give the key as api_key=… or in ROLLBOOK_API_KEY")
     try:
         parts = urlsplit(url)
         has_host, _ = bool(parts.hostname), parts.port
     except ValueError as error:
-        raise Invalid("url", f"{without_passwords(url)!r} is not a URL: {error}") from None
+        reason = "" if "@" in url else f": {error}"  # the error may contain a part of a password
+        raise Invalid("url", f"{without_passwords(url)!r} is not a URL{reason}") from None
     if parts.scheme not in SCHEMES:
         raise Invalid(
             "url", f"{without_passwords(url)!r} is not the URL of a server; write http://host:4747 or https://host"
         )
-    if "@" in parts.netloc:
-        raise Invalid("url", "contains a user or a password; give the key as api_key=… or in ROLLBOOK_API_KEY")
     if not has_host:
         raise Invalid("url", f"{without_passwords(url)!r} has no host; write http://host:4747")
     if parts.fragment:

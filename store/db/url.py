@@ -4,10 +4,12 @@ A partition is one independent store of a database: a file of SQLite or a schema
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
+from store.db import postgres_url
 from store.errors import Invalid
 
 PARTITION = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -15,12 +17,7 @@ DEFAULT_PARTITION = "default"
 _OPTIONS = {
     "memory": frozenset[str](),
     "sqlite": frozenset({"partition", "durability"}),
-    "postgresql": frozenset({"partition", "direct"}),
 }
-# Parameters of the connection. They are passed to the driver unchanged.
-_DRIVER_OPTIONS = frozenset(
-    {"host", "port", "user", "password", "dbname", "sslmode", "sslcert", "sslkey", "sslrootcert", "application_name"}
-)
 _ALIASES = {"postgres": "postgresql", "sqlite3": "sqlite"}
 
 
@@ -29,14 +26,14 @@ class StoreURL:
     """The parsed URL of a store."""
 
     scheme: str
-    text: str
+    text: str = field(repr=False)
     """The text that the user gave, which may contain a password."""
     partition: str = DEFAULT_PARTITION
     path: Path | None = None
     """The file of the partition. None if the database is not SQLite."""
-    dsn: str | None = None
+    dsn: str | None = field(default=None, repr=False)
     """The address for the driver of Postgres. None for other databases."""
-    options: dict[str, str] = field(default_factory=dict[str, str])
+    options: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
     @property
     def shown(self) -> str:
@@ -45,11 +42,38 @@ class StoreURL:
 
 
 def without_passwords(text: str) -> str:
-    """Return a URL, well formed or not, with `***` in place of each password and of the value of `direct`."""
-    hidden = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", text)
-    if "://" not in text:
-        hidden = re.sub(r":[^:/@]*@", ":***@", hidden)
-    return re.sub(r"([?&](?:password|direct)=)[^&]*", r"\1***", hidden)
+    """Return a URL, well formed or not, with `***` in place of each password and of the value of `direct`.
+
+    If it is not clear where a password of a malformed URL ends, more than the password is replaced.
+    """
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme_of(text) == "postgresql":
+        with suppress(Invalid):
+            return postgres_url.split(text).shown(scheme)
+    if not separator:
+        scheme, rest = "", text
+    if not rest.startswith("/"):  # a path contains no user
+        user, _, after = rest.partition(":")
+        _, at, host = after.rpartition("@")
+        rest = f"{user}:***@{host}" if at else rest
+    rest = re.sub(r"([?&](?:password|direct)=).*", r"\1***", rest, flags=re.DOTALL)
+    return f"{scheme}{separator}{rest}"
+
+
+def passwords(url: StoreURL) -> set[str]:
+    """Return the passwords that a URL contains, as they were written and decoded."""
+    addresses = [url.dsn, url.options.get("direct")] if url.dsn is not None else []
+    return {password for dsn in addresses if dsn for password in postgres_url.split(dsn).passwords}
+
+
+def scheme_of(text: str) -> str:
+    """Return the scheme of a URL without the name of a driver, and with the usual spelling; empty if there is none.
+
+    The URL may be malformed.
+    """
+    match = re.match(r"\s*([a-zA-Z][a-zA-Z0-9.-]*)(?:\+[a-zA-Z0-9.+-]*)?:", text)
+    scheme = match[1].lower() if match else ""
+    return _ALIASES.get(scheme, scheme)
 
 
 def parse(text: str) -> StoreURL:
@@ -62,7 +86,9 @@ def parse(text: str) -> StoreURL:
     Raises:
         Invalid: the scheme, an option or the partition's name is invalid; the message lists the valid values.
     """
-    parts = urlsplit(text)
+    if scheme_of(text) == "postgresql" and "://" in text:
+        return _postgres(text)
+    parts = _split(text)
     scheme = _ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]
     if not parts.scheme or "://" not in text:
         shown = without_passwords(text)
@@ -72,7 +98,6 @@ def parse(text: str) -> StoreURL:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     allowed = _OPTIONS.get(scheme)
     if allowed is not None:
-        allowed |= _DRIVER_OPTIONS if scheme == "postgresql" else frozenset()
         unknown = sorted(query.keys() - allowed)
         if unknown:
             known = ", ".join(sorted(allowed)) or "none"
@@ -83,22 +108,39 @@ def parse(text: str) -> StoreURL:
     match scheme:
         case "sqlite":
             return _sqlite(text, parts.netloc, parts.path, partition, query)
-        case "postgresql":
-            driver = {key: value for key, value in query.items() if key in _DRIVER_OPTIONS}
-            dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(driver), ""))
-            return StoreURL(scheme, text, partition, dsn=dsn, options=query)
         case _:
             return StoreURL(scheme, text, partition, options=query)
 
 
 def with_partition(url: str, partition: str) -> str:
     """Return the URL of the given partition of the database that `url` names."""
-    parts = urlsplit(url)
+    parts = _split(url)
     query = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "partition"]
     if partition != DEFAULT_PARTITION:
         query.append(("partition", partition))
     # `urlunsplit` drops the empty host of sqlite:///run.db.
     return f"{parts.scheme}://{urlunsplit(('', '', parts.netloc + parts.path, urlencode(query), ''))}"
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:
+        pass  # the error may contain a part of a password
+    raise Invalid("url", f"{without_passwords(text)!r} is not a URL; write the characters [ and ] as %5B and %5D")
+
+
+def _postgres(text: str) -> StoreURL:
+    address = postgres_url.split(text)
+    options = postgres_url.checked_options(address)
+    partition = options.get("partition", DEFAULT_PARTITION)
+    if not PARTITION.fullmatch(partition):
+        shown = "the partition" if address.passwords or "@" in address.query else f"partition {partition!r}"
+        raise Invalid("url", f"{shown} must match [a-z][a-z0-9_]{{0,39}}")
+    if "direct" in options:
+        options["direct"] = postgres_url.direct_address(options["direct"])
+    dsn = postgres_url.driver_address(address, options)
+    return StoreURL("postgresql", text, partition, dsn=dsn, options=options)
 
 
 def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:

@@ -61,7 +61,22 @@ def test_what_is_no_url_of_a_server_is_refused_with_the_reason(url: str, reason:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://user:secret@host", "postgresql://user:secret@host/db", "user:secret@host", "http://user:secret@[host"],
+    [
+        *(
+            "http://user:secret@host",
+            "postgresql://user:secret@host/db",
+            "user:secret@host",
+            "http://user:secret@[host",
+        ),
+        *(f"https://user:secret{character}secret@host" for character in "#/?@[]"),
+        *(
+            "http://user:1#secret@host",
+            "http://user:1/secret@host",
+            "http://user:1?secret@host",
+            "http://u:secret\u2100@h",
+        ),
+        *("ftp://user:secret/secret@secret@host", "https:user:secret#secret@host"),
+    ],
 )
 def test_a_password_in_a_url_is_not_repeated(url: str) -> None:
     with pytest.raises(Invalid) as refused:

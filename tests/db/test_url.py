@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
-from store.db.url import parse
+from store.db.url import parse, passwords
 from store.errors import Invalid
 
 
@@ -124,3 +126,81 @@ def test_the_error_of_a_malformed_url_contains_no_password(text: str) -> None:
         parse(text)
     assert "secret" not in str(refused.value)
     assert "***" in str(refused.value)
+
+
+_SECRET = "S3cret"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            f"postgresql://u:{_SECRET}{character}{_SECRET}@127.0.0.1:1/db"
+            for character in "#/?@[]\n\t\x00\ud800\uff03\u2100"
+        ),
+        *(f"postgresql://u:1{character}{_SECRET}@127.0.0.1:1/db" for character in "#/?@[]"),
+        f"postgresql://u:{_SECRET}@@h/db",
+        f"postgresql://u:[{_SECRET}]@h/db",
+        f"postgresql://u:{_SECRET}",
+        f"postgresql://h:{_SECRET}/db",
+        f"postgresql://h:70000/{_SECRET}@h/db",
+        f"postgresql:///u:{_SECRET}@h/db",
+        f"postgresql://h/db?user=u&password=a#{_SECRET}",
+        f"postgresql://h/db?user=u&password=a&{_SECRET}",
+        f"postgresql://h/db?user=u&password=a&s3cret={_SECRET}",
+        f"postgresql://h/db?password={_SECRET}&port=x",
+        f"postgresql://h/db?password={_SECRET}&host=a:{_SECRET}",
+        f"postgresql://u:{_SECRET}%00@h/db",
+        f"postgresql://h/db?direct=postgresql://u:p#{_SECRET}@h/db",
+        f"postgresql://h/db?direct=postgresql://u:p&{_SECRET}@h/db",
+        f"postgresql://h/db?direct=postgresql://u:{_SECRET}%2Fx@h/db",
+        f"postgresql://h/db?direct=mysql://u:{_SECRET}@h/db",
+        f"POSTGRES://u:{_SECRET}#@h/db",
+        f"postgresql+asyncpg://u:{_SECRET}[@h/db",
+        f"postgresql:u:{_SECRET}@{_SECRET}@h/db",
+        f"postgresql ://u:{_SECRET}@{_SECRET}@h/db",
+        f"u:{_SECRET}/{_SECRET}:{_SECRET}@h/db",
+        f"sqlite://u:{_SECRET}@{_SECRET}@h/run.db",
+        f"sqlite://u:[{_SECRET}@h/run.db",
+        f"memory://u:{_SECRET}]@h?password={_SECRET}&x",
+    ],
+)
+def test_no_part_of_a_password_is_in_an_error(text: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse(text)
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "s3cret" not in shown.lower().replace(text.lower(), "")
+    assert refused.value.field == "url"
+
+
+def test_refusal_of_a_password_names_the_encoded_form() -> None:
+    with pytest.raises(Invalid, match="as %23 %2F %3F %3A %40 %5B %5D %25 %26"):
+        parse("postgresql://u:a#b@h/db")
+
+
+def test_encoded_password_is_accepted_and_hidden() -> None:
+    url = parse(
+        "postgresql://u:%23%2F%3F%40%5B@h:5433/db?password=x%26y&direct=postgresql://u:%2523@h:1/db&partition=a"
+    )
+    assert url.dsn == "postgresql://u:%23%2F%3F%40%5B@h:5433/db?password=x%26y"
+    assert url.options["direct"] == "postgresql://u:%23@h:1/db"
+    assert url.shown == "postgresql://u:***@h:5433/db?password=***&direct=***&partition=a"
+    assert passwords(url) == {"%23%2F%3F%40%5B", "#/?@[", "x&y", "x%26y", "%23", "#"}
+    assert "%23" not in repr(url)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "user@[::1]:5432,h2,h3:5433/db",
+        "%2Ftmp%2Fpg:5432/db",
+        "/db?host=/tmp/pg&port=6432",
+        "me%40corp:p%25w@h",
+        "h/db?user=me@corp&host=a,b&port=1,2",
+        "u:a:b=c&d$e!f*(g)~@h/d:b",
+    ],
+)
+def test_address_of_any_valid_form_reaches_the_driver(address: str) -> None:
+    url = parse(f"postgresql://{address}")
+    assert url.dsn is not None
+    assert unquote(url.dsn) == unquote(f"postgresql://{address}")

@@ -9,14 +9,13 @@ import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import urlsplit
 
 import typer
 
 from store.cli.options import DEFAULT_DB, Db, StoreAlias
 from store.cli.output.printing import line
 from store.cli.store_context import check_server
-from store.db.url import parse
+from store.db.url import parse, scheme_of
 from store.errors import Invalid
 
 if TYPE_CHECKING:
@@ -174,5 +173,5 @@ def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
 def _shown(url: str) -> str:
     from store.db import server_url
 
-    is_server = urlsplit(url).scheme in server_url.SCHEMES
+    is_server = scheme_of(url) in server_url.SCHEMES
     return server_url.parse(url).base if is_server else parse(url).shown

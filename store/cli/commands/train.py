@@ -17,7 +17,7 @@ from store.cli.import_string import imported, named, pipeline_named
 from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, StoreAlias
 from store.cli.output.printing import line, note, progress_line
 from store.cli.store_context import run_reading
-from store.db.url import parse
+from store.db.url import without_passwords
 from store.errors import Invalid
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def runner(
     # A missing store, an unreachable store or a refused key is reported before any process starts.
     run_reading(url, _nothing)
     processes = "one process" if count == 1 else f"{count} processes"
-    progress_line(f"runner of {target or pipeline} on {_without_password(url)}, {processes}")
+    progress_line(f"runner of {target or pipeline} on {without_passwords(url)}, {processes}")
     strategy = ClientServerExecutionStrategy("runner", n_runners=count)
     with _exit_codes():
         strategy.run_runners(side, url)
@@ -154,10 +154,6 @@ def runner(
 
 async def _nothing(store: Store) -> None:
     del store
-
-
-def _without_password(url: str) -> str:
-    return url if url.startswith("http") else parse(url).shown
 
 
 @contextlib.contextmanager

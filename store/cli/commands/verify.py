@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -21,6 +20,7 @@ from store.cli.output.progress import progress_shown
 from store.cli.output.tables import DIFFERENCES, print_table
 from store.cli.output.times import duration
 from store.cli.store_context import run_reading, run_writing
+from store.db.url import scheme_of
 
 if TYPE_CHECKING:
     from store.models import Difference, VerifyReport
@@ -111,7 +111,7 @@ def seal(
 
 def _store_result(db: str, report: VerifyReport) -> None:
     """Store the result in the database for the metrics of servers. A server does this for its own store."""
-    if urlsplit(db).scheme in {"http", "https"}:
+    if scheme_of(db) in {"http", "https"}:
         return
     from store.verification.last import record_at
 

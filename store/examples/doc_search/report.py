@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from store.db.url import scheme_of, without_passwords
 from store.examples.doc_search.bm25f import Ranking
 from store.examples.doc_search.corpus import FIELDS
 
@@ -184,9 +185,9 @@ async def print_size(paper: Paper, store: Store, db_url: str, name: str) -> None
 
 def _bytes_on_disk(db_url: str) -> int:
     """Return the size in bytes of a SQLite database after a checkpoint of its write-ahead log; 0 for others."""
-    url = urlsplit(db_url)
-    if url.scheme != "sqlite":
+    if scheme_of(db_url) != "sqlite":
         return 0
+    url = urlsplit(db_url)
     with contextlib.closing(sqlite3.connect(f"{Path(url.path[1:]).absolute().as_uri()}?mode=ro", uri=True)) as session:
         ((pages,),) = session.execute("PRAGMA page_count")
         ((page_bytes,),) = session.execute("PRAGMA page_size")
@@ -208,9 +209,7 @@ def print_next_steps(paper: Paper, db_url: str, outcome: SearchOutcome) -> None:
 
 def db_option(db_url: str) -> str:
     """Return the option `--db` for the database, with `***` as its password; empty for the default database."""
-    password = urlsplit(db_url).password
-    shown = db_url.replace(f":{password}@", ":***@") if password else db_url
-    return "" if db_url == _DEFAULT_DB else f" --db '{shown}'"
+    return "" if db_url == _DEFAULT_DB else f" --db '{without_passwords(db_url)}'"
 
 
 def _history_rows(events: Sequence[HistoryEvent]) -> list[tuple[str, str, str, str, str]]:

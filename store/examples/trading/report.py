@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from store.db.url import without_passwords
 from store.examples.trading.feeds import TICKERS
 
 if TYPE_CHECKING:
@@ -78,9 +78,7 @@ def difference(paper: ReportPrinter, found: AttemptDiff) -> None:
 
 def next_steps(paper: ReportPrinter, db: str, run_id: str, attempt: int) -> None:
     """Print commands that show the stored data."""
-    password = urlsplit(db).password
-    shown = db.replace(f":{password}@", ":***@") if password else db
-    given = "" if db == _DEFAULT_DB else f" --db '{shown}'"
+    given = "" if db == _DEFAULT_DB else f" --db '{without_passwords(db)}'"
     paper.heading("Try next")
     for command in (
         "ui",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from store.db import postgres_url
 from store.db.schema import postgres as schema
 from store.db.tables.core import commits, events
 from store.errors import Unavailable
@@ -32,8 +33,8 @@ async def check_connection(target: Target) -> Found:
     try:
         target.connection = await target.opened.enter_async_context(schema.connected(target.dsn))
     except Unavailable as error:
-        place = urlsplit(target.dsn)
-        command = f"pg_isready -h {place.hostname or 'localhost'} -p {place.port or 5432}"
+        host, port = postgres_url.split(target.dsn).host
+        command = f"pg_isready -h {shlex.quote(host)} -p {port}"
         return problem(error.reason, f"check the URL, and that the server runs: {command}", "unavailable")
     return ok(f"connected to the database {await _value(target, 'current_database()::text')}")
 

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
 
-from store.db.url import StoreURL, parse
+from store.db.url import passwords
 from store.errors import StoreError
 from store.operations.doctor import database, machine, postgres, server, sqlite
 from store.operations.doctor.results import CheckResult, Diagnosis, Found, of_error, problem, skipped
@@ -128,19 +127,10 @@ async def _found(check: Check, target: Target, results: dict[str, CheckResult]) 
 
 def _secrets(target: Target) -> list[str]:
     """Return the passwords and keys that no result may contain, the longest first."""
-    urls = [target.url]
-    if (direct := target.url.options.get("direct")) is not None:
-        urls.append(parse(direct))
-    found = {secret for url in urls for secret in _passwords(url)}
+    found = passwords(target.url)
     if target.api_key:
         found.add(target.api_key)
     return sorted(found, key=len, reverse=True)
-
-
-def _passwords(url: StoreURL) -> Iterable[str]:
-    for password in (urlsplit(url.text).password, dict(parse_qsl(url.text.partition("?")[2])).get("password")):
-        if password:
-            yield from {password, unquote(password)}
 
 
 def _without(secrets: Iterable[str], text: str) -> str:
