@@ -124,6 +124,15 @@ class Guards:
     """Statement that reads the existing guards. Its rows contain the fields of `Guard`."""
 
 
+class LastNumbers(NamedTuple):
+    """The sequences for commit ids and for positions."""
+
+    names: tuple[str, str]
+    """The names of the two sequences, for messages."""
+    statement: Sql
+    """Statement whose row contains the last numbers that the sequences returned, in the same order."""
+
+
 class TypeFault(NamedTuple):
     """A stored value whose type is not the type of its column, or text that is not UTF-8."""
 
@@ -241,8 +250,6 @@ class Dialect(ABC):
 
     loop_bound: bool
     """Whether a connection works only in the event loop that opened it."""
-    has_dense_positions: bool = False
-    """Whether the positions of the log have no gaps, even after a transaction was rolled back."""
     compiler: Compiler
     schema: str | None = None
     batches_need_snapshot: bool = False
@@ -347,7 +354,7 @@ class Dialect(ABC):
     def guards(self) -> Guards:
         """Return the triggers, unique keys and indexes that `verify` checks."""
 
-    def last_numbers(self) -> Sql | None:
+    def last_numbers(self) -> LastNumbers | None:
         """Return a statement that reads the last commit id and the last position that the sequences have returned.
 
         With these numbers, `verify` finds a sequence that is behind the log. Return None if the database has no
@@ -464,7 +471,7 @@ class Unfinished(Dialect):
     """
 
     @abstractmethod
-    async def prepare(self, store_id: str, created_at: int, log_format: int, *, has_gaps: bool) -> None:
+    async def prepare(self, store_id: str, created_at: int, log_format: int) -> None:
         """Create the place with the identity of the store that is copied, unless an earlier run has created it.
 
         This must be called before `open`.
@@ -473,7 +480,6 @@ class Unfinished(Dialect):
             store_id: the id of the store.
             created_at: the time of its creation, in µs since the epoch.
             log_format: the version of its log's format.
-            has_gaps: whether its log may have gaps between commit ids and between positions.
 
         Raises:
             AlreadyExists: the partition exists.

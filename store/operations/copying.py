@@ -130,7 +130,7 @@ async def _opened(source: Dialect, target: Unfinished) -> AsyncGenerator[str]:
         async with source.read() as session:
             statement = source.sql(select(columns.created_at, columns.log_format))
             ((created_at, log_format),) = await session.fetch(statement, {})
-        await target.prepare(store_id, created_at, log_format, has_gaps=not source.has_dense_positions)
+        await target.prepare(store_id, created_at, log_format)
         await target.open(create=False)
         try:
             yield store_id

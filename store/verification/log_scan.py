@@ -108,7 +108,7 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds, on_progres
     The session must be a snapshot. `on_progress` receives the number of checked events.
     """
     differences = Differences()
-    check = LogCheck(differences.add, dense=dialect.has_dense_positions)
+    check = LogCheck(differences.add)
     total = await event_count(dialect, session)
 
     def report() -> None:
@@ -174,7 +174,7 @@ async def walk_range(dialect: Dialect, session: ReadSession, part: LogRange) -> 
     """
     differences = Differences()
     base = await log_queries.last_commit(dialect, session, part.after) if part.after else None
-    check = LogCheck(differences.add, dense=dialect.has_dense_positions, after=base)
+    check = LogCheck(differences.add, after=base)
     await _read(dialect, session, check, differences, part.until, after=base)
     if differences.count:
         return None
@@ -200,7 +200,7 @@ async def walk_end(dialect: Dialect, session: ReadSession, until: Bounds, commit
     """
     differences = Differences()
     base = await _base(dialect, session, commits)
-    check = LogCheck(differences.add, dense=dialect.has_dense_positions, after=base)
+    check = LogCheck(differences.add, after=base)
     await _read(dialect, session, check, differences, until, after=base)
     return Walked(
         commits=check.commits,

@@ -18,8 +18,9 @@ from store.verification import log_scan
 from store.verification.compare import STRETCHES, Comparison, StreamRange
 from store.verification.differences import Differences
 from store.verification.fold import Compared
+from store.verification.sequences import check_sequences
 from store.verification.state_hash import StateHash
-from store.verification.verify import check_sequences, check_store, differences_in
+from store.verification.verify import check_store, differences_in
 
 COMMITS = 1000
 """The number of commits at the end of the log that a sample contains."""

@@ -35,6 +35,7 @@ from store.verification.compare import STRETCHES, Calls, Comparison, StreamRange
 from store.verification.differences import Differences
 from store.verification.fold import Compared
 from store.verification.pool import CheckRest, Compare, Sound, SoundRest, Team, Walk
+from store.verification.sequences import check_sequences
 from store.verification.watch import wrong_checks
 
 # All other tables are compared with the log value by value, and a value never equals a value of another type.
@@ -363,19 +364,6 @@ async def wrong_epochs(dialect: Dialect, session: ReadSession) -> AsyncIterator[
         yield "1", None, "one row", None
     for number, epoch in rows.items():
         yield str(number), None, None, {"id": number, "epoch": epoch}
-
-
-async def check_sequences(
-    dialect: Dialect, session: ReadSession, commit_id: int, position: int, differences: Differences
-) -> None:
-    """Report the database's sequences for commit ids and positions if their next numbers are already in the log."""
-    statement = dialect.last_numbers()
-    if statement is None or not commit_id:
-        return
-    (found,) = await session.fetch(statement, {})
-    for name, last, number in zip(("commits", "events"), (commit_id, position), found, strict=True):
-        if not isinstance(number, int) or number < last:
-            differences.add("sequences", name, "last_number", last, number)
 
 
 async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Seal, differences: Differences) -> None:

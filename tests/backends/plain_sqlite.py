@@ -43,7 +43,6 @@ class PlainSQLite(Dialect):
     """A file; all work is done in the store's own thread, one statement at a time."""
 
     loop_bound = True
-    has_dense_positions = True
     compiler = SQLiteDialect_pysqlite(paramstyle="qmark")
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from store import AttemptedRollout, Span, Store, StoreError, open_store
+from store.cli.app import app
+from store.db.url import parse
 from store.errors import Incompatible
 from tests import databases
 from tests.databases import Database
@@ -165,34 +167,36 @@ async def test_positions_follow_a_sequence_that_was_moved_by_hand(opened: Store,
     added = (await positions(database))[len(before) :]
     assert added == list(range(1001, 1001 + len(added)))
     assert (await commit_ids(database))[-1] == 501
-    report = await opened.log.verify()
-    # On SQLite no rollback leaves a gap, so a gap is an intervention; on Postgres it is none.
-    found = {(each.check, each.field) for each in report.differences}
-    gap = {("chain", "commit_id"), ("chain", "first_position")} if database.kind == "sqlite" else set[Any]()
-    assert found == gap
+    assert (await opened.log.verify()).differences == []
 
 
-async def test_a_sequence_behind_the_log_is_reported_and_returns_no_number_twice(
-    opened: Store, database: Database
+@pytest.mark.parametrize("number", [(1, 1), (1, 100), (100, 1)])
+async def test_a_sequence_behind_the_log_returns_no_number_twice_and_is_repaired_by_one_command(
+    opened: Store, database: Database, durable_url: str, number: tuple[int, int]
 ) -> None:
-    for number in range(3):
-        await opened.enqueue_rollout(number)
+    for task in range(3):
+        await opened.enqueue_rollout(task)
     before = await positions(database)
-    await move(database, 1, 1)
+    await move(database, *number)
+    names = "sqlite_sequence {}s" if database.kind == "sqlite" else f"rollbook_{parse(durable_url).partition}.{{}}_seq"
+    behind = [names.format(name) for name, at in zip(("event", "commit"), number, strict=True) if at == 1]
     report = await opened.log.verify()
-    assert {(each.check, each.key) for each in report.differences} == {
-        ("sequences", "commits"),
-        ("sequences", "events"),
-    }
-    if database.kind == "sqlite":
-        # The next number is after the last row.
-        await opened.enqueue_rollout("after")
-        assert (await positions(database))[: len(before) + 1] == [*before, before[-1] + 1]
-        assert (await opened.log.verify()).ok
-    else:
-        with pytest.raises(StoreError):
-            await opened.enqueue_rollout("after")
+    assert {(each.check, each.key) for each in report.differences} == {("sequences", name) for name in behind}
+    shown = await asyncio.to_thread(CliRunner().invoke, app, ["verify", "--db", durable_url])
+    assert shown.exit_code == 3
+    assert "the log is intact" in shown.stderr
+    assert all(name in shown.stderr for name in behind)
+    if database.kind == "postgresql":
+        with pytest.raises(Incompatible, match=f"the sequence {behind[-1]} is at 1, and the log is at") as refused:
+            await opened.enqueue_rollout("refused")
         assert await positions(database) == before
+        command = str(refused.value).partition("run: ")[2]
+        assert command in shown.stderr
+        await database.rows(command)
+    await opened.enqueue_rollout("after")
+    added = (await positions(database))[len(before) :]
+    assert added[0] == max(before[-1], number[0] if number[0] > 1 else 0) + 1
+    assert (await opened.log.verify()).ok
 
 
 async def test_numbers_of_another_program_are_refused(opened: Store, database: Database) -> None:

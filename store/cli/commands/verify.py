@@ -33,7 +33,7 @@ _PRINTED = 10
 _OF_THE_LOG = frozenset(
     {
         *("chain", "totals", "events", "commits", "data_blocks", "bodies", "dictionaries", "blobs", "dropped"),
-        *("store_info", "seal", "sequences"),
+        *("store_info", "seal"),
     }
 )
 # The checks of tables that do not belong to the log and are not computed from it.
@@ -141,6 +141,11 @@ def _advice(differences: Sequence[Difference], count: int) -> str:
         found += f", the first {len(differences):,} of them described"
     if any(difference.check in _OF_THE_LOG for difference in differences):
         return f"{found}; the log itself is damaged: restore a backup of the database"
+    if behind := [difference for difference in differences if difference.check == "sequences"]:
+        from store.verification.sequences import remedy
+
+        names = " and ".join(difference.key for difference in behind)
+        return f"{found}; the log is intact, and {names} is behind it: {remedy(behind)}, then verify again"
     if any(difference.check == "guards" for difference in differences):
         return (
             f"{found}; triggers or indexes are missing, or not part of the store: create or drop them as in a new"

@@ -45,11 +45,6 @@ class DatabaseInfo:
     """The time at which the store was created, in microseconds since the epoch."""
     revision: str
     log_format: int = LOG_FORMAT
-    has_gaps: bool = False
-    """Whether the log may have gaps between positions although this database leaves none.
-
-    This is so in a copy of a log of Postgres.
-    """
 
     @classmethod
     def new(cls, clock: Clock) -> "DatabaseInfo":

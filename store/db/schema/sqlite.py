@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,8 +119,7 @@ def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | Non
             raise Incompatible(f"{path} is a SQLite database but not a Rollbook store", "choose another file")
         revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
         infos = connection.execute("SELECT store_id, created_at, log_format FROM store_info").fetchall()
-        (gaps,) = connection.execute("PRAGMA user_version").fetchone()
-    return replace(read_info(revisions, infos, shown(path)), has_gaps=bool(gaps))
+    return read_info(revisions, infos, shown(path))
 
 
 def holds_store(path: Path) -> bool:
@@ -431,7 +430,6 @@ def _create(path: Path, info: DatabaseInfo) -> DatabaseInfo:
             "INSERT INTO store_info (store_id, created_at, log_format) VALUES (?, ?, ?)",
             (info.store_id, info.created_at, info.log_format),
         )
-        connection.execute(f"PRAGMA user_version = {int(info.has_gaps)}")
         connection.execute("COMMIT")
     logger.info("created store %s in %s", info.store_id, path)
     return info

@@ -18,8 +18,9 @@ from store.operations.doctor.target import Target
 from store.runtime.clock import MICROSECONDS, system_clock, to_seconds
 from store.verification import log_scan
 from store.verification.differences import Differences
+from store.verification.sequences import check_sequences as compare_sequences
+from store.verification.sequences import remedy
 from store.verification.verify import check_guards as compare_guards
-from store.verification.verify import check_sequences as compare_sequences
 
 _AHEAD_SECONDS: Final = 1.0
 _OVERDUE_SECONDS: Final = 60.0
@@ -65,9 +66,10 @@ async def check_sequences(target: Target) -> Found:
         await compare_sequences(dialect, session, bounds.commit_id, bounds.position, differences)
     if not differences.count:
         return ok(f"the sequences continue after commit {bounds.commit_id} and position {bounds.position}")
-    one = differences.first[0]
-    text = f"the sequence of {one.key} is at {one.found}, and the log is at {one.expected}"
-    return problem(text, f"rollbook verify {target.option}, then restore a backup", "damage")
+    text = "; ".join(
+        f"the sequence {one.key} is at {one.found}, and the log is at {one.expected}" for one in differences.first
+    )
+    return problem(text, remedy(differences.first), "damage")
 
 
 async def check_counts(target: Target) -> Found:

@@ -39,6 +39,7 @@ from store.db.dialect import (
     Changes,
     Dialect,
     Guards,
+    LastNumbers,
     Params,
     ReadSession,
     Row,
@@ -167,10 +168,11 @@ class Postgres(Dialect):
     def guards(self) -> Guards:
         return triggers.guards("postgresql", self.schema)
 
-    def last_numbers(self) -> Sql:
+    def last_numbers(self) -> LastNumbers:
         last = "CASE WHEN is_called THEN last_value ELSE last_value - 1 END"
-        numbers = (f'(SELECT {last} FROM "{self.schema}".{name})' for name in ("commit_seq", "event_seq"))
-        return Sql(f"SELECT {', '.join(numbers)}", (), {})
+        names = (f"{self.schema}.commit_seq", f"{self.schema}.event_seq")
+        statement = Sql(f"SELECT {', '.join(f'(SELECT {last} FROM {name})' for name in names)}", (), {})
+        return LastNumbers(names, statement)
 
     async def writer(self) -> WriteSession:
         return PostgresWriter(self)
@@ -280,8 +282,8 @@ class UnfinishedPostgres(Postgres, Unfinished):
 
     prefix = UNFINISHED + PREFIX
 
-    async def prepare(self, store_id: str, created_at: int, log_format: int, *, has_gaps: bool) -> None:
-        info = DatabaseInfo(store_id, created_at, HEAD, log_format, has_gaps)
+    async def prepare(self, store_id: str, created_at: int, log_format: int) -> None:
+        info = DatabaseInfo(store_id, created_at, HEAD, log_format)
         await schemas.prepare_unfinished(self.direct, self._final, info)
 
     async def append(
@@ -321,7 +323,7 @@ class PostgresWriter(WriteSession):
         )
         self._tail = (  # the names of schema and columns do not come from callers
             "(SELECT c FROM (SELECT commit_id, recorded_at, chain_hash, events, rollouts, attempts, spans, resources,"
-            f' workers, body_bytes FROM "{schema}".commits ORDER BY commit_id DESC LIMIT 1) c) AS tail,'
+            f' workers, body_bytes, last_position FROM "{schema}".commits ORDER BY commit_id DESC LIMIT 1) c) AS tail,'
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".event_seq),'
             f' (SELECT CASE WHEN is_called THEN last_value + 1 ELSE last_value END FROM "{schema}".commit_seq),'
             " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
@@ -368,7 +370,9 @@ class PostgresWriter(WriteSession):
         # number of the last transaction of this session, no other session wrote in between.
         is_ours, self._transaction = transaction == self._transaction + 1, transaction
         self._predicted = (next_commit, next_position)
-        commit_id, recorded_at, chain, *totals = last or (0, 0, bytes(32), 0, 0, 0, 0, 0, 0, 0)
+        commit_id, recorded_at, chain, *totals, position = last or (0, 0, bytes(32), 0, 0, 0, 0, 0, 0, 0, 0)
+        if next_commit <= commit_id or next_position <= position:
+            raise self._behind((commit_id, position), (next_commit - 1, next_position - 1))
         clock = self._dialect.clock
         return Tail(
             commit_id=commit_id,
@@ -380,6 +384,16 @@ class PostgresWriter(WriteSession):
             now=now if clock is None else clock(),
             queue_epoch=epoch,
             is_ours=is_ours,
+        )
+
+    def _behind(self, log: tuple[int, int], sequences: tuple[int, int]) -> Incompatible:
+        """Return the error for sequences whose next number is already in the log."""
+        names = self._dialect.last_numbers().names
+        behind = [(name, end, last) for name, end, last in zip(names, log, sequences, strict=True) if last < end]
+        calls = ", ".join(f"setval('{name}', {end})" for name, end, _ in behind)
+        return Incompatible(
+            " and ".join(f"the sequence {name} is at {last}, and the log is at {end}" for name, end, last in behind),
+            f"as its owner, run: SELECT {calls}",
         )
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:

@@ -19,7 +19,18 @@ import orjson
 from sqlalchemy import ColumnElement, Table, Text, bindparam, func, select, tuple_
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from store.db.dialect import Dialect, Guards, ReadSession, Row, Sql, TypeFaults, Unfinished, Wakeups, WriteSession
+from store.db.dialect import (
+    Dialect,
+    Guards,
+    LastNumbers,
+    ReadSession,
+    Row,
+    Sql,
+    TypeFaults,
+    Unfinished,
+    Wakeups,
+    WriteSession,
+)
 from store.db.drivers.sqlite import type_faults
 from store.db.drivers.sqlite.commits import DataVersion, State
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
@@ -39,7 +50,6 @@ class SQLite(Dialect):
     """
 
     loop_bound = False
-    has_dense_positions = True
     compiler = SQLiteDialect_pysqlite(paramstyle="qmark")
 
     def __init__(self, url: StoreURL, clock: Clock | None, *, read_only: bool = False) -> None:
@@ -81,12 +91,8 @@ class SQLite(Dialect):
         info = await asyncio.to_thread(
             prepare_sqlite, self.path, create=create or self._is_private, read_only=self.read_only
         )
-        self._opened(info)
-        return info.store_id
-
-    def _opened(self, info: DatabaseInfo) -> None:
         self._file.remember()
-        self.has_dense_positions = not info.has_gaps
+        return info.store_id
 
     def unfinished(self) -> "Unfinished":
         return UnfinishedSQLite(self.url, self.clock)
@@ -94,13 +100,11 @@ class SQLite(Dialect):
     def guards(self) -> Guards:
         return triggers.guards("sqlite")
 
-    def last_numbers(self) -> Sql:
-        return Sql(
-            "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'commits'),"
-            " (SELECT seq FROM sqlite_sequence WHERE name = 'events')",
-            (),
-            {},
-        )
+    def last_numbers(self) -> LastNumbers:
+        last = "(SELECT seq FROM sqlite_sequence WHERE name = '{}')"
+        tables = ("commits", "events")
+        statement = Sql(f"SELECT {', '.join(map(last.format, tables))}", (), {})
+        return LastNumbers(("sqlite_sequence commits", "sqlite_sequence events"), statement)
 
     async def has_type_faults(self, session: ReadSession, tables: Sequence[Table], *, texts: bool) -> bool:
         assert isinstance(session, SQLiteReader)
@@ -186,14 +190,14 @@ class UnfinishedSQLite(SQLite, Unfinished):
         options = url.options | {"durability": "normal"}
         super().__init__(replace(url, path=schema.unfinished(self._final), options=options), clock, read_only=read_only)
 
-    async def prepare(self, store_id: str, created_at: int, log_format: int, *, has_gaps: bool) -> None:
-        info = DatabaseInfo(store_id, created_at, HEAD, log_format, has_gaps)
+    async def prepare(self, store_id: str, created_at: int, log_format: int) -> None:
+        info = DatabaseInfo(store_id, created_at, HEAD, log_format)
         await asyncio.to_thread(schema.prepare_unfinished, self._final, info)
 
     async def open(self, *, create: bool) -> str:
         del create  # `prepare` creates the file
         info = await asyncio.to_thread(schema.open_unfinished, self._final)
-        self._opened(info)
+        self._file.remember()
         return info.store_id
 
     async def append(
