@@ -13,6 +13,7 @@ import pytest
 from store import open_store
 from store.errors import Incompatible, Unavailable
 from store.models import EnqueueRolloutRequest
+from store.operations.doctor import diagnose
 from store.testing.samples import make_span
 from tests import pgbouncer
 
@@ -91,5 +92,17 @@ async def test_a_pooler_without_the_direct_address_is_named_as_the_cause(bouncer
                 ]
                 answers = await asyncio.gather(*calls, return_exceptions=True)
                 told = [one for one in answers if isinstance(one, Incompatible)]
-    assert re.search(r"prepared statement .*; if the URL leads to .*pgbouncer.*\?direct=", str(told[0]))
+    assert re.search(r"prepared statement.*; if the URL leads to .*pgbouncer.*\?direct=", str(told[0]))
     assert "rollbook verify" not in str(told[0])
+
+
+async def test_doctor_recommends_the_direct_address(bouncer: pgbouncer.PgBouncer) -> None:
+    url = fresh(bouncer.url)
+    async with await open_store(url):
+        pass
+    for _ in range(3):
+        for address, is_direct in ((url, True), (fresh(bouncer.bare_url), False)):
+            check = next(check for check in (await diagnose(address, port=None)).checks if check.name == "connection")
+            assert (check.outcome == "ok") == is_direct
+            assert ("?direct=" in str(check.remedy)) == (not is_direct)
+            assert "asyncpg" not in check.found

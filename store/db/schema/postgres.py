@@ -33,6 +33,10 @@ OLDEST = 14
 MALFORMED = (AttributeError, LookupError, ValueError, BufferError, ArithmeticError, AssertionError)
 """The errors that asyncpg's own code may raise if a server sends a message that violates the protocol."""
 
+POOLER_REMEDY = (
+    "if the URL leads to a connection pooler such as pgbouncer, give the address of the database server as ?direct=URL"
+)
+
 _LISTED = "`rollbook partitions ls` shows the partitions"
 _CONNECT_SECONDS = 10
 _CLOSE_SECONDS = 5
@@ -56,6 +60,10 @@ class AsyncpgConnection(Protocol):
 
     async def fetch(self, query: str, *args: object) -> list[Sequence[Any]]:
         """Return all rows of a statement."""
+        ...
+
+    def get_server_pid(self) -> int:
+        """Return the process id of the session, as the server or a connection pooler reported it."""
         ...
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 (the name is asyncpg's)
@@ -455,5 +463,13 @@ def _translated(state: str, message: str, dsn: str) -> StoreError:
                 f"the role may not do this ({message})",
                 "let the owner run: rollbook migrate --db URL --app-role ROLE",
             )
+        case "26000" | "42P05":
+            return pooled_statement(state)
         case _:
             return Incompatible(f"Postgres refused a statement ({message})", "check the server's log")
+
+
+def pooled_statement(state: str) -> Incompatible:
+    """Return the error for a prepared statement that the session does not know, or that another client prepared."""
+    reason = "another client prepared one with the same name" if state == "42P05" else "the session does not know it"
+    return Incompatible(f"Postgres refused a prepared statement, because {reason}", POOLER_REMEDY)

@@ -25,6 +25,9 @@ _TIMEOUTS: Final = {
     "idle_session_timeout": 600_000,
 }
 """Settings in ms, and their smallest harmless values. 0: any value, because the store sets its own."""
+_DIRECT: Final = (
+    "add the address of the database server to the URL: ?direct=postgresql://USER@HOST/DATABASE, percent-encoded"
+)
 _DURABLE: Final = ("synchronous_commit", "fsync", "full_page_writes")
 
 
@@ -36,7 +39,10 @@ async def check_connection(target: Target) -> Found:
         host, port = postgres_url.split(target.dsn).host
         command = f"pg_isready -h {shlex.quote(host)} -p {port}"
         return problem(error.reason, f"check the URL, and that the server runs: {command}", "unavailable")
-    return ok(f"connected to the database {await _value(target, 'current_database()::text')}")
+    text = f"connected to the database {await _value(target, 'current_database()::text')}"
+    if target.connection.get_server_pid() != await _value(target, "pg_backend_pid()"):
+        return warning(f"{text} through a connection pooler, which may give each transaction another session", _DIRECT)
+    return ok(text)
 
 
 async def check_server(target: Target) -> Found:

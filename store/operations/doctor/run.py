@@ -114,7 +114,7 @@ async def _found(check: Check, target: Target, results: dict[str, CheckResult]) 
         if needed in results and results[needed].outcome in {"problem", "skipped"}:
             return skipped(f"the check of the {needed} did not succeed")
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_PATIENCE_SECONDS), target.store_errors():
             return await check.run(target)
     except StoreError as error:
         return of_error(error, target.option)

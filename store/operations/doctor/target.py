@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
 from store.db.dialect import Dialect, dialect_for
-from store.db.schema.postgres import AsyncpgConnection
+from store.db.schema.postgres import AsyncpgConnection, store_errors
 from store.db.server_url import SCHEMES, check_key
 from store.db.server_url import parse as parse_server_url
 from store.db.url import StoreURL, parse
@@ -72,6 +72,10 @@ class Target:
     @connection.setter
     def connection(self, connection: AsyncpgConnection) -> None:
         self._connection = connection
+
+    def store_errors(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that converts the errors of the driver of Postgres to errors of the store."""
+        return store_errors(self.dsn) if self.kind == POSTGRES else nullcontext()
 
     @property
     def dsn(self) -> str:

@@ -619,11 +619,7 @@ def translate(error: Exception) -> StoreError:
     if code in {"3D000", "28000", "28P01"}:
         return Incompatible(f"Postgres refuses the connection: {text}", "correct the URL")
     if code in {"26000", "42P05"}:
-        return Incompatible(
-            f"Postgres refused a prepared statement: {text.splitlines()[0]}",
-            "if the URL leads to a connection pooler such as pgbouncer, give the address of the database server as"
-            " ?direct=URL",
-        )
+        return schemas.pooled_statement(code)
     return Incompatible(f"Postgres refused a statement: {text}", "run `rollbook verify`")
 
 
