@@ -27,6 +27,7 @@ from store.server.call import Call, ClientLeft, checked
 from store.server.errors import Headers, refusal
 from store.server.response_spool import Spool, send_spooled
 from store.sql.api_keys import Role
+from store.wire.paths import HEALTH
 
 logger = logging.getLogger("store.server")
 
@@ -242,7 +243,8 @@ class RouteLayer:
             return
         method, path = scope["method"], path_within(scope, scope.get("root_path", ""))
         ids: dict[str, str] = {}
-        route = self._routes.find(method, path, ids)
+        # Load balancers check the health with HEAD. Agent-lightning 0.3 refuses HEAD, and here other paths do so too.
+        route = self._routes.find("GET" if method == "HEAD" and path == HEALTH else method, path, ids)
         if route is None:
             # Agent-lightning 0.3 responds in this way, because its dashboard is mounted at every path and accepts only
             # GET.

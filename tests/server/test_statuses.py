@@ -212,7 +212,12 @@ async def test_what_is_not_there_is_told_in_json(api: Api, method: str, path: st
 
 async def test_a_wrong_method_is_told_the_right_ones(api: Api) -> None:
     assert (await api.send("PUT", "/rollouts")).headers["allow"] == "GET, POST"
-    assert (await api.send("HEAD", "/health")).status == 405
+
+
+async def test_health_may_be_checked_with_head(api: Api) -> None:
+    for path in ("/health", "//p/default/v1/agl/health", "//livez"):
+        answer = await api.send("HEAD", path)
+        assert (answer.status, answer.body) == (200, b"")
 
 
 @pytest.mark.parametrize("path", ["//v1/metrics", "//v1/logs", "//v1/development/profiles"])

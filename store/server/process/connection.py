@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import select
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from store.server.process.exchange import Exchange
+from store.server.process.exchange import DRAIN_SECONDS, DRAINED_BYTES, Exchange
+from store.wire import paths
 
 READ_SECONDS: Final = 60.0
 """The time limit for a request to arrive, from its first byte to the end of its body."""
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The largest size of the request line and the headers together."""
 
+# The paths whose queries may also be the body of a POST.
+_SEARCHED: Final = re.compile(
+    rb"(?:/p/[^/]+)?(?:%b|%b|%b|%b)"
+    % tuple(
+        re.sub(r"\\\{.*?\\\}", "[^/]+", re.escape(path)).encode()
+        for path in (paths.ROLLOUTS, paths.ATTEMPTS, paths.WORKERS, paths.SPANS)
+    )
+)
 # Linux reports at once that the peer has closed its end of the connection. Other systems report it a little later.
 _PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
 _RESET: Final = select.POLLERR | select.POLLHUP
@@ -61,6 +71,8 @@ class Connection(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._is_arriving = False
         self._head_bytes: int | None = 0
+        self._discarded: int | None = None
+        """The number of bytes of a refused request that were discarded; None if no request was refused."""
         self._is_in_body = False
         self._unsent: float = math.inf
         # Other applications have no fast path, and it may be switched off in Rollbook's application.
@@ -75,18 +87,47 @@ class Connection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
+        if self._discarded is not None:
+            self._discarded += len(data)
+            if self._discarded > DRAINED_BYTES:
+                self.transport.close()
+            return
         if self._head_bytes is not None:
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._head_bytes = None
-                # These bytes may contain the end of the headers and the beginning of a large body.
-                if b"\r\n\r\n" not in data:
-                    self.send_400_response("The request line and headers are too long.")
-                    return
         super().data_received(data)
+        # The parser knows whether these bytes contain the end of the headers. A large body may follow it.
+        if self._head_bytes is not None and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse_head()
+            return
         # Most requests arrive in one piece and need no timer.
         if self._is_arriving and self._deadline is None:
             self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
+
+    def _refuse_head(self) -> None:
+        """Answer a request whose head is too long, and discard the rest of it.
+
+        If the connection were closed at once, the kernel would reset it, and most clients would report the reset
+        instead of the response.
+        """
+        self._discarded = 0
+        text = f"The request line and headers are longer than {MAX_HEAD_BYTES:,} bytes."
+        path, mark, _ = self.url.partition(b"?")
+        if mark and _SEARCHED.fullmatch(path):
+            text += f" Send the parameters as JSON in the body of POST {path.decode('ascii')}/search."
+        body = text.encode("ascii")
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        self.transport.write(
+            b"".join([STATUS_LINE[400], *(b"%b: %b\r\n" % header for header in headers), b"\r\n", body])
+        )
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._in_time()
+        self._deadline = self.loop.call_later(DRAIN_SECONDS, self._too_slow)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
