@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import shutil
+import sqlite3
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from store import open_store
 from store.cli.app import app
 from store.db.schema.history import HEAD
-from tests import databases
+from tests import databases, postgres
 
 ROOT = Path(__file__).parents[2]
 BEFORE_HEAD = f"{int(HEAD) - 1:04}"
@@ -118,6 +119,33 @@ def test_the_environment_names_the_database(tmp_path: Path, ini: str, monkeypatc
     run(ini, None, "upgrade", "head")
     assert accepts(url)
     assert current(ini, url) == f"{HEAD} (head)"
+
+
+def test_commands_at_the_same_time_create_one_store(durable_url: str, ini: str) -> None:
+    command = [sys.executable, "-m", "alembic", "-c", ini, "-x", f"db={durable_url}", "upgrade", "head"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)]
+    outputs = [process.communicate()[0].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 3, outputs
+    assert accepts(durable_url)
+
+
+def test_sql_of_a_new_store_is_printed(durable_url: str, ini: str, tmp_path: Path) -> None:
+    script = run(ini, durable_url, "upgrade", "head", "--sql")
+    if durable_url.startswith("sqlite"):
+        assert not (tmp_path / "rollbook.db").exists()
+        with closing(sqlite3.connect(tmp_path / "rollbook.db")) as connection:
+            connection.executescript(script)
+    else:
+        postgres.execute(durable_url, script)
+    assert accepts(durable_url)
+    assert "FAILED: --sql can only print the creation" in run(ini, durable_url, "upgrade", "0001:head", "--sql")
+    assert "FAILED: --sql can only print the creation" in run(ini, durable_url, "downgrade", "head:0001", "--sql")
+
+
+def test_malformed_url_is_refused_in_one_line(ini: str) -> None:
+    refused = run(ini, "postgresql://u:S3cret#1@h/db", "upgrade", "head")
+    assert "FAILED: url: the URL of Postgres is invalid" in refused
+    assert "S3cret" not in refused
 
 
 def test_an_error_says_what_is_missing(tmp_path: Path, ini: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,12 +291,6 @@ async def _revoke_keys(connection: AsyncpgConnection, partition: str) -> list[st
     return sorted(row[0] for row in rows)
 
 
-async def created_schema(dsn: str, schema: str) -> None:
-    """Create the schema of a partition unless it exists."""
-    async with connected(dsn) as connection:
-        await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-
-
 async def upgrade_postgres(dsn: str, schema: str) -> None:
     """Upgrade a partition to the newest revision, in one transaction."""
     async with migrating_postgres(dsn, schema) as connection, history.turn_in_loop():
