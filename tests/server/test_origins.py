@@ -53,6 +53,29 @@ async def test_a_page_of_a_stranger_changes_nothing(store: Store) -> None:
                 assert "--cors-origin" in answer.detail, (origin, path)
 
 
+async def test_origin_is_compared_by_scheme_host_and_port(store: Store) -> None:
+    same = (("http://a.test", "a.test"), ("http://A.test:80", "a.TEST"), ("http://[::1]:4747", "[::1]:4747"))
+    other = (
+        *(("evil://a.test", "a.test"), ("https://a.test", "a.test"), ("http://a.test:8080", "a.test")),
+        *(("://a.test", "a.test"), ("http://a.test/", "a.test/"), ("http://u@a.test", "u@a.test"), ("http://", "")),
+        *(("http://a.test:80:80", "a.test:80:80"), ("ws://a.test", "a.test"), ("null", "null"), ("file://", "")),
+    )
+    proxied = {"X-Forwarded-Proto": "https"}
+    async with speaking_to(Partitions(store)) as api:
+        for status, cases, forwarded in ((200, same, {}), (403, other, {}), (200, [other[1]], proxied)):
+            for origin, host in cases:
+                headers = {"Origin": origin, "Host": host, **forwarded}
+                assert (await api.post("/workers/w", headers=headers)).status == status, (origin, host)
+                socket = api.session.ws_connect(api.url + LOG_SOCKET, headers=headers)
+                if status == 200:
+                    await (await socket).close()
+                else:
+                    with pytest.raises(aiohttp.WSServerHandshakeError):
+                        await socket
+        answer = await api.post("/workers/w", headers={"Origin": "https://a.test", "Host": "a.test"})
+        assert "X-Forwarded-Proto" in answer.detail
+
+
 async def test_not_even_without_a_body_or_with_one_a_form_could_send(store: Store) -> None:
     async with _local(store) as api:
         for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):

@@ -8,7 +8,8 @@ under which the page reached the server.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Sequence
+import re
+from collections.abc import Awaitable, Collection, Sequence
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
@@ -22,6 +23,9 @@ from store.server.errors import refusal
 from store.server.routing import refuse
 
 _NAMES: Final = 64
+_PORTS: Final = {"http": 80, "https": 443}
+_SCHEMES: Final = {"ws": "http", "wss": "https"}
+_ORIGIN: Final = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[^\[\]:/?#@\s]+)(?::([0-9]{1,5}))?")
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -74,20 +78,12 @@ class OriginLayer:
 
     async def _check(self, scope: Scope) -> None:
         headers = headers_of(scope)
-        origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+        host = headers.get(b"host", b"")
         # The stream layer checks the origin of a WebSocket.
-        if origin and scope["type"] == "http" and scope["method"] not in _READS:
-            self._check_origin(origin.decode("latin-1").lower(), host.decode("latin-1").lower())
+        if scope["type"] == "http" and scope["method"] not in _READS and not may_come_from(scope, self._allowed):
+            raise _refused(scope)
         if self._is_local and host:
             await self._check_host(host.decode("latin-1"))
-
-    def _check_origin(self, origin: str, host: str) -> None:
-        if "*" in self._allowed or origin in self._allowed or (host and origin.partition("://")[2] == host):
-            return
-        raise Forbidden(
-            f"pages of {origin[:200]} must not change data on this server",
-            "to allow them, start the server with --cors-origin",
-        )
 
     async def _check_host(self, given: str) -> None:
         """Refuse a host name that another site may have assigned to this machine (DNS rebinding)."""
@@ -105,6 +101,40 @@ class OriginLayer:
             f"{host[:200]!r} is not a name of this machine, and requests must use such a name if no keys are required",
             "use 127.0.0.1 or localhost in the URL, allow its origin with --cors-origin, or run rollbook keys enforce",
         )
+
+
+def may_come_from(scope: Scope, allowed: Collection[str]) -> bool:
+    """Return whether a request comes from no page, from a page of this server, or from a page of an allowed origin.
+
+    Args:
+        scope: the request. Its scheme is the one that a trusted proxy reported, if there is such a proxy.
+        allowed: the allowed origins, in lower case; `*` for all.
+    """
+    headers = headers_of(scope)
+    origin = headers.get(b"origin", b"").decode("latin-1").lower()
+    if not origin or "*" in allowed or origin in allowed:
+        return True
+    scheme = _SCHEMES.get(scope["scheme"], scope["scheme"])
+    own = _parts_of(f"{scheme}://{headers.get(b'host', b'').decode('latin-1').lower()}")
+    return own is not None and _parts_of(origin) == own
+
+
+def _parts_of(origin: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port of an origin; None if it is malformed or not that of a page on the web."""
+    match = _ORIGIN.fullmatch(origin)
+    if match is None:
+        return None
+    scheme, host, port = match.groups()
+    return scheme, host, int(port) if port else _PORTS[scheme]
+
+
+def _refused(scope: Scope) -> Forbidden:
+    headers = headers_of(scope)
+    origin, host = headers[b"origin"].decode("latin-1").lower(), headers.get(b"host", b"").decode("latin-1").lower()
+    cure = "to allow them, start the server with --cors-origin"
+    if origin == f"https://{host}":
+        cure += "; if a proxy in front of the server ends TLS, let it send X-Forwarded-Proto"
+    return Forbidden(f"pages of {origin[:200]} must not change data on this server", cure)
 
 
 def _host(netloc: str) -> str:

@@ -21,6 +21,7 @@ from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
 from store.planning.follow import FutureCursor
 from store.server.auth.admission import Admission, protocol_chosen, while_admitted
+from store.server.auth.origins import may_come_from
 from store.server.call import Call, ClientLeft
 from store.server.errors import MalformedRequest, refusal
 from store.server.pending import Parked
@@ -79,7 +80,7 @@ class StreamLayer:
         self._parked = parked
         self._hubs = Hubs()
         self._runs = SharedRuns(self._hubs)
-        self._origins = frozenset(origins)
+        self._origins = frozenset(origin.lower() for origin in origins)
         self._slots = slots or StreamSlots()
         self._turns = Turns()
         self._heartbeat_seconds = heartbeat_seconds
@@ -154,7 +155,8 @@ class StreamLayer:
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         await receive()  # "websocket.connect"
-        if not self._may_connect(scope):
+        # Browsers do not restrict WebSockets to the same origin.
+        if not may_come_from(scope, self._origins):
             # The WebSocket was not accepted, so the handshake is answered with 403.
             await send({"type": "websocket.close", "code": _REFUSED})
             return
@@ -180,14 +182,6 @@ class StreamLayer:
                     await self._take_leave(send, feed.farewell(left), left, output)
             except Exception as error:  # noqa: BLE001 - as above
                 await self._take_leave(send, feed.farewell(error), error, output)
-
-    def _may_connect(self, scope: Scope) -> bool:
-        """Return whether a page may open a WebSocket. Browsers do not restrict WebSockets to the same origin."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        if not origin or "*" in self._origins or origin in self._origins:
-            return True
-        return origin.partition("://")[2] == headers.get(b"host", b"").decode("latin-1")
 
     async def _take_leave(self, send: Send, last: Frame, error: Exception, output: Output | None = None) -> None:
         # A reader that still reads nothing, or has disconnected, can resume from the cursor of the last frame that it
