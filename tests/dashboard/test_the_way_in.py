@@ -93,7 +93,8 @@ async def test_a_key_that_does_not_count_opens_nothing_and_is_not_repeated(keyed
 async def test_the_cookie_is_for_this_server_and_no_program_of_a_page(keyed: Keyed) -> None:
     key = await keyed.key("reader")
     for forwarded, is_secure in ({}, False), ({"X-Forwarded-Proto": "https"}, True):
-        given = set_cookie(await send(keyed, "/ui/login", {"key": f" {key}\n"}, **forwarded))
+        origin = keyed.api.url.replace("http", "https") if is_secure else keyed.api.url
+        given = set_cookie(await send(keyed, "/ui/login", {"key": f" {key}\n"}, Origin=origin, **forwarded))
         assert given.value == key
         assert (given["httponly"], given["samesite"], given["path"]) == (True, "Strict", "/")
         assert bool(given["secure"]) == is_secure

@@ -2,8 +2,8 @@
 
 A connection is half-open if the server, or a device on the way such as a NAT gateway, has forgotten it without a
 message. A statement on such a connection would wait for its time limit, which is a minute. The kernel notices most of
-these connections (`_keep_alive`). Some devices confirm all packets, so the kernel notices nothing. A `Watch` therefore
-asks the server whether it still executes a statement that has no answer. See docs/decisions/0080.
+these connections (`_keep_alive`). Some devices confirm all packets, so the kernel notices nothing. An `AnswerMonitor`
+therefore asks the server whether it still executes a statement that has no answer. See docs/decisions/0080.
 """
 
 import asyncio
@@ -51,14 +51,14 @@ _WORKS = (
 _END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2"
 
 
-class Connection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
-    """A connection whose statements a `Watch` may observe."""
+class PostgresConnection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass, reportMissingTypeArgument]
+    """A connection whose statements an `AnswerMonitor` may observe."""
 
     _transport: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
-        self.watch: Watch | None = None
+        self.monitor: AnswerMonitor | None = None
         self.session: tuple[int, object] | None = None
         """The process id of the session on the server, and the time of its start; None if they are not known."""
         self.is_borrowed = False
@@ -116,11 +116,11 @@ class Connection(asyncpg.Connection):  # pyright: ignore[reportUntypedBaseClass,
         await super().close(timeout=timeout or _CLOSE_SECONDS)  # pyright: ignore[reportUnknownMemberType]
 
 
-class PooledConnection(Connection):
+class PooledConnection(PostgresConnection):
     """A connection to a connection pooler in transaction mode, such as pgbouncer.
 
     Each transaction may run in a different session of the database, so no session state lasts longer than a
-    transaction, and no `Watch` observes the connection.
+    transaction, and no `AnswerMonitor` observes the connection.
     """
 
     def get_reset_query(self) -> str:
@@ -133,19 +133,19 @@ class Observation:
 
     __slots__ = ("_connection",)
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PostgresConnection) -> None:
         self._connection = connection
 
     def __enter__(self) -> None:
-        if (watch := self._connection.watch) is not None:
-            watch.begin(self._connection)
+        if (monitor := self._connection.monitor) is not None:
+            monitor.begin(self._connection)
 
     def __exit__(self, *_: object) -> None:
-        if (watch := self._connection.watch) is not None:
-            watch.end(self._connection)
+        if (monitor := self._connection.monitor) is not None:
+            monitor.end(self._connection)
 
 
-class Watch:
+class AnswerMonitor:
     """Finds the statements that the server does not execute and has not answered, and breaks their connections.
 
     The statement then fails with an error, as after any other loss of the connection. The session on the server is
@@ -157,30 +157,30 @@ class Watch:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._connections: WeakSet[Connection] = WeakSet()
-        self._due: dict[Connection, float] = {}
+        self._connections: WeakSet[PostgresConnection] = WeakSet()
+        self._due: dict[PostgresConnection, float] = {}
         """The statements without an answer, and the time of their next check."""
         self._timer: asyncio.TimerHandle | None = None
         self._check: asyncio.Task[None] | None = None
 
     async def add(self, connection: Any) -> None:
         """Observe the statements of a new connection."""
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, PostgresConnection)
         row = await connection.fetchrow(_IDENTITY)
         # A pooler reports a process id of its own. Behind it, the session may change with each transaction.
         if row is not None and row[0] == connection.get_server_pid() and _is_tcp(connection.get_socket()):
             connection.session = (row[0], row[1])
-            connection.watch = self
+            connection.monitor = self
             self._connections.add(connection)
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: PostgresConnection) -> None:
         """Note that a statement was sent."""
         loop = asyncio.get_running_loop()
         self._due[connection] = loop.time() + _SILENT_SECONDS
         if self._timer is None:
             self._timer = loop.call_later(_SILENT_SECONDS, self._look, loop)
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: PostgresConnection) -> None:
         """Note that a statement has its answer, or has failed."""
         self._due.pop(connection, None)
 
@@ -209,7 +209,7 @@ class Watch:
         if self._due:
             self._timer = loop.call_later(_STEP_SECONDS, self._look, loop)
 
-    async def _break_lost(self, silent: dict[Connection, float]) -> None:
+    async def _break_lost(self, silent: dict[PostgresConnection, float]) -> None:
         with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
             probe = await _driver.connect(self._dsn, timeout=_PROBE_SECONDS, command_timeout=_PROBE_SECONDS)
             try:
@@ -217,7 +217,7 @@ class Watch:
             finally:
                 await probe.close(timeout=_CLOSE_SECONDS)
 
-    async def _compare(self, probe: Any, silent: dict[Connection, float]) -> None:
+    async def _compare(self, probe: Any, silent: dict[PostgresConnection, float]) -> None:
         loop = asyncio.get_running_loop()
         lost = {connection: due for connection, due in silent.items() if not await _works(probe, connection)}
         for connection in silent.keys() - lost.keys():
@@ -239,7 +239,7 @@ class Watch:
             self.drop_idle()
 
 
-async def _works(probe: Any, connection: Connection) -> bool:
+async def _works(probe: Any, connection: PostgresConnection) -> bool:
     """Return whether the session of a connection executes a statement, or has just ended one."""
     assert connection.session is not None  # only such connections are observed
     return bool(await probe.fetchval(_WORKS, *connection.session, _QUIET_SECONDS))

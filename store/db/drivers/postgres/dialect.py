@@ -51,7 +51,7 @@ from store.db.dialect import (
     WriteSession,
     report_lost_queue_epoch,
 )
-from store.db.drivers.postgres.connection import Connection, PooledConnection
+from store.db.drivers.postgres.connection import PooledConnection, PostgresConnection
 from store.db.drivers.postgres.pool import Connections, Listener
 from store.db.schema import HEAD, DatabaseInfo, lock_key, prepare_postgres, triggers
 from store.db.schema import postgres as schemas
@@ -109,7 +109,7 @@ class Postgres(Dialect):
         """Whether the URL leads to a connection pooler, which may run each transaction in a different session."""
         self.schema = self.channel = schema = f"{self.prefix}{url.partition}"
         self.lock_key = lock_key(schema)
-        self.connect_options: dict[str, Any] = {"connection_class": Connection}
+        self.connect_options: dict[str, Any] = {"connection_class": PostgresConnection}
         """Arguments that asyncpg gets for each connection to the URL."""
         if self.is_pooled:
             # Without a cache, asyncpg uses unnamed prepared statements. A named one would stay in a session that the
@@ -208,7 +208,7 @@ class Postgres(Dialect):
             # No other setting is needed: texts are compared as bytes, and no query uses the time zone or the search
             # path.
             await connection.execute("SET client_encoding = 'UTF8'; SET jit = off")
-            await self.connections.watch.add(connection)
+            await self.connections.monitor.add(connection)
 
     def wakeups(self) -> Wakeups:
         return Listener(self.connections, self.channel)
@@ -245,7 +245,7 @@ class Postgres(Dialect):
         names = ", ".join(map(self.qualified, tables))
         with _translated():
             # VACUUM refuses to run in a transaction, and the connections of the pool have a time limit.
-            connection = await _driver.connect(self.direct, timeout=10, connection_class=Connection)
+            connection = await _driver.connect(self.direct, timeout=10, connection_class=PostgresConnection)
             try:
                 if not await connection.fetchval(_OWNS, self.schema, [table.name for table in tables]):
                     raise Incompatible(

@@ -16,7 +16,7 @@ from typing import Any
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] (asyncpg has no stubs)
 
 from store.db.dialect import Wakeups
-from store.db.drivers.postgres.connection import Connection, Watch
+from store.db.drivers.postgres.connection import AnswerMonitor, PostgresConnection
 from store.db.schema.postgres import MALFORMED, use_key
 
 # asyncpg has no type hints, so its objects have the type Any.
@@ -54,7 +54,7 @@ class Connections:
         options: Mapping[str, Any],
     ) -> None:
         self.address = (dsn, direct)
-        self.watch = Watch(dsn)
+        self.monitor = AnswerMonitor(dsn)
         """The check of statements that wait for an answer. The writers of the partitions use it too."""
         self._how = {
             "timeout": _CONNECT_SECONDS,
@@ -97,7 +97,7 @@ class Connections:
                 return
             pool, self._pool = self._pool, None
             line, self._line = self._line, None
-            self.watch.close()
+            self.monitor.close()
             if line is not None:
                 line.terminate()
             try:
@@ -144,7 +144,7 @@ class Connections:
                 await line.execute("SELECT 1")
         except _GONE:
             # The cause may have broken the other connections too.
-            self.watch.drop_idle()
+            self.monitor.drop_idle()
 
     async def notify(self, channel: str, text: str) -> None:
         """Send a notification to all listeners of a channel."""
@@ -159,7 +159,7 @@ class Connections:
                     self.address[1],
                     timeout=_LINE_SECONDS,
                     command_timeout=_LINE_SECONDS,
-                    connection_class=Connection,
+                    connection_class=PostgresConnection,
                 )
             try:
                 yield self._line
