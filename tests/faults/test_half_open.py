@@ -68,7 +68,14 @@ class SilentProxy:
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("SILENT", 0.4), ("STEP", 0.1), ("ACTIVE", 0.3), ("ARRIVAL", 0.1), ("QUIET", 0.3)):
+    for name, seconds in (
+        ("SILENT", 0.4),
+        ("STEP", 0.1),
+        ("ACTIVE", 0.3),
+        ("ARRIVAL", 0.1),
+        ("QUIET", 0.3),
+        ("CLOSE", 0.3),
+    ):
         monkeypatch.setattr(connection, f"_{name}_SECONDS", seconds)
     monkeypatch.setattr(pool, "_LINE_SECONDS", 0.4)
 
@@ -106,6 +113,21 @@ async def test_read_on_a_half_open_connection_fails_soon_and_the_next_one_works(
     began = time.monotonic()
     with pytest.raises(Unavailable):
         await store.query_rollouts()
+    assert await inputs(store) == ["first"]
+    assert time.monotonic() - began < _SOON_SECONDS
+
+
+async def test_cancelled_read_on_a_half_open_connection_frees_its_place_in_the_pool(
+    store: SQLStore, proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_RESET_SECONDS", 0.3)
+    await asyncio.gather(*(store.query_rollouts() for _ in range(16)))
+    proxy.lost = set(proxy.seen)
+    began = time.monotonic()
+    for _ in range(16):
+        with contextlib.suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(0.05):
+                await store.query_rollouts()
     assert await inputs(store) == ["first"]
     assert time.monotonic() - began < _SOON_SECONDS
 

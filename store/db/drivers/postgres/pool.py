@@ -24,6 +24,7 @@ _driver: Any = asyncpg
 _READERS = 8
 _CONNECT_SECONDS = 10
 _LINE_SECONDS = 5
+_RESET_SECONDS = 5
 # The errors after which a connection is unusable: it broke, or the server sent a message that asyncpg cannot read.
 _GONE = (
     *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError),
@@ -81,13 +82,17 @@ class Connections:
     async def reader(self) -> AsyncGenerator[Any]:
         """Borrow a connection for reads for the duration of the block."""
         assert self._pool is not None  # opened
-        async with self._pool.acquire() as connection:
-            connection.borrow()
-            release = connection.release
-            try:
-                yield connection
-            finally:
-                release()
+        pool = self._pool
+        connection = await pool.acquire()
+        connection.borrow()
+        release = connection.release
+        try:
+            yield connection
+        finally:
+            release()
+            # asyncpg closes a connection that it cannot reset. The result of the block is valid nevertheless.
+            with contextlib.suppress(*_GONE):
+                await pool.release(connection, timeout=_RESET_SECONDS)
 
     async def close(self) -> None:
         """End the use that a call of `open` began. The last call closes the connections."""
