@@ -26,7 +26,7 @@ from store import SyncStore, errors, models, training
 from store.cli.app import app
 from store.cli.configuration import SECRETS
 from store.cli.errors import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
-from store.db import url
+from store.db import postgres_url, url
 from store.db.tables import core as core_tables
 from store.domain.events import FACTS
 from store.integrations import collections
@@ -341,9 +341,9 @@ def test_every_target_of_make_that_is_shown_exists() -> None:
 def test_every_option_of_a_url_is_described_and_no_other() -> None:
     page = (ROOT / "docs/operations.md").read_text()
     described = set(re.findall(r"^\| `\?(\w+)=", page, re.MULTILINE))
-    assert described == set().union(*vars(url)["_OPTIONS"].values())
+    assert described == set().union(*vars(url)["_OPTIONS"].values(), postgres_url.OPTIONS - postgres_url.DRIVER_OPTIONS)
     (sentence,) = re.findall(r"^(`host`.*?) go to\s+the Postgres driver", page, re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", sentence)) == vars(url)["_DRIVER_OPTIONS"]
+    assert set(re.findall(r"`(\w+)`", sentence)) == postgres_url.DRIVER_OPTIONS
 
 
 def test_every_url_that_is_shown_is_one() -> None:
@@ -357,7 +357,7 @@ def test_every_url_that_is_shown_is_one() -> None:
 
 def test_every_scheme_is_described() -> None:
     page = (ROOT / "docs/operations.md").read_text()
-    assert [scheme for scheme in vars(url)["_OPTIONS"] if f"`{scheme}://" not in page] == []
+    assert [scheme for scheme in (*vars(url)["_OPTIONS"], "postgresql") if f"`{scheme}://" not in page] == []
 
 
 def test_every_variable_of_the_environment_is_described_and_no_other() -> None:
