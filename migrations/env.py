@@ -24,10 +24,18 @@ from store.db.tables.core import metadata
 from store.db.url import StoreURL, parse
 from store.errors import StoreError
 
+# Only some files of SQLite have these tables, and no migration changes them.
+_BESIDE = frozenset({"partition_file", "backup_seal"})
+
+
+def is_migrated(name: str | None, kind: str, _: object) -> bool:
+    """Return whether migrations create and change an object of the database."""
+    return kind != "table" or name not in _BESIDE
+
 
 def run(connection: Connection) -> None:
     """Run the command of alembic inside the transaction of the connection."""
-    context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True)
+    context.configure(connection=connection, target_metadata=metadata, transactional_ddl=True, include_name=is_migrated)
     with context.begin_transaction():
         context.run_migrations()
 

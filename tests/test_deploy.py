@@ -18,6 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 from store.cli.app import app
+from store.db.url import parse
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -25,8 +26,8 @@ PROGRAM = "/opt/rollbook/bin/rollbook"
 BIN = Path(sys.executable).parent
 
 
-def _compose() -> dict[str, Any]:
-    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+def _compose(name: str = "compose.yaml") -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / name).read_text())
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -80,6 +81,14 @@ def test_the_image_has_no_findings() -> None:
         pytest.skip("hadolint has no wheel for this machine")
     linted = subprocess.run([linter, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
     assert (linted.returncode, linted.stdout) == (0, "")
+
+
+def test_sqlite_in_a_container_has_the_directory_of_the_file_as_its_volume() -> None:
+    (server,) = _compose("compose-sqlite.yaml")["services"].values()
+    file = parse(server["environment"]["ROLLBOOK_DB"]).path
+    assert file is not None
+    assert [volume.partition(":")[2] for volume in server["volumes"]] == [str(file.parent)]
+    assert server["command"] == _compose()["services"]["server"]["command"]
 
 
 def test_the_services_refer_to_what_exists() -> None:

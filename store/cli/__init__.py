@@ -6,6 +6,7 @@ The work of the commands is done by the other packages of `store`.
 from __future__ import annotations
 
 import gc
+import sys
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -19,6 +20,12 @@ def main() -> NoReturn:
 
     try:
         app(prog_name="rollbook")
+    except SystemExit as end:
+        if not end.code and "store.operations.receipts" in sys.modules:
+            from store.operations.receipts import leave
+
+            leave()
+        raise
     finally:
         # Python runs the garbage collector several times at exit. `freeze` excludes all current objects from these
         # runs, which otherwise take longer than many commands.

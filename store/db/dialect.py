@@ -471,7 +471,7 @@ class Unfinished(Dialect):
     """
 
     @abstractmethod
-    async def prepare(self, store_id: str, created_at: int, log_format: int) -> None:
+    async def prepare(self, store_id: str, created_at: int, log_format: int, *, is_single_file: bool) -> None:
         """Create the place with the identity of the store that is copied, unless an earlier run has created it.
 
         This must be called before `open`.
@@ -480,6 +480,7 @@ class Unfinished(Dialect):
             store_id: the id of the store.
             created_at: the time of its creation, in µs since the epoch.
             log_format: the version of its log's format.
+            is_single_file: whether the copy is a backup or an archive. On SQLite, only this user may read the file.
 
         Raises:
             AlreadyExists: the partition exists.
@@ -500,14 +501,24 @@ class Unfinished(Dialect):
         """
 
     @abstractmethod
-    async def publish(self, *, is_single_file: bool) -> None:
+    async def publish(self, *, is_single_file: bool, receipt: str | None) -> None:
         """Make the complete copy the partition, in one step. This must be called after `close`.
 
-        With `is_single_file`, SQLite creates no files beside the copy while it is only read.
+        Args:
+            is_single_file: whether SQLite creates no files beside the copy while it is only read.
+            receipt: a text that `receipt` returns until `acknowledge` is called.
 
         Raises:
             AlreadyExists: the partition exists now.
         """
+
+    @abstractmethod
+    async def receipt(self) -> str | None:
+        """Return the receipt of the partition, if it is a published copy; None if there is none."""
+
+    @abstractmethod
+    async def acknowledge(self) -> None:
+        """Remove the receipt."""
 
     @abstractmethod
     async def discard(self) -> None:

@@ -19,6 +19,10 @@ _OPTIONS = {
     "sqlite": frozenset({"partition", "durability"}),
 }
 _ALIASES = {"postgres": "postgresql", "sqlite3": "sqlite"}
+# A URL ends at a #, its path ends at a ?, and parsers drop tabs and line ends. All other characters stand for
+# themselves, also a %, except before one of these codes: %2523 is the name %23.
+_CODES = {"#": "%23", "?": "%3F", "\t": "%09", "\n": "%0A", "\r": "%0D"}
+_CODE = re.compile(r"%(?:(25)(?=(?:25)*(?:23|3[Ff]|09|0[Aa]|0[Dd]))|(23|3[Ff]|09|0[Aa]|0[Dd]))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class StoreURL:
     partition: str = DEFAULT_PARTITION
     path: Path | None = None
     """The file of the partition. None if the database is not SQLite."""
+    main: Path | None = None
+    """The file of the default partition. None if the database is not SQLite."""
     dsn: str | None = field(default=None, repr=False)
     """The address for the driver of Postgres. None for other databases."""
     options: dict[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -79,9 +85,10 @@ def scheme_of(text: str) -> str:
 def parse(text: str) -> StoreURL:
     """Return the parts of a store's URL.
 
-    The forms are `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db` and `postgresql://user@host/db`. SQLite
-    and Postgres accept `?partition=name`, and SQLite accepts `?durability=full|normal`. Postgres accepts `?direct=URL`.
-    It is needed if the main URL leads to a connection pooler: LISTEN and migrations then use the address in `direct`.
+    The forms are `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db` and `postgresql://user@host/db`. In the
+    name of a file, # is written as %23 and ? as %3F; other characters stand for themselves. SQLite and Postgres accept
+    `?partition=name`, and SQLite accepts `?durability=full|normal`. Postgres accepts `?direct=URL`. It is needed if the
+    main URL leads to a connection pooler: LISTEN and migrations then use the address in `direct`.
 
     Raises:
         Invalid: the scheme, an option or the partition's name is invalid; the message lists the valid values.
@@ -114,6 +121,7 @@ def parse(text: str) -> StoreURL:
 
 def with_partition(url: str, partition: str) -> str:
     """Return the URL of the given partition of the database that `url` names."""
+    parse(url)  # which refuses characters that `urlsplit` would drop
     parts = _split(url)
     query = [(key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if key != "partition"]
     if partition != DEFAULT_PARTITION:
@@ -143,19 +151,52 @@ def _postgres(text: str) -> StoreURL:
     return StoreURL("postgresql", text, partition, dsn=dsn, options=options)
 
 
+def sqlite_url(path: Path) -> str:
+    """Return the URL of a SQLite file."""
+    return f"sqlite:///{_encoded(str(path))}"
+
+
+def partition_file(main: Path, partition: str) -> Path:
+    """Return the file of a partition of the database whose default partition is in `main`."""
+    if partition == DEFAULT_PARTITION:
+        return main
+    return main.with_name(f"{main.name.removesuffix('.db')}.{partition}.db")
+
+
+def _refuse_lost(text: str) -> None:
+    """Raise `Invalid` if a URL contains a character that a parser would drop, or that ends the URL."""
+    lost = next((character for character in text if character in "#\t\n\r\0"), None)
+    if lost is None:
+        return
+    reason = f"the URL {without_passwords(text)!r} contains {lost!r}"
+    if lost == "\0":
+        raise Invalid("url", f"{reason}, which no name of a file contains; leave it out")
+    head, mark, tail = text.partition("?")
+    encoded = without_passwords(f"{_encoded(head)}{mark}{tail}")
+    raise Invalid("url", f"{reason}, which a URL cannot contain; write {_CODES[lost]} for it: {encoded}")
+
+
+def _encoded(text: str) -> str:
+    kept = re.sub(r"%(?=(?:25)*(?:23|3[Ff]|09|0[Aa]|0[Dd]))", "%25", text)
+    return re.sub(r"[#?\t\n\r]", lambda character: _CODES[character[0]], kept)
+
+
+def _decoded(text: str) -> str:
+    return _CODE.sub(lambda code: "%" if code[1] else chr(int(code[2], 16)), text)
+
+
 def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:
+    _refuse_lost(text)
     if netloc:
         shown, written = (
             without_passwords(text),
             without_passwords(f"sqlite://{netloc}{path}").removeprefix("sqlite://"),
         )
         raise Invalid("url", f"{shown!r} contains a host; a SQLite URL has only a path: sqlite:///{written}")
-    name = path.removeprefix("/")
+    name = _decoded(path.removeprefix("/"))
     if name in {"", ":memory:"}:
         raise Invalid("url", "sqlite:// needs a file, as in sqlite:///run.db; for a store in memory use memory://")
     if query.get("durability", "full") not in {"full", "normal"}:
         raise Invalid("url", f"durability {query['durability']!r} must be full or normal")
-    file = Path(name)
-    if partition != DEFAULT_PARTITION:
-        file = file.with_name(f"{file.stem}.{partition}.db")
-    return StoreURL("sqlite", text, partition, path=file, options=query)
+    main = Path(name)
+    return StoreURL("sqlite", text, partition, path=partition_file(main, partition), main=main, options=query)

@@ -227,7 +227,7 @@ async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy:
         if has_table:
             await target.discard()
     elif seal.archive is not None and seal.archive.policy == str(policy):
-        await target.publish(is_single_file=True)
+        await target.publish(is_single_file=True, receipt=None)
     elif seal.archive is not None:
         unfinished = schema.unfinished(path)
         raise Conflict(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from store.db.dialect import Dialect, ReadSession, Sql, Unfinished, WriteSession
-from store.db.url import PARTITION
+from store.db.schema.partition_files import place_like
+from store.db.url import sqlite_url
 from store.errors import Corrupt, Incompatible, Invalid, NotFound, StoreError
 from store.operations import beside_log, damage
 from store.operations.copying import database, in_thread, make_copy
@@ -52,11 +53,17 @@ async def backup_store(
         written.append(await write_seal(copy, writer, store_id))
 
     reporter = ProgressReporter(on_progress)
-    copying = make_copy(
-        source, target.unfinished(), is_verified=verify, on_progress=reporter, finish=finish, is_single_file=True
-    )
+
+    async def back_up() -> CopyReport:
+        report = await make_copy(
+            source, target.unfinished(), is_verified=verify, on_progress=reporter, finish=finish, is_single_file=True
+        )
+        assert target.url.path is not None  # a file
+        # An earlier call has written the seal if its result is returned.
+        return report.model_copy(update={"seal": written[-1] if written else await checked_seal(target.url.path)})
+
     async with damage.store_damage_reported(source_url, reporter):
-        return (await in_thread(copying)).model_copy(update={"seal": written[-1]})
+        return await in_thread(back_up())
 
 
 async def restore_store(
@@ -97,13 +104,12 @@ def new_file(file: str | os.PathLike[str]) -> Path:
     """Return the path of a backup or an archive, without symbolic links.
 
     Raises:
-        Invalid: a URL cannot contain the path, or the file would be a partition of a store beside it.
+        Invalid: the path contains ? or #, or the file would have the name of a partition of a store beside it.
     """
     path = Path(file).resolve()
-    stem, _, name = path.name.removesuffix(".db").rpartition(".")
-    if path.suffix == ".db" and PARTITION.fullmatch(name) and path.with_name(f"{stem}.db").exists():
-        reason = f"{path.name} would be the partition {name!r} of {stem}.db; choose a name that does not end in .db"
-        raise Invalid("file", reason)
+    if (place := place_like(path)) is not None:
+        reason = f"{path.name} would be the partition {place.partition!r} of {place.main.name}"
+        raise Invalid("file", f"{reason}; choose a name that does not end in .db")
     database_in(path)
     return path
 
@@ -112,12 +118,12 @@ def database_in(file: str | os.PathLike[str], clock: Clock | None = None) -> Dia
     """Return the database in a file, to read from. It is not open yet.
 
     Raises:
-        Invalid: a URL cannot contain the path.
+        Invalid: the path contains ? or #.
     """
-    path = os.fspath(Path(file).absolute())
-    if not {"?", "#"}.isdisjoint(path):
+    path = Path(file).absolute()
+    if not {"?", "#"}.isdisjoint(str(path)):
         raise Invalid("file", f"the path {path} contains ? or #, which a URL cannot contain; choose another name")
-    return database(f"sqlite:///{path}", clock)
+    return database(sqlite_url(path), clock)
 
 
 async def write_seal(

@@ -11,9 +11,9 @@ from sqlalchemy import select
 from store.db.dialect import Dialect, Unfinished, WriteSession, dialect_for
 from store.db.tables.core import store_info
 from store.db.url import parse
-from store.errors import Corrupt, Invalid
+from store.errors import AlreadyExists, Corrupt, Invalid
 from store.models import VerifyReport
-from store.operations import beside_log
+from store.operations import beside_log, receipts
 from store.operations.compression import Compression
 from store.operations.damage import store_damage_reported
 from store.operations.log_copy import EndOfLog, LogCopy, end_of
@@ -106,23 +106,33 @@ async def make_copy(
         is_verified: whether to verify the copy.
         on_progress: called with the progress of the copy.
         finish: called with the copy when all its rows are written.
-        is_single_file: whether no files may appear beside the copy while it is only read.
+        is_single_file: whether the copy is a backup or an archive: only this user may read the file, and no files
+            appear beside it while it is only read.
     """
     began = time.monotonic()
     try:
-        async with _opened(source, target) as store_id:
+        async with _opened(source, target, is_single_file=is_single_file) as store_id:
             report = await _fill(
                 source, target, store_id, is_verified=is_verified, on_progress=on_progress, finish=finish
             )
     except Corrupt:
         await target.discard()
         raise
-    await target.publish(is_single_file=is_single_file)
-    return report.model_copy(update={"seconds": time.monotonic() - began})
+    except AlreadyExists:
+        earlier = await receipts.earlier_result(source, target, is_single_file=is_single_file)
+        if earlier is None or earlier.is_verified < is_verified:
+            raise
+        await receipts.acknowledge(target)
+        return earlier
+    report = report.model_copy(update={"seconds": time.monotonic() - began})
+    receipt = receipts.receipt_of(source, report, is_single_file=is_single_file)
+    await target.publish(is_single_file=is_single_file, receipt=receipt)
+    await receipts.acknowledge(target)
+    return report
 
 
 @asynccontextmanager
-async def _opened(source: Dialect, target: Unfinished) -> AsyncGenerator[str]:
+async def _opened(source: Dialect, target: Unfinished, *, is_single_file: bool) -> AsyncGenerator[str]:
     """Open both databases, and yield the id of the store."""
     store_id = await source.open(create=False)
     try:
@@ -130,7 +140,7 @@ async def _opened(source: Dialect, target: Unfinished) -> AsyncGenerator[str]:
         async with source.read() as session:
             statement = source.sql(select(columns.created_at, columns.log_format))
             ((created_at, log_format),) = await session.fetch(statement, {})
-        await target.prepare(store_id, created_at, log_format)
+        await target.prepare(store_id, created_at, log_format, is_single_file=is_single_file)
         await target.open(create=False)
         try:
             yield store_id

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from store.db.drivers.sqlite.dialect import SQLite
 from store.db.schema import DatabaseInfo, prepare_postgres, prepare_sqlite, read_only_uri, sqlite, triggers
 from store.db.tables.core import metadata
 from store.db.url import parse
@@ -155,6 +156,39 @@ def test_a_link_opens_what_it_points_to(tmp_path: Path) -> None:
     info = create(tmp_path / "elsewhere" / "run.db")
     (tmp_path / "link.db").symlink_to(tmp_path / "elsewhere" / "run.db")
     assert create(tmp_path / "link.db") == info
+
+
+@pytest.mark.parametrize("name", ["run.db", "second.db", "link.db"])
+def test_file_with_two_names_is_refused_for_writing(tmp_path: Path, name: str) -> None:
+    create(tmp_path / "run.db")
+    (tmp_path / "second.db").hardlink_to(tmp_path / "run.db")
+    (tmp_path / "link.db").symlink_to("second.db")
+    with pytest.raises(Incompatible, match=r"has 2 names \(hard links\).*delete the other names"):
+        create(tmp_path / name)
+    prepare_sqlite(tmp_path / name, create=False, read_only=True)
+    (tmp_path / "second.db").unlink()
+    create(tmp_path / "run.db")
+
+
+def test_file_that_is_mounted_by_itself_is_refused_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    info = create(tmp_path / "run.db")
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\n/dev/vda {tmp_path}/run.db ext4 rw 0 0\n")
+    monkeypatch.setattr(sqlite, "MOUNTS", mounts)
+    with pytest.raises(Incompatible, match=r"is mounted by itself .* mount the directory that contains it"):
+        create(tmp_path / "run.db")
+    assert prepare_sqlite(tmp_path / "run.db", create=False, read_only=True) == info
+    assert "new commits may not be visible here" in caplog.text
+    create(tmp_path / "other.db")
+
+
+async def test_file_of_a_store_in_memory_can_be_read_by_its_user_only() -> None:
+    dialect = SQLite(parse("memory://"), None)
+    await dialect.open(create=True)
+    assert dialect.path.stat().st_mode & 0o777 == 0o600
+    await dialect.close()
 
 
 def test_a_name_with_signs_of_a_uri_is_a_name(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from store.db.url import parse, passwords
+from store.db.url import parse, passwords, sqlite_url, with_partition
 from store.errors import Invalid
 
 
@@ -29,6 +30,51 @@ def test_three_slashes_are_a_relative_path_and_four_an_absolute_one(url: str, pa
 
 def test_a_partition_of_sqlite_is_a_file_beside_the_first() -> None:
     assert parse("sqlite:////data/run.db?partition=blue_2").path == Path("/data/run.blue_2.db")
+
+
+@pytest.mark.parametrize(
+    "main,file",
+    [
+        ("exp.2026-01-01", "exp.2026-01-01.run_7.db"),
+        ("exp.sqlite", "exp.sqlite.run_7.db"),
+        ("exp.db", "exp.run_7.db"),
+        ("exp.db.db", "exp.db.run_7.db"),
+    ],
+)
+def test_partition_file_keeps_every_suffix_but_db(main: str, file: str) -> None:
+    assert parse(f"sqlite:///{main}?partition=run_7").path == Path(file)
+
+
+@pytest.mark.parametrize(
+    "url,encoded",
+    [
+        ("sqlite:///exp#1.db", "%23 for it: sqlite:///exp%231.db"),
+        ("sqlite:///a/exp#%23.db?partition=a", "%23 for it: sqlite:///a/exp%23%2523.db?partition=a"),
+        ("sqlite:///tab\there.db", "%09 for it: sqlite:///tab%09here.db"),
+        ("sqlite:///line\nend.db", "%0A for it: sqlite:///line%0Aend.db"),
+        ("sqlite:///run.db\r\n", "%0D for it: sqlite:///run.db%0D%0A"),
+        ("sqlite:///run.db?partition=a#b", "%23 for it"),
+        ("sqlite:///a\0.db", "leave it out"),
+    ],
+)
+def test_character_that_urls_drop_is_refused_with_its_code(url: str, encoded: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(encoded)):
+        parse(url)
+    with pytest.raises(Invalid, match=re.escape(encoded)):
+        with_partition(url, "a")
+
+
+@pytest.mark.parametrize(
+    "name", ["exp#1.db", "a?b.db", "100%.db", "my%20run.db", "%23.db", "%2523.db", "%3f.db", "a\tb\r\n.db", "ü [x].db"]
+)
+def test_every_file_name_has_a_url_that_names_it(name: str) -> None:
+    assert parse(sqlite_url(Path("/data", name))).path == Path("/data", name)
+
+
+def test_percent_sign_stands_for_itself_except_before_a_code() -> None:
+    assert parse("sqlite:///my%20run.db").path == Path("my%20run.db")
+    assert parse("sqlite:///exp%231.db?partition=a").path == Path("exp#1.a.db")
+    assert with_partition("sqlite:///exp%231.db", "a") == "sqlite:///exp%231.db?partition=a"
 
 
 def test_a_partition_of_postgres_is_no_part_of_the_address() -> None:

@@ -30,10 +30,13 @@ def copy(
 ) -> None:
     """Copy a store to another database, SQLite or Postgres; the same command continues a copy that was stopped."""
     from store.operations import copy_store
+    from store.operations.receipts import printing
 
-    with progress_shown(is_quiet=json) as show:
-        report = asyncio.run(copy_store(source, target, verify=not no_verify, on_progress=show))
-    print_report(report, f"copied to {parse(target).shown}", as_json=json)
+    with printing():
+        with progress_shown(is_quiet=json) as show:
+            report = asyncio.run(copy_store(source, target, verify=not no_verify, on_progress=show))
+        print_report(report, f"copied to {parse(target).shown}", as_json=json)
+        _note_name(target)
 
 
 @app.command(rich_help_panel="Keep")
@@ -45,13 +48,15 @@ def backup(
 ) -> None:
     """Back up a store into one file, while it is in use; the same command continues a backup that was stopped."""
     from store.operations import backup_store
+    from store.operations.receipts import printing
 
-    with progress_shown(is_quiet=json) as show:
-        report = asyncio.run(backup_store(db, file, verify=not no_verify, on_progress=show))
-    print_report(report, f"backed up to {file}", as_json=json)
-    if not json and report.seal is not None:
-        line(f"seal        {report.seal.model_dump_json()}")
-        note(f"to restore it: rollbook restore {file} --db URL")
+    with printing():
+        with progress_shown(is_quiet=json) as show:
+            report = asyncio.run(backup_store(db, file, verify=not no_verify, on_progress=show))
+        print_report(report, f"backed up to {file}", as_json=json)
+        if not json and report.seal is not None:
+            line(f"seal        {report.seal.model_dump_json()}")
+            note(f"to restore it: rollbook restore {file} --db URL")
 
 
 @app.command(rich_help_panel="Keep")
@@ -62,7 +67,24 @@ def restore(
 ) -> None:
     """Check a backup against its seal, and restore it to a new store; the same command continues after a stop."""
     from store.operations import restore_store
+    from store.operations.receipts import printing
 
-    with progress_shown(is_quiet=json) as show:
-        report = asyncio.run(restore_store(file, db, on_progress=show))
-    print_report(report, f"restored to {parse(db).shown}", as_json=json)
+    with printing():
+        with progress_shown(is_quiet=json) as show:
+            report = asyncio.run(restore_store(file, db, on_progress=show))
+        print_report(report, f"restored to {parse(db).shown}", as_json=json)
+        _note_name(db)
+
+
+def _note_name(url: str) -> None:
+    """Print a note if the name of a new file looks like that of a partition of another store."""
+    from store.db.schema.partition_files import place_like
+
+    parsed = parse(url)
+    if parsed.path is None or parsed.path != parsed.main:
+        return
+    if (place := place_like(parsed.path)) is not None:
+        note(
+            f"{parsed.path.name} has the name of a partition {place.partition} of {place.main.name}, but is a store of"
+            " its own; another name avoids mistakes"
+        )

@@ -4,12 +4,12 @@ A partition is one independent store: a schema of a Postgres database, or a SQLi
 """
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store.db.schema import history, postgres, sqlite
-from store.db.url import DEFAULT_PARTITION, PARTITION, StoreURL, parse, with_partition
+from store.db.schema import history, partition_files, postgres, sqlite
+from store.db.schema.partition_files import PartitionPlace, StoreFile
+from store.db.url import DEFAULT_PARTITION, StoreURL, parse
 from store.errors import Invalid
 
 __all__ = ["Migrated", "files", "migrate", "names"]
@@ -36,9 +36,9 @@ async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[M
     """Upgrade all partitions of a database and return the results, the partition of the URL first.
 
     On Postgres, the partitions are the schemas `rollbook_…` of the database. On SQLite, they are the main file and the
-    files `<stem>.<name>.db` beside it. The partition of the URL is created if it is missing. Each partition is upgraded
-    in its own transaction. If an upgrade fails, that partition is unchanged, the earlier ones are upgraded, and the
-    later ones are not.
+    files `<main>.<name>.db` beside it, of which each states that it contains this partition. The partition of the URL
+    is created if it is missing. Each partition is upgraded in its own transaction. If an upgrade fails, that partition
+    is unchanged, the earlier ones are upgraded, and the later ones are not.
 
     Args:
         url: the URL, as for `open_store`. On Postgres, the role of the URL must own the partitions.
@@ -61,26 +61,14 @@ async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[M
 
 def _migrate_sqlite(url: StoreURL) -> list[Migrated]:
     assert url.path is not None
-    named = sqlite.prepare_for_writing(url.path, create=True)
+    assert url.main is not None
+    named = sqlite.prepare_for_writing(url.path, create=True, place=PartitionPlace(url.main, url.partition))
     done = [Migrated(url.partition, named.before, history.HEAD, named.copy)]
-    for partition, path in _siblings(url):
-        prepared = sqlite.prepare_for_writing(path, create=False)
-        done.append(Migrated(partition, prepared.before, history.HEAD, prepared.copy))
+    for partition, path in files(url).items():
+        if path != url.path:
+            prepared = sqlite.prepare_for_writing(path, create=False, place=PartitionPlace(url.main, partition))
+            done.append(Migrated(partition, prepared.before, history.HEAD, prepared.copy))
     return done
-
-
-def _siblings(url: StoreURL) -> Iterator[tuple[str, Path]]:
-    """Yield name and file of the other partitions that belong to the URL. Files that contain no store are left out."""
-    main = parse(url.text.partition("?")[0]).path
-    assert main is not None
-    named = {DEFAULT_PARTITION: main}
-    for path in sorted(main.parent.iterdir()):
-        name = path.name.removeprefix(f"{main.stem}.").removesuffix(".db")
-        if path.name == f"{main.stem}.{name}.db" and PARTITION.fullmatch(name):
-            named[name] = path
-    for name, path in named.items():
-        if path != url.path and path.is_file() and sqlite.holds_store(path):
-            yield name, path
 
 
 async def names(url: str | StoreURL) -> list[str]:
@@ -96,23 +84,25 @@ async def names(url: str | StoreURL) -> list[str]:
             return sorted(schema.removeprefix(postgres.PREFIX) for schema in await postgres.partitions(connection))
     if parsed.path is None:
         raise Invalid("--db", "a memory:// store has no partitions; give the URL of a file or of a Postgres database")
-    return await asyncio.to_thread(_names_of_files, parsed)
-
-
-def _names_of_files(url: StoreURL) -> list[str]:
-    return sorted(name for name, path in files(url).items() if sqlite.holds_store(path))
+    return sorted(await asyncio.to_thread(files, parsed))
 
 
 def files(url: StoreURL) -> dict[str, Path]:
-    """Return the existing files that may contain the partitions of a SQLite URL, by partition name."""
-    main = parse(with_partition(url.text, DEFAULT_PARTITION))
-    assert main.path is not None  # the URL of a file
-    candidates = {DEFAULT_PARTITION: main.path}
-    for path in main.path.parent.glob(f"{main.path.stem}.*.db"):
-        name = path.name.removeprefix(f"{main.path.stem}.").removesuffix(".db")
-        if PARTITION.fullmatch(name):
-            candidates[name] = path
-    return {name: path for name, path in candidates.items() if path.is_file()}
+    """Return the existing files that contain the partitions of a SQLite URL, by partition name.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
+    assert url.main is not None  # the URL of a file
+    found: dict[str, Path] = {}
+    main: StoreFile | None = None
+    for place in partition_files.candidates(url.main):
+        with sqlite.store_errors(place.path):
+            file = sqlite.store_file(place.path)
+        main = file if place.partition == DEFAULT_PARTITION else main
+        if file is not None and place.holds(file, main):
+            found[place.partition] = place.path
+    return found
 
 
 async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> list[Migrated]:

@@ -187,8 +187,8 @@ async def prepare_unfinished(dsn: str, schema: str, info: DatabaseInfo) -> None:
         history.refuse_foreign(found, info, f"the schema {partial}", f"drop it: DROP SCHEMA {partial} CASCADE")
 
 
-async def publish(dsn: str, schema: str) -> None:
-    """Rename the complete copy to `schema`.
+async def publish(dsn: str, schema: str, receipt: str | None) -> None:
+    """Rename the complete copy to `schema`, and store its receipt as the comment of the schema.
 
     Raises:
         AlreadyExists: the schema exists now.
@@ -200,7 +200,26 @@ async def publish(dsn: str, schema: str) -> None:
             f" SELECT pg_advisory_xact_lock({lock_key(schema)})"
         )
         await _refuse_existing(connection, schema)
-        await connection.execute(f'ALTER SCHEMA "{UNFINISHED}{schema}" RENAME TO "{schema}"; COMMIT')
+        # A comment cannot be a parameter.
+        ((comment,),) = await connection.fetch("SELECT quote_nullable($1::text)", receipt)
+        await connection.execute(
+            f'ALTER SCHEMA "{UNFINISHED}{schema}" RENAME TO "{schema}";'
+            f' COMMENT ON SCHEMA "{schema}" IS {comment}; COMMIT'
+        )
+
+
+async def receipt(dsn: str, schema: str) -> str | None:
+    """Return the receipt of a published copy; None if the schema has none."""
+    async with connected(dsn) as connection:
+        query = "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = $1"
+        rows = await connection.fetch(query, schema)
+    return rows[0][0] if rows else None
+
+
+async def acknowledge(dsn: str, schema: str) -> None:
+    """Remove the receipt of a published copy."""
+    async with connected(dsn) as connection:
+        await connection.execute(f'COMMENT ON SCHEMA "{schema}" IS NULL')
 
 
 async def discard(dsn: str, schema: str) -> None:

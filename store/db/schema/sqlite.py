@@ -9,19 +9,24 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from store.db.schema import ddl, history
+from store.db.schema import ddl, history, partition_files
 from store.db.schema.history import MARKS, DatabaseInfo, read_info, refuse_behind
+from store.db.schema.partition_files import Membership, PartitionPlace, StoreFile
+from store.db.url import DEFAULT_PARTITION, sqlite_url
 from store.errors import Conflict, Corrupt, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock, system_clock
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+T = TypeVar("T")
 
 logger = logging.getLogger("store.db.schema")
 
@@ -44,6 +49,9 @@ _NETWORK_FUSE = frozenset(
 _LOCK_SECONDS = 60.0
 _BUSY_SECONDS = 30.0
 _UNFINISHED = ".partial"
+_MODE, _PRIVATE_MODE = 0o666, 0o600
+_READS = 5
+"""How often a file that changes meanwhile is read again."""
 _LISTED = "`rollbook partitions ls` shows the partitions"
 
 
@@ -58,48 +66,171 @@ class Prepared:
     """The copy of the file that was made before an upgrade; None without an upgrade."""
 
 
-def prepare_sqlite(path: Path, *, create: bool, read_only: bool, clock: Clock = system_clock) -> DatabaseInfo:
+def prepare_sqlite(
+    path: Path,
+    *,
+    create: bool,
+    read_only: bool,
+    clock: Clock = system_clock,
+    place: PartitionPlace | None = None,
+    mode: int = _MODE,
+) -> DatabaseInfo:
     """Check that this program can use a database file, and return its description.
 
     With `read_only`, nothing is changed. Otherwise a missing file is created if `create` is True, and an older file is
     copied and then upgraded. Any number of threads and processes may call this function at the same time. The function
     blocks, and an upgrade may take minutes.
 
+    Args:
+        path: the file.
+        create: whether to create a missing file.
+        read_only: whether to change nothing.
+        clock: a function that returns microseconds since the epoch.
+        place: the partition that the file contains; None if the file is not to state it.
+        mode: the permissions of a new file, before the umask is applied.
+
     Raises:
-        NotFound: the file does not exist and may not be created, or its directory does not exist.
+        NotFound: the file does not exist and may not be created, its directory does not exist, or the file is not that
+            of the partition.
         Invalid: the path is a directory.
-        Incompatible: the file is on a network file system, is not a store, is newer than this program, or is older
-            and opened only for reading.
+        Incompatible: the file is on a network file system, is not a store, is newer than this program, is older and
+            opened only for reading, has a second name and is opened for writing, or is in the place of a partition that
+            has to be created.
         ReadOnly: `read_only` is False, but the file or its directory cannot be written.
         Unavailable: the disk is full, or another process has worked on the file for a minute.
     """
     if not read_only:
-        return prepare_for_writing(path, create=create, clock=clock).info
+        return prepare_for_writing(path, create=create, clock=clock, place=place, mode=mode).info
     check_place(path)
     check_file_system(path)
     with store_errors(path):
-        info = inspect_sqlite(path, read_only=True)
-    if info is None:
-        raise not_found(path)
+        info = _read_unchanged(path, lambda: inspect_sqlite(path, read_only=True))
+        if info is None:
+            raise not_found(path)
+        file = _read_unchanged(path, lambda: check_membership(path, place or PartitionPlace(path), create=False))
+    if (second := second_name(path)) is not None and file is not None and not file.is_sealed:
+        logger.warning("%s; new commits may not be visible here", second[0])
     return refuse_behind(info, shown(path))
 
 
-def prepare_for_writing(path: Path, *, create: bool, clock: Clock = system_clock) -> Prepared:
+def prepare_for_writing(
+    path: Path, *, create: bool, clock: Clock = system_clock, place: PartitionPlace | None = None, mode: int = _MODE
+) -> Prepared:
     """Prepare a file as `prepare_sqlite` does with `read_only=False`, and return the result."""
     check_place(path)
     check_file_system(path)
     refuse_unwritable(path)
+    refuse_second_name(path)
     with store_errors(path):
         info = inspect_sqlite(path)
         if info is None and not create:
             raise not_found(path)
-        if info is not None and not info.is_behind:
+        file = check_membership(path, place or PartitionPlace(path), create=create)
+        is_stated = place is None or (file is not None and file.membership is not None)
+        if info is not None and not info.is_behind and is_stated:
             return Prepared(info, info.revision)
-        with file_lock(path):
+        with _creating(path, place or PartitionPlace(path)):
             info = inspect_sqlite(path)
             if info is None:
-                return Prepared(_create(path, DatabaseInfo.new(clock)), None)
-            return _upgrade(path, info) if info.is_behind else Prepared(info, info.revision)
+                membership = None if place is None else _new_membership(place)
+                return Prepared(_create(path, DatabaseInfo.new(clock), membership, mode), None)
+            done = _upgrade(path, info) if info.is_behind else Prepared(info, info.revision)
+            if place is not None:
+                _complete_membership(path, place)
+            return done
+
+
+@contextmanager
+def _creating(path: Path, place: PartitionPlace) -> Generator[None]:
+    """Hold the locks for the creation of a file. Only one process at a time creates a file of a database."""
+    if place.main.resolve() == path.resolve():
+        with file_lock(path):
+            yield
+    else:
+        with file_lock(place.main), file_lock(path):
+            yield
+
+
+def store_file(path: Path) -> StoreFile | None:
+    """Return the description of the store in a file; None if the file is missing, empty, or contains no store."""
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    try:
+        with closing(_open(path, read_only=True)) as connection:
+            return partition_files.read(connection)
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            return None
+        raise
+
+
+def check_membership(path: Path, place: PartitionPlace, *, create: bool) -> StoreFile | None:
+    """Check that a file, if it exists, is that of a partition, and return its description.
+
+    Raises:
+        NotFound: the file is not that of the partition, and `create` is False.
+        Incompatible: the file is not that of the partition, and `create` is True.
+    """
+    file = store_file(path)
+    if file is None:
+        _refuse_older_name(place)
+        return None
+    if place.partition == DEFAULT_PARTITION or place.holds(file, store_file(place.main)):
+        return file
+    if file.is_sealed:
+        other = "a backup or an archive"
+    elif file.membership is None:
+        other = "a copy of the default partition"
+    elif file.membership.partition == DEFAULT_PARTITION:
+        other = "a store of its own"
+    else:
+        other = f"the partition {file.membership.partition} of another database or name"
+    text = f"the file {path} is {other}, and not the partition {place.partition} of {place.main.name}"
+    if create:
+        raise Incompatible(text, f"use another name, or rename the file, or open it by its own URL: {shown(path)}")
+    raise NotFound("partition", place.partition, f"{text}; to read it, open it by its own URL: {shown(path)}")
+
+
+def _refuse_older_name(place: PartitionPlace) -> None:
+    """Raise `Incompatible` if an older version, which left out every suffix of a name, stored the partition."""
+    older = place.main.with_name(f"{place.main.stem}.{place.partition}.db")
+    if place.partition == DEFAULT_PARTITION or older == place.path:
+        return
+    file = store_file(older)
+    if file is not None and file.membership is None:
+        raise Incompatible(
+            f"{older} was stored by an older version, and may be the partition {place.partition} of {place.main.name},"
+            f" whose file is now {place.path.name}",
+            f"if it is, stop all processes and rename it: mv '{older}' '{place.path}'; if it is not, open it once for"
+            " writing by its own URL",
+        )
+
+
+def _new_membership(place: PartitionPlace) -> Membership:
+    return Membership(place.partition, _database_id(place.main), place.main.name)
+
+
+def _database_id(main: Path) -> str:
+    """Return the id of a database: that of its files, or a new one."""
+    if (file := store_file(main)) is not None:
+        return file.database_id
+    for sibling in partition_files.candidates(main):
+        file = store_file(sibling.path)
+        if file is not None and file.membership is not None and sibling.holds(file, None):
+            return file.membership.database_id
+    return os.urandom(8).hex()
+
+
+def _complete_membership(path: Path, place: PartitionPlace) -> None:
+    """Store the membership of a file of an older version."""
+    with closing(_open(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        file = partition_files.read(connection)
+        if file is not None and file.membership is None:
+            is_main = place.partition == DEFAULT_PARTITION
+            database_id = file.store_id if is_main else _database_id(place.main)
+            partition_files.write(connection, Membership(place.partition, database_id, place.main.name))
+        connection.execute("COMMIT")
 
 
 def inspect_sqlite(path: Path, *, read_only: bool = False) -> DatabaseInfo | None:
@@ -149,17 +280,79 @@ def migrating_sqlite(path: Path) -> Generator["Connection"]:
 def read_only_uri(path: Path) -> str:
     """Return the URI that opens a file for reading only, even if its directory cannot be written.
 
-    SQLite cannot create the shared memory of the write-ahead log (WAL) in such a directory. If there is no WAL, the
-    file contains all data, so it is opened as immutable, without shared memory. No process with the same permissions
-    can change such a file while it is open.
+    A file with a state, as `still_state` returns it, is opened as immutable: SQLite then uses no locks and notices no
+    changes. Readers have to compare the states before and after a read.
     """
-    is_still = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
-    return f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if is_still else ''}"
+    immutable = "" if still_state(path) is None else "&immutable=1"
+    return f"{path.absolute().as_uri()}?mode=ro{immutable}"
+
+
+State = tuple[int, int, int, int]
+"""Device, inode, size, and the time of the last change of a file."""
+
+
+def still_state(path: Path) -> State | None:
+    """Return the state of a file that no connection has open for writing, and that SQLite cannot read with locks.
+
+    SQLite needs a write-ahead log (WAL) and its shared memory to read with locks. It cannot create them beside the file
+    if the directory cannot be written, and should not if the file has a second name, because a writer would use a log
+    beside the other name. If there is no WAL, the file contains all data. The owner of the file may open it at any
+    time, so the file is *still* only until its state changes.
+    """
+    # SQLite keeps its files beside the actual file.
+    actual = os.path.realpath(path)
+    try:
+        if os.stat(f"{actual}-wal").st_size or os.access(f"{actual}-shm", os.F_OK):  # noqa: PTH116 (each read calls this)
+            return None
+    except FileNotFoundError:
+        pass
+    state = content_state(path)
+    if state is None or (os.access(os.path.dirname(actual), os.W_OK) and not _has_second_name(actual)):  # noqa: PTH120
+        return None
+    return state
+
+
+def content_state(path: Path) -> State | None:
+    """Return a value that changes when the content of a file changes; None if there is no file."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 (each read calls this)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _has_second_name(actual: str) -> bool:
+    return os.stat(actual).st_nlink > 1 or _is_mount_point(actual, MOUNTS)  # noqa: PTH116 (each read calls this)
+
+
+@lru_cache(maxsize=64)
+def _is_mount_point(actual: str, mounts: Path) -> bool:
+    return mounts.exists() and mount_of(Path(actual), mounts.read_text(errors="surrogateescape"))[0] == actual
+
+
+def changed_while_read(path: Path) -> Unavailable:
+    """Return the error for a file whose owner changed it while it was read."""
+    return Unavailable(f"the file {path} was changed by another process while it was read", 0.5)
+
+
+def _read_unchanged(path: Path, read: Callable[[], T]) -> T:
+    """Return the result of a read during which a file did not change."""
+    for _ in range(_READS):
+        before = still_state(path)
+        try:
+            result = read()
+        except (sqlite3.Error, StoreError):
+            if before in {None, content_state(path)}:
+                raise
+        else:
+            if before in {None, content_state(path)}:
+                return result
+    raise changed_while_read(path)
 
 
 def shown(path: Path) -> str:
     """Return the URL of a file."""
-    return f"sqlite:///{path}"
+    return sqlite_url(path)
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
@@ -186,12 +379,14 @@ def unfinished(path: Path) -> Path:
     return path.with_name(path.name + _UNFINISHED)
 
 
-def prepare_unfinished(path: Path, info: DatabaseInfo) -> None:
+def prepare_unfinished(path: Path, info: DatabaseInfo, place: PartitionPlace, *, is_private: bool) -> None:
     """Create the unfinished copy that becomes the store at `path`, unless an earlier run has created it.
 
     Args:
         path: the file of the store. It must not exist.
         info: the description of the store that is copied.
+        place: the partition that the file will contain.
+        is_private: whether only this user may read the file.
 
     Raises:
         AlreadyExists: the file of the store exists.
@@ -202,12 +397,15 @@ def prepare_unfinished(path: Path, info: DatabaseInfo) -> None:
     check_file_system(path)
     refuse_unwritable(path)
     partial = unfinished(path)
-    with store_errors(path), file_lock(path):
+    with store_errors(path), _creating(path, place):
         if path.exists():
             raise history.refuse_existing("file", str(path))
+        _refuse_older_name(place)
+        if is_private and partial.exists():
+            partial.chmod(_PRIVATE_MODE)
         found = inspect_sqlite(partial)
         if found is None:
-            _create(partial, info)
+            _create(partial, info, _new_membership(place), _PRIVATE_MODE if is_private else _MODE)
         else:
             history.refuse_foreign(found, info, str(partial), f"remove it: rm '{partial}'*")
 
@@ -225,10 +423,13 @@ def open_unfinished(path: Path) -> DatabaseInfo:
     return refuse_behind(info, shown(unfinished(path)))
 
 
-def publish(path: Path, *, is_single_file: bool) -> None:
+def publish(path: Path, *, is_single_file: bool, receipt: str | None) -> None:
     """Give the complete copy its name `path`, after all its data is on disk. No connection to it may be open.
 
-    With `is_single_file`, no files appear beside it while it is only read.
+    Args:
+        path: the file of the store.
+        is_single_file: whether no files appear beside it while it is only read.
+        receipt: a text that `receipt` returns until `acknowledge` is called.
 
     Raises:
         AlreadyExists: the file of the store exists now.
@@ -244,8 +445,30 @@ def publish(path: Path, *, is_single_file: bool) -> None:
             if not is_single_file:
                 _set_journal_mode(connection, "WAL")
         flush(partial)
+        if receipt is not None:
+            # The file keeps its inode when it is renamed.
+            _receipt(path).write_text(f"{partial.stat().st_ino}\n{receipt}", encoding="utf-8")
+            flush(_receipt(path))
         partial.rename(path)
         flush(path.parent)
+
+
+def receipt(path: Path) -> str | None:
+    """Return the receipt of a published copy; None if there is none for this file."""
+    try:
+        inode, _, text = _receipt(path).read_text(encoding="utf-8").partition("\n")
+        return text if inode == str(path.stat().st_ino) else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def acknowledge(path: Path) -> None:
+    """Remove the receipt of a published copy."""
+    _receipt(path).unlink(missing_ok=True)
+
+
+def _receipt(path: Path) -> Path:
+    return path.with_name(f".{path.name}.receipt")
 
 
 def discard(path: Path) -> None:
@@ -271,8 +494,8 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
         The size of the deleted files in bytes, and the ids of the revoked keys.
 
     Raises:
-        NotFound: the partition does not exist.
-        Incompatible: the file is not a store.
+        NotFound: the partition does not exist, or the file is something else.
+        Incompatible: the file is not a store, or has a second name.
         Conflict: another connection has the file open.
         ReadOnly: a file or the directory cannot be written.
         Unavailable: a file cannot be used at the moment.
@@ -284,6 +507,9 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
     if not any(each.exists() for each in (actual, *sides)):
         raise NotFound("partition", partition, f"there is no partition {partition} at {shown(path)}; {_LISTED}")
     refuse_unwritable(path)
+    refuse_second_name(path)
+    with store_errors(path):
+        check_membership(path, PartitionPlace(main, partition), create=False)
     with store_errors(path), file_lock(path), _exclusive(actual):
         revoked = _revoke_keys(main, partition)
         size = sum(each.stat().st_size for each in (actual, *sides) if each.exists())
@@ -380,6 +606,36 @@ def check_file_system(path: Path) -> str:
     return kind
 
 
+def second_name(path: Path) -> tuple[str, str] | None:
+    """Return why other processes may know a file by another name, and what to do; None if it has one name.
+
+    SQLite keeps the write-ahead log beside the name by which it opened the file. With two names there are two logs, and
+    commits in one of them are lost.
+    """
+    actual = path.resolve()
+    if not actual.exists():
+        return None
+    if (names := actual.stat().st_nlink) > 1:
+        return (
+            f"the file {actual} has {names} names (hard links)",
+            f"delete the other names (find / -xdev -samefile '{actual}'), or use a copy of the file",
+        )
+    if _is_mount_point(str(actual), MOUNTS):
+        return (
+            f"the file {actual} is mounted by itself (a bind mount), so it has another name elsewhere",
+            "mount the directory that contains it instead of the file",
+        )
+    return None
+
+
+def refuse_second_name(path: Path) -> None:
+    """Raise `Incompatible` if other processes may know a file by another name."""
+    if (second := second_name(path)) is not None:
+        reason, cure = second
+        text = f"{reason}, and SQLite keeps a separate write-ahead log for each name, so commits would be lost"
+        raise Incompatible(text, cure)
+
+
 def refuse_unwritable(path: Path) -> None:
     """Raise `ReadOnly` if this user cannot write the file or its directory."""
     if path.exists() and not os.access(path, os.W_OK):
@@ -419,8 +675,8 @@ def _tables(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def _create(path: Path, info: DatabaseInfo) -> DatabaseInfo:
-    path.touch()
+def _create(path: Path, info: DatabaseInfo, membership: Membership | None, mode: int) -> DatabaseInfo:
+    path.touch(mode)
     with closing(_open(path)) as connection:
         _set_journal_mode(connection, "WAL")
         connection.execute("BEGIN IMMEDIATE")
@@ -430,6 +686,8 @@ def _create(path: Path, info: DatabaseInfo) -> DatabaseInfo:
             "INSERT INTO store_info (store_id, created_at, log_format) VALUES (?, ?, ?)",
             (info.store_id, info.created_at, info.log_format),
         )
+        if membership is not None:
+            partition_files.write(connection, membership)
         connection.execute("COMMIT")
     logger.info("created store %s in %s", info.store_id, path)
     return info
@@ -472,6 +730,7 @@ def _copy(path: Path) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     copy = path.with_name(f"{path.name}.before-{history.HEAD}-{stamp}")
     try:
+        copy.touch(_PRIVATE_MODE, exist_ok=False)
         with closing(_open(path)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)
     except BaseException:

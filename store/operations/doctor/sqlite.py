@@ -24,9 +24,13 @@ _LEAST_FREE_BYTES: Final = 128 * 1024 * 1024
 
 
 async def check_file(target: Target) -> Found:
-    """Check that the file exists and is a SQLite database that can be read."""
+    """Check that the file exists, is a SQLite database that can be read, and has one name."""
     path = _path(target)
     size = await asyncio.to_thread(_size_of_database, path)
+    second = await asyncio.to_thread(schema.second_name, path)
+    if second is not None:
+        reason, cure = second
+        return problem(f"{reason}, so commits may be lost: SQLite keeps a write-ahead log for each name", cure)
     return ok(f"the file {path} takes {_megabytes(size)}")
 
 

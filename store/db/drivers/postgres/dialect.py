@@ -282,7 +282,8 @@ class UnfinishedPostgres(Postgres, Unfinished):
 
     prefix = UNFINISHED + PREFIX
 
-    async def prepare(self, store_id: str, created_at: int, log_format: int) -> None:
+    async def prepare(self, store_id: str, created_at: int, log_format: int, *, is_single_file: bool) -> None:
+        del is_single_file
         info = DatabaseInfo(store_id, created_at, HEAD, log_format)
         await schemas.prepare_unfinished(self.direct, self._final, info)
 
@@ -292,9 +293,15 @@ class UnfinishedPostgres(Postgres, Unfinished):
         assert isinstance(session, PostgresWriter)
         await session.append(rows, commit_id, position)
 
-    async def publish(self, *, is_single_file: bool) -> None:
+    async def publish(self, *, is_single_file: bool, receipt: str | None) -> None:
         del is_single_file
-        await schemas.publish(self.direct, self._final)
+        await schemas.publish(self.direct, self._final, receipt)
+
+    async def receipt(self) -> str | None:
+        return await schemas.receipt(self.direct, self._final)
+
+    async def acknowledge(self) -> None:
+        await schemas.acknowledge(self.direct, self._final)
 
     async def discard(self) -> None:
         await schemas.discard(self.direct, self._final)

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import time
+from collections.abc import Hashable
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -10,28 +11,44 @@ from threading import Lock
 from store.db.dialect import Wakeups
 from store.db.drivers.sqlite.errors import translate
 from store.db.schema import read_only_uri
+from store.db.schema import sqlite as schema
 
 _DATA_VERSION = "PRAGMA data_version"
 
 
 class State:
-    """Detector of new commits of any connection. It reads SQLite's shared memory."""
+    """Detector of new commits of any connection. It reads SQLite's shared memory.
+
+    Args:
+        path: the file.
+        is_read_only: whether SQLite may read the file without shared memory. The version is then the state of the file.
+    """
 
     _numbers = count()
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
         self.number = next(self._numbers)
-        """The number of this detector. Versions that different detectors return cannot be compared."""
+        """The number of this detector. Versions with different numbers cannot be compared."""
         self._path = path
+        self._is_read_only = is_read_only
+        self._still: schema.State | None = None
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
-    def version(self) -> int | None:
-        """Return a number that changes with every commit; None if the number cannot be read without waiting."""
+    def version(self) -> Hashable | None:
+        """Return a value that changes with every commit; None if the value cannot be read without waiting."""
         with self._lock:
             if self._closed:
                 return None
+            still = schema.still_state(self._path) if self._is_read_only else None
+            if still != self._still:
+                self._still, self.number = still, next(self._numbers)
+                if self._connection is not None:
+                    self._connection.close()
+                    self._connection = None
+            if still is not None:
+                return still
             try:
                 if self._connection is None:
                     self._connection = sqlite3.connect(
@@ -60,8 +77,10 @@ class DataVersion(Wakeups):
     _EVERY = 0.01
     _NEWEST = "SELECT max(commit_id) FROM commits"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
         self._path = path
+        self._is_read_only = is_read_only
+        self._still: schema.State | None = None
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
         # The id of a commit. This process has noticed or made all commits up to it.
@@ -82,6 +101,12 @@ class DataVersion(Wakeups):
         return True
 
     def _is_news(self) -> bool:
+        still = schema.still_state(self._path) if self._is_read_only else None
+        if still != self._still:
+            self._still, self._seen = still, None
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
         current = self._ask(_DATA_VERSION)
         if current == self._seen:
             return False

@@ -9,8 +9,8 @@ import mmap
 import os
 import sqlite3
 import tempfile
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, closing, suppress
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,11 @@ from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.reader import Readers, SQLiteReader
 from store.db.drivers.sqlite.writer import SQLiteWriter, connect
-from store.db.schema import HEAD, DatabaseInfo, prepare_sqlite, read_only_uri, triggers
+from store.db.schema import HEAD, DatabaseInfo, partition_files, prepare_sqlite, read_only_uri, triggers
 from store.db.schema import sqlite as schema
-from store.db.url import StoreURL
+from store.db.schema.partition_files import PartitionPlace, StoreFile
+from store.db.url import DEFAULT_PARTITION, StoreURL
+from store.errors import Closed, Incompatible
 from store.runtime.clock import Clock
 
 
@@ -62,9 +64,11 @@ class SQLite(Dialect):
             self.path.unlink()
         else:
             self.path = url.path.absolute()
+        self._place = PartitionPlace(self.path if url.main is None else url.main.absolute(), url.partition)
         self._file = OpenFile(self.path)
         self._readers = Readers(self.path, self._file, self.stored_forms)
-        self._state = State(self.path)
+        self._still: schema.State | None = None
+        self._state = State(self.path, is_read_only=read_only)
 
     # The methods of `Dialect`.
 
@@ -89,7 +93,12 @@ class SQLite(Dialect):
     async def open(self, *, create: bool) -> str:
         self._file.check_fork()
         info = await asyncio.to_thread(
-            prepare_sqlite, self.path, create=create or self._is_private, read_only=self.read_only
+            prepare_sqlite,
+            self.path,
+            create=create or self._is_private,
+            read_only=self.read_only,
+            place=self._place,
+            mode=0o600 if self._is_private else 0o666,
         )
         self._file.remember()
         return info.store_id
@@ -129,10 +138,46 @@ class SQLite(Dialect):
         return writer
 
     def read(self, *, snapshot: bool = False) -> AbstractAsyncContextManager[ReadSession]:
-        return self._readers.lease(snapshot=snapshot)
+        return self._noticing(snapshot=snapshot) if self.read_only else self._readers.lease(snapshot=snapshot)
+
+    @asynccontextmanager
+    async def _noticing(self, *, snapshot: bool) -> AsyncGenerator[ReadSession]:
+        """Lend a connection as `read` does, also for a file that SQLite reads without locks.
+
+        Raises:
+            Unavailable: another process changed such a file during the block.
+        """
+        still: schema.State | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                session, still = await self._enter(stack, snapshot=snapshot)
+                yield session
+        except Exception as error:
+            raise_still_error(self.path, still, error)
+            raise
+        if still not in {None, schema.content_state(self.path)}:
+            raise schema.changed_while_read(self.path)
+
+    async def _enter(self, stack: AsyncExitStack, *, snapshot: bool) -> tuple[ReadSession, schema.State | None]:
+        """Lend a connection until the stack is closed, and return it with the state of the file that it reads."""
+        while True:
+            still, readers = schema.still_state(self.path), self._readers
+            if still != self._still:
+                # The connections of the pool would not notice the change.
+                self._still, self._readers = still, Readers(self.path, self._file, self.stored_forms)
+                await readers.close()
+                readers = self._readers
+            try:
+                return await stack.enter_async_context(readers.lease(snapshot=snapshot)), still
+            except Closed:
+                if readers is self._readers:
+                    raise
+            except Incompatible as error:
+                raise_still_error(self.path, still, error)
+                raise
 
     def wakeups(self) -> Wakeups:
-        return DataVersion(self.path)
+        return DataVersion(self.path, is_read_only=self.read_only)
 
     def state(self) -> tuple[Hashable, Hashable] | None:
         # If there is no version, the caller reads the tables. That read raises the error for a missing file.
@@ -190,9 +235,9 @@ class UnfinishedSQLite(SQLite, Unfinished):
         options = url.options | {"durability": "normal"}
         super().__init__(replace(url, path=schema.unfinished(self._final), options=options), clock, read_only=read_only)
 
-    async def prepare(self, store_id: str, created_at: int, log_format: int) -> None:
+    async def prepare(self, store_id: str, created_at: int, log_format: int, *, is_single_file: bool) -> None:
         info = DatabaseInfo(store_id, created_at, HEAD, log_format)
-        await asyncio.to_thread(schema.prepare_unfinished, self._final, info)
+        await asyncio.to_thread(schema.prepare_unfinished, self._final, info, self._place, is_private=is_single_file)
 
     async def open(self, *, create: bool) -> str:
         del create  # `prepare` creates the file
@@ -207,11 +252,36 @@ class UnfinishedSQLite(SQLite, Unfinished):
         assert isinstance(session, SQLiteWriter)
         session.append(rows)
 
-    async def publish(self, *, is_single_file: bool) -> None:
-        await asyncio.to_thread(schema.publish, self._final, is_single_file=is_single_file)
+    async def publish(self, *, is_single_file: bool, receipt: str | None) -> None:
+        await asyncio.to_thread(schema.publish, self._final, is_single_file=is_single_file, receipt=receipt)
+
+    async def receipt(self) -> str | None:
+        return await asyncio.to_thread(schema.receipt, self._final)
+
+    async def acknowledge(self) -> None:
+        schema.acknowledge(self._final)  # without a thread, which a program that ends cannot start
 
     async def discard(self) -> None:
         await asyncio.to_thread(schema.discard, self._final)
+
+
+def raise_still_error(path: Path, state: schema.State | None, error: Exception) -> None:
+    """Raise another error than `error` if a read without locks explains it; otherwise do nothing.
+
+    Args:
+        path: the file that was read.
+        state: its state before the read; None if it was read with locks.
+        error: the error. It may be a consequence of a change of the file.
+    """
+    if state is None:
+        return
+    if schema.content_state(path) != state:
+        raise schema.changed_while_read(path) from error
+    if isinstance(error, Incompatible) and isinstance(error.__cause__, sqlite3.DatabaseError):
+        raise Incompatible(
+            f"the file {path} cannot be read without locks: {error.__cause__}",
+            "run `rollbook verify` as a user who may write its directory",
+        ) from error
 
 
 def _empty_log(connection: sqlite3.Connection) -> bool:
@@ -229,18 +299,22 @@ def _has_any(path: Path, parts: Sequence[bytes]) -> bool:
 
 
 def _watched(url: StoreURL) -> list[str]:
-    # `partitions` imports the Postgres driver, which most programs that use SQLite do not need.
-    from store.db.schema import partitions
-
+    assert url.main is not None  # the URL of a file
     found: list[str] = []
-    for name, path in partitions.files(url).items():
-        with suppress(sqlite3.Error), closing(sqlite3.connect(read_only_uri(path), uri=True, timeout=1)) as connection:
+    main: StoreFile | None = None
+    for place in partition_files.candidates(url.main):
+        uri = read_only_uri(place.path)
+        with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=1)) as connection:
+            file = partition_files.read(connection)
+            main = file if place.partition == DEFAULT_PARTITION else main
+            if file is None or not place.holds(file, main):
+                continue
             # A backup or an archive is not changed, so none of its attempts is ended.
             if connection.execute(
                 "SELECT EXISTS (SELECT 1 FROM watch)"
                 " AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'backup_seal')"
             ).fetchone()[0]:
-                found.append(name)
+                found.append(place.partition)
     return found
 
 
