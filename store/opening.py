@@ -78,8 +78,9 @@ def open_store(
         clock: a function that returns microseconds since the epoch. With None, a Postgres store uses the clock of its
             database, other stores that of the machine. A server always uses its own clock. Overdue attempts are judged
             by the monotonic clock of the machine, or by the method `elapsed` of `clock`, or by `clock` itself.
-        scan_debounce_seconds: the minimum time between two checks for overdue attempts. The methods marked *Sweeps* in
-            `Store` make such a check; with 0, each of their calls does. A server has its own setting.
+        scan_debounce_seconds: the minimum time between two checks for overdue attempts by the methods marked *Sweeps*
+            in `Store`; with 0, each of their calls makes such a check. Without `clock` and `read_only`, overdue
+            attempts are also ended on time as long as the store is open. A server has its own setting.
         create: whether to create the partition if it does not exist. This has no effect with a server.
         read_only: whether to refuse calls that write; the partition is then neither created nor upgraded.
         api_key: the key for a server; None for the value of `ROLLBOOK_API_KEY`, if it is set.

@@ -6,13 +6,15 @@ pairs of a log timestamp and the elapsed time at which it observed this timestam
 long ago an event was recorded.
 
 Heard time is the time since this process opened the store during which it was able to receive signs of life. It stops
-while the process is suspended or the database is unavailable. Such an interval is called a pause. All times are in
-microseconds, except the elapsed time, which the caller passes in nanoseconds of a monotonic clock.
+while the process is suspended, while the database is unavailable, and while an operation waits for the database. Such
+an interval is called a pause. All times are in microseconds, except the elapsed time, which the caller passes in
+nanoseconds of a monotonic clock. Decisions 52 and 81 describe the rules.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 _FOREVER = 2**62
 # Observations that are further apart than this do not show when the events between them were recorded.
@@ -25,8 +27,22 @@ _MAX_PAUSES = 64
 # A pause that is shorter than the limit divided by this number does not restart the measurement of silence. Otherwise,
 # a process with many short pauses would never find a silent attempt.
 _SHORT_PAUSES = 4
+SHORT_WAIT: Final = 200_000_000
+"""The duration of a wait, in nanoseconds, up to which it counts as heard time.
+
+This also applies to the beginning of a longer wait. So a database that is always slow slows the heard time down, but
+does not stop it.
+"""
+_SHORT_WAIT = SHORT_WAIT // 1_000
+# After a pause of at least this length, no attempt is overdue until this much heard time has passed. The signs of life
+# that were under way during the pause, also to other processes, are recorded in this time.
+_SETTLING = 1_000_000
+# The next such time begins only after this much heard time. Otherwise, frequent pauses could prevent all judgements.
+_SETTLING_AGAIN = 5_000_000
 
 
+WRITE: Final = "write"
+"""The operation of the writer in `LogTime.wait`."""
 Beats = Mapping[str, tuple[int, int]]
 """The timestamp and the time of the heartbeat of each attempt in a batch, by attempt id."""
 Commit = tuple[int, int, int, int, int, Beats]
@@ -101,6 +117,12 @@ class LogTime:
         """The largest known error of the clocks, by which the time in a heartbeat may be wrong."""
         self._began = (0, 0)
         """The heard time and the wall-clock time when the current batch began."""
+        self.waits: dict[object, int] = {}
+        """The elapsed time in nanoseconds at which each current wait for the database began, by its operation."""
+        self._settled = -_FOREVER
+        """The heard time before which no attempt is overdue."""
+        self._written = self._elapsed
+        """The elapsed time at which the database was last known to accept writes."""
 
     # -- observations --------------------------------------------------------------------------------------------------
 
@@ -151,6 +173,22 @@ class LogTime:
             self._available = self._elapsed, self.heard
         self._observe(last_stamp, self.heard)
 
+    def wait(self, operation: object, elapsed: int) -> None:
+        """Record that an operation begins for which the database must answer: `WRITE`, or an object of a read.
+
+        From the moment at which the operation takes unusually long until `resume`, the heard time stops. This has no
+        effect if no step of the elapsed time counts as a suspension.
+        """
+        self.waits[operation] = elapsed
+
+    def resume(self, operation: object, elapsed: int) -> None:
+        """Record the end of an operation. If it took unusually long, the rest of its duration is a pause."""
+        if elapsed - self.waits.get(operation, elapsed) > SHORT_WAIT:
+            # The heard time must advance while the wait still limits it. Commits may shorten the wait of a read.
+            self.advance(elapsed)
+            self._pause_for_wait(elapsed - self.waits[operation])
+        self.waits.pop(operation, None)
+
     def lose(self, elapsed: int) -> None:
         """Record that the database is unavailable. The pause begins when it was last known to be available."""
         self.advance(elapsed)
@@ -166,11 +204,13 @@ class LogTime:
         passed = elapsed - self._elapsed
         if passed <= 0:
             return
-        self._elapsed = elapsed
+        before, self._elapsed = self._elapsed, elapsed
         if self.is_lost:
             return
         if self._longest_step is not None and passed > self._longest_step:
             self._pause(passed)
+        elif self._longest_step is not None and self.waits:
+            self.heard += max(0, min(elapsed, min(self.waits.values()) // 1_000 + _SHORT_WAIT) - before)
         else:
             self.heard += passed
 
@@ -195,6 +235,12 @@ class LogTime:
             self.is_lost = False
             self._pause(self._elapsed - self._available[0])
         self._available = self._elapsed, self.heard
+        self._written = self._elapsed
+        # A commit shows that the database accepts writes, even if a read still waits.
+        for operation, began in self.waits.items():
+            if operation is not WRITE and began // 1_000 < self._elapsed:
+                self.waits[operation] = self._elapsed * 1_000
+                self._pause_for_wait(self._elapsed * 1_000 - began)
         self._last_stamp = last_stamp
         self._observe(last_stamp, self._heard_in_batch(last_stamp))
         for attempt_id, (stamp, sign) in beats.items():
@@ -239,6 +285,20 @@ class LogTime:
         if len(self._pauses) > _MAX_PAUSES:
             # The shorter of the two oldest pauses is removed, because long pauses matter for more limits.
             del self._pauses[0 if self._pauses[0][1] <= self._pauses[1][1] else 1]
+        if length >= _SETTLING and self.heard >= self._settled + _SETTLING_AGAIN:
+            self._settled = self.heard + _SETTLING
+
+    def _pause_for_wait(self, nanoseconds: int) -> None:
+        """Record a wait, all but its beginning as a pause. It may be part of a pause that is recorded already."""
+        length = nanoseconds // 1_000 - _SHORT_WAIT
+        heard, recorded = self._pauses[-1]
+        if self._longest_step is None or length <= 0:
+            return
+        if heard != self.heard:
+            self._pause(length)
+        elif length > recorded:
+            self._pauses.pop()
+            self._pause(length)
 
     # -- computed times ------------------------------------------------------------------------------------------------
 
@@ -246,6 +306,19 @@ class LogTime:
     def horizon(self) -> int:
         """A timestamp that is later than the next check of every overdue attempt."""
         return self.heard + self._lead + _TOLERANCE
+
+    @property
+    def settling(self) -> int:
+        """The heard time for which no attempt is overdue, because a pause has just ended; negative or 0 if none is."""
+        return self._settled - self.heard
+
+    def idle_for(self, elapsed: int) -> int:
+        """Return the time since the database was last known to accept a write."""
+        return elapsed // 1_000 - self._written
+
+    def accepted(self, elapsed: int) -> None:
+        """Record that the database accepts writes."""
+        self._written = max(self._written, elapsed // 1_000)
 
     def since(self, stamp: int) -> int:
         """Return the heard time since an event with this timestamp was recorded.
@@ -274,7 +347,22 @@ class LogTime:
         if resumed > heard or started <= self._opened_stamp:
             # The clocks may have changed since the start of the attempt, so the time of the sign may be wrong.
             return silence
-        return silence + max(0, stamp - sign - self._doubt)
+        return silence + max(0, self._heard_before(heard, stamp - sign) - self._doubt)
+
+    def _heard_before(self, heard: int, length: int) -> int:
+        """Return the part of an interval that was heard. It ends at the heard time `heard` and has this length."""
+        counted = 0
+        for at, pause in reversed(self._pauses):
+            if at <= heard:
+                between = heard - at
+                if length <= between:
+                    break
+                counted += between
+                length -= between + pause
+                heard = at
+                if length <= 0:
+                    return counted
+        return counted + length
 
     def _heard_of(self, stamp: int) -> int:
         """Return the latest heard time at which an event with this timestamp may have been recorded."""

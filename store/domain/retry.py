@@ -94,6 +94,8 @@ def _left(rollout: RolloutState, now: int, log_time: LogTime | None) -> tuple[in
         else:
             stamp, sign = heartbeat_of(attempt)
             silence = limit - log_time.silence(attempt.attempt_id, stamp, sign, attempt.start_at, limit)
+    if log_time is not None and (settling := log_time.settling) > 0:
+        timeout, silence = (None if left is None else max(left, settling) for left in (timeout, silence))
     return timeout, silence
 
 

@@ -68,9 +68,10 @@ class Store(abc.ABC):
     **Overdue attempts.** Calls whose description says *Sweeps* first check the latest attempt of every rollout that is
     preparing or running. An attempt older than `timeout_seconds` becomes timeout. An attempt without a sign of life for
     longer than `unresponsive_seconds` becomes unresponsive, and the status of its worker becomes unknown. There is at
-    most one sweep per `scan_debounce_seconds`; the first call that sweeps always checks. While a call waits, the store
-    also sweeps without further calls. Both limits count only the time during which the store could receive signs of
-    life. A store that was just opened waits the full `unresponsive_seconds` before it ends a silent attempt.
+    most one such sweep per `scan_debounce_seconds`; the first call that sweeps always checks. An open store also sweeps
+    on time without calls, unless it is read-only or has its own clock. Both limits count only the time during which the
+    store could receive signs of life. A store that was just opened waits the full `unresponsive_seconds` before it ends
+    a silent attempt.
 
     **The past.** With `as_at`, a read returns the state at a moment of the log. An int is the position of the last
     event included; an aware datetime includes all events recorded until then. A moment after the end of the log means

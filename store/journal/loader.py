@@ -33,7 +33,7 @@ from store.domain.commands import (
     StartRollout,
 )
 from store.domain.events import SpanNumbersReserved, upcast
-from store.domain.log_time import LogTime
+from store.domain.log_time import WRITE, LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import TERMINAL, RolloutState
 from store.domain.run_commands import Fork
@@ -136,7 +136,7 @@ class Loader:
         loaded = await self._round(session, request, working_set, heads)
         if heads:
             self._take_from_head(loaded["heads"], working_set, heads)
-        if working_set.due:
+        if request.due:
             await self._load_due(session, working_set, may_be_claimed=request.claims > 0)
         if request.draws:
             await self._load_for_draws(session, request.draws, working_set)
@@ -144,6 +144,14 @@ class Loader:
 
     async def _load_due(self, session: WriteSession, working_set: WorkingSet, *, may_be_claimed: bool) -> None:
         """Load the rollouts whose ids are in `working_set.due`, which a sweep checks."""
+        if working_set.due:
+            await self._load_due_rollouts(session, working_set, may_be_claimed=may_be_claimed)
+        if working_set.log_time is not None:
+            # The sweep must not count the time for which the batch has waited.
+            working_set.log_time.resume(WRITE, self._dialect.elapsed())
+            working_set.log_time.wait(WRITE, self._dialect.elapsed())
+
+    async def _load_due_rollouts(self, session: WriteSession, working_set: WorkingSet, *, may_be_claimed: bool) -> None:
         again = LoadRequest(rollouts=set(working_set.due), worked=set(working_set.due))
         if may_be_claimed:
             # Rollouts that the sweep requeues may be claimed in this batch, and a claim returns their payload.

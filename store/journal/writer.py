@@ -33,7 +33,7 @@ from store.db.tables import core as core_tables
 from store.domain.commands import Command
 from store.domain.decide import decide
 from store.domain.idempotency import decide_once, is_repeat
-from store.domain.log_time import LogTime
+from store.domain.log_time import SHORT_WAIT, WRITE, LogTime
 from store.domain.retry import heartbeat_of
 from store.domain.working_set import NeedsHeads, NeedsSpans, WorkingSet
 from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, Unavailable
@@ -244,6 +244,7 @@ class Writer:
     ) -> None:
         self._dialect = dialect
         self._log_time = log_time
+        self._waits = log_time or LogTime(dialect.elapsed())
         self._loop = loop
         self._on_commit: Callable[[WorkingSet, Committed | None], None] | None = None
         self._on_undelivered = on_undelivered
@@ -344,12 +345,15 @@ class Writer:
         return batch
 
     async def _run(self) -> None:
+        waits = self._waits.waits
         while True:
             await self._wake.wait()
             while self._jobs:
                 await self._run_job(*self._jobs.popleft())
             batch = self._take()
             if batch:
+                # No sign of life can be recorded until the batch is finished, except those in it.
+                waits[WRITE] = self._dialect.elapsed()
                 if self.limiter is not None:
                     await self.limiter.refresh()
                 await self._finish(batch)
@@ -359,6 +363,9 @@ class Writer:
                     except StoreError:
                         # If the cause persists, the next batch fails too, and its callers get the error.
                         logger.warning("maintenance of the database between two batches failed", exc_info=True)
+                if self._dialect.elapsed() - waits[WRITE] > SHORT_WAIT:
+                    self._waits.resume(WRITE, self._dialect.elapsed())
+                waits.pop(WRITE, None)
                 if len(batch) > 1:
                     await self._wait_for_callers(len(batch))
                 # Let the other tasks and timers of this loop run.
@@ -640,14 +647,33 @@ class Writer:
                 self._session = await self._dialect.writer()
             # The function may change rows whose states are cached, so the cache is cleared.
             self._loader.forget()
+            self._waits.wait(WRITE, self._dialect.elapsed())
             result = await work(self._session)
         except Exception as error:  # noqa: BLE001 (the caller of the job gets any error)
+            if isinstance(error, Unavailable):
+                self._note_loss()
             await self._roll_back()
             if not future.done():
                 future.set_exception(error)
         else:
             if not future.done():
                 future.set_result(result)
+        finally:
+            self._waits.resume(WRITE, self._dialect.elapsed())
+
+    async def probe(self) -> None:
+        """Wait until a transaction of this process begins and ends, as a commit would.
+
+        Raises:
+            Unavailable: the database does not accept writes.
+        """
+
+        async def commit_nothing(session: WriteSession) -> None:
+            await session.begin()
+            await session.commit()
+            self._waits.accepted(self._dialect.elapsed())
+
+        await self.run_job(commit_nothing)
 
     async def close(self) -> None:
         """Refuse new calls, finish the pending calls, and close the connection."""

@@ -76,7 +76,6 @@ class Partitions:
         """The partitions that had active attempts with a time limit at the last survey."""
         self._closed: list[str] = []
         """The partitions with active attempts that the last survey did not open, because too many others were open."""
-        self._watches = False
         self._surveys = surveys and url is not None and open_partition is not None
 
     def __len__(self) -> int:
@@ -155,8 +154,6 @@ class Partitions:
     async def _open(self, open_partition: OpenPartition, url: str, name: str) -> Store:
         store = await open_partition(with_partition(url, name))
         self.quotas.guard(name, store)
-        if self._watches:
-            _watch(store)
         return store
 
     async def _make_room(self) -> None:
@@ -176,9 +173,6 @@ class Partitions:
 
         A partition with active attempts is opened and stays open while the limit on open partitions allows it.
         """
-        self._watches = True
-        for _, store in self.open_stores():
-            _watch(store)
         while self._surveys and isinstance(self.root, SQLStore):
             try:
                 await self._survey(self.root)
@@ -239,11 +233,6 @@ def _unknown(name: str) -> NotFound:
     return NotFound(
         "partition", name, f"there is no partition {name!r}; create it with `rollbook partitions create {name}`"
     )
-
-
-def _watch(store: Store) -> None:
-    if isinstance(store, SQLStore):
-        store.core.watch()
 
 
 class PartitionLayer:

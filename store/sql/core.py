@@ -37,6 +37,8 @@ from store.sql.watchdog import Watchdog
 T = TypeVar("T")
 
 _STEP_SECONDS = 0.5
+_FIRST_SWEEP_SECONDS = 1.0
+"""The time after which an open store begins to sweep without being called."""
 # A process whose elapsed time advances by more than this at once was suspended, or too busy to receive signs of life.
 _LONGEST_STEP_MICROS = 1_500_000
 # These commands do not depend on overdue attempts, so no sweep runs before them.
@@ -79,6 +81,7 @@ class SQLCore:
             read=partial(self.read_here, snapshot=False),
             run=self.thread.run,
             call=self.call,
+            probe=self.writer.probe,
             debounce_seconds=scan_debounce_seconds,
             is_off=read_only,
         )
@@ -113,6 +116,9 @@ class SQLCore:
             await self._observe_log()
             await self.writer.start(waiting.committed)
             self._advancing = asyncio.create_task(self._advance())
+            if self.dialect.clock is None:
+                # Short commands end before this.
+                asyncio.get_running_loop().call_later(_FIRST_SWEEP_SECONDS, waiting.watch)
 
     async def _refuse_sealed(self) -> None:
         # A file whose writer was killed may be readable only now.
@@ -133,14 +139,6 @@ class SQLCore:
         while True:
             await asyncio.sleep(_STEP_SECONDS)
             self.log_time.advance(self.dialect.elapsed())
-
-    def watch(self) -> None:
-        """Start sweeps that run on time even while no call arrives.
-
-        This has no effect if the store is read-only or was given a clock.
-        """
-        if not self.read_only and self.dialect.clock is None:
-            self.thread.call_soon(self.waiting.watch)
 
     async def close(self) -> None:
         """Finish the calls in flight and close the database; a second call has no effect."""

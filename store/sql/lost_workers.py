@@ -77,8 +77,10 @@ class LostWorkers:
             if interval is None or declared.get("stopped") is True:
                 # Only runners of this package declare an interval and send heartbeats until they stop.
                 self._handled[worker_id] = unhandled[worker_id]
-            elif now - unhandled[worker_id] > (silence := longest_silence(interval)) * MICROSECONDS:
-                lost[worker_id] = silence
+            else:
+                limit = longest_silence(interval)
+                if await core.thread.run(self._silence(worker_id, unhandled[worker_id], limit)) > limit:
+                    lost[worker_id] = limit
         if not lost:
             return
         attempts = await core.read(lambda session: queries.open_attempts(core.dialect, session))
@@ -90,6 +92,17 @@ class LostWorkers:
             if count:
                 logger.warning("worker %s is lost; rollouts of it that got a time limit: %d", worker_id, count)
         self._handled.update((worker_id, unhandled[worker_id]) for worker_id in lost)
+
+    async def _silence(self, worker_id: str, at: int, limit: float) -> float:
+        """Return the seconds since a heartbeat for which heartbeats could be received, as for attempts.
+
+        This must run in the event loop of the store.
+        """
+        log_time = self._core.log_time
+        log_time.advance(self._core.dialect.elapsed())
+        if log_time.is_lost:
+            return 0.0
+        return log_time.silence(f"worker/{worker_id}", at, at, at, round(limit * MICROSECONDS)) / MICROSECONDS
 
     async def _limit(self, rollout_id: str, attempt_id: str, seconds: float) -> bool:
         command = LimitSilence(

@@ -1,8 +1,8 @@
 """Waiting calls and their wakeups.
 
 A waiting call waits until a rollout can be claimed, until rollouts have ended, or until the log has new events. A
-wakeup makes it check again. All code here runs in the store's event loop, and polls only while a call waits. A sweep
-ends overdue attempts: attempts without a sign of life, or beyond their time limit.
+wakeup makes it check again. All code here runs in the store's event loop. A sweep ends overdue attempts: attempts
+without a sign of life, or beyond their time limit.
 """
 
 import asyncio

@@ -22,6 +22,8 @@ _EXAMINED_AT_ONCE: Final = 1000
 _MOST_EXAMINED: Final = 256_000
 _REPEAT_SECONDS: Final = 5.0
 """A sweep is repeated after this time if attempts exceed a limit according to the timestamps, but are not overdue."""
+_PROBE_MICROS: Final = 900_000
+"""After this time without a known commit, the watchdog checks whether the database accepts writes."""
 
 
 class Read(Protocol):
@@ -45,6 +47,7 @@ class Watchdog:
         read: runs a read of the store.
         run: runs a coroutine in the event loop of the store.
         call: passes a command to the writer and returns the result.
+        probe: begins and ends a transaction that changes nothing.
         debounce_seconds: the minimum time between two sweeps by `sweep_if_due`.
         is_off: whether `sweep_if_due` does nothing.
     """
@@ -57,6 +60,7 @@ class Watchdog:
         read: Read,
         run: RunCommand,
         call: Callable[[Command], Awaitable[Any]],
+        probe: Callable[[], Awaitable[None]],
         debounce_seconds: float,
         is_off: bool,
     ) -> None:
@@ -68,7 +72,10 @@ class Watchdog:
         self._run = run
         self._call = call
         self._is_off = is_off
+        self._probe = probe
         self._last_sweep = 0.0
+        self._times = (0, 0)
+        """The times of the last commits that the last read found."""
 
     async def sweep_if_due(self) -> None:
         """Sweep if the last sweep was long enough ago and an attempt may be overdue."""
@@ -105,6 +112,10 @@ class Watchdog:
             return 0.0
         if first is None:
             return None
+        if log_time.idle_for(self._dialect.elapsed()) >= _PROBE_MICROS:
+            # Another process may receive signs of life and wait for the database. If this process only read, it could
+            # not know this.
+            await self._probe()
         horizon = log_time.horizon
         swept = log_time.sweeping
         if first >= horizon:
@@ -125,11 +136,22 @@ class Watchdog:
 
     async def _next_checks(self) -> tuple[int | None, int | None]:
         """Return the time of the next check, and the time of the next check that the last sweep did not include."""
+        log_time, elapsed = self._log_time, self._dialect.elapsed
 
         async def read(session: ReadSession) -> tuple[int | None, int | None]:
-            last_stamp, last_written = await pages.last_times(self._dialect, session)
-            self._log_time.available(self._dialect.elapsed(), last_stamp)
-            self._log_time.reach(max(last_stamp, last_written))
-            return await pages.next_checks(self._dialect, session, self._log_time.sweeping.stamp)
+            times = last_stamp, _ = await pages.last_times(self._dialect, session)
+            log_time.resume(times_read, elapsed())
+            log_time.available(elapsed(), last_stamp)
+            log_time.reach(max(times))
+            if times != self._times:
+                # A process has committed since the last read.
+                self._times = times
+                log_time.accepted(elapsed())
+            return await pages.next_checks(self._dialect, session, log_time.sweeping.stamp)
 
-        return await self._read(read)
+        times_read = object()
+        log_time.wait(times_read, elapsed())
+        try:
+            return await self._read(read)
+        finally:
+            log_time.resume(times_read, elapsed())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from store.domain.log_time import LogTime
+from store.domain.log_time import WRITE, LogTime
 
 SECOND = 1_000_000
 START = 1_750_000_000 * SECOND
@@ -129,3 +129,71 @@ def test_a_clock_that_jumps_adds_no_time() -> None:
     after = process.waits(1).records()
     assert after - before == 3601 * SECOND
     assert process.waits(1).looks().since(before) == 2 * SECOND
+
+
+def test_a_wait_for_the_database_is_not_heard() -> None:
+    process = Process(longest_step=1.5)
+    stamp = process.waits(1).records()
+    process.waits(2, steps=4)
+    process.time.wait(WRITE, process.elapsed * 1000)
+    process.waits(35, steps=70)
+    process.time.resume(WRITE, process.elapsed * 1000)
+    assert process.looks().since(stamp) / SECOND == 2.2
+    assert process.silence(stamp, limit=10) == 0
+    assert process.silence(stamp, limit=300) == 2.2
+    assert process.waits(10, steps=20).silence(stamp, limit=10) == 10
+
+
+def test_short_waits_count_as_heard_time() -> None:
+    process = Process(longest_step=1.5)
+    stamp = process.waits(1).records()
+    for _ in range(100):
+        process.time.wait(WRITE, process.elapsed * 1000)
+        process.waits(0.1)
+        process.time.resume(WRITE, process.elapsed * 1000)
+    assert process.looks().since(stamp) == 10 * SECOND
+
+
+def test_a_database_that_is_always_slow_only_slows_the_heard_time() -> None:
+    process = Process(longest_step=1.5)
+    stamp = process.waits(1).records()
+    for _ in range(100):
+        process.time.wait(WRITE, process.elapsed * 1000)
+        process.waits(1.2)
+        process.time.resume(WRITE, process.elapsed * 1000)
+    assert process.looks().since(stamp) == 20 * SECOND
+    assert process.time.settling <= 0
+
+
+def test_a_commit_shows_that_a_waiting_read_alone_is_slow() -> None:
+    process = Process(longest_step=1.5)
+    stamp = process.waits(1).records()
+    process.time.wait("read", process.elapsed * 1000)
+    for _ in range(50):
+        process.waits(0.1).records()
+    process.time.resume("read", process.elapsed * 1000)
+    assert process.looks().since(stamp) == 5 * SECOND
+
+
+def test_a_sign_of_life_that_waited_for_the_database_is_not_older_for_it() -> None:
+    process = Process(longest_step=1.5)
+    start = process.waits(1).records()
+    sent = process.waits(1).clock
+    process.time.wait(WRITE, process.elapsed * 1000)
+    process.waits(35, steps=70)
+    process.time.resume(WRITE, process.elapsed * 1000)
+    recorded = process.records()
+    now = process.looks()
+    assert recorded - sent == 35 * SECOND
+    assert now.silence("a1", recorded, sent, start, 10 * SECOND) <= SECOND // 4
+    assert (
+        process.waits(3, steps=6).looks().silence("a1", recorded, sent - 2 * SECOND, start, 10 * SECOND) >= 4 * SECOND
+    )
+
+
+def test_no_attempt_is_overdue_directly_after_a_long_pause() -> None:
+    process = Process(longest_step=1.5)
+    process.waits(1).records()
+    process.waits(12)
+    assert process.time.settling == SECOND
+    assert process.waits(1.1, steps=2).looks().settling < 0
