@@ -40,6 +40,7 @@ from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, 
 from store.journal.loader import DRAWING, Loader, redraw_taken
 from store.journal.log_rows import log_rows
 from store.projections.rollouts import projected, signalled
+from store.runtime.limited_log import LimitedLog
 
 logger = logging.getLogger("store.journal")
 
@@ -245,6 +246,7 @@ class Writer:
         self._dialect = dialect
         self._log_time = log_time
         self._waits = log_time or LogTime(dialect.elapsed())
+        self._limited = LimitedLog(logger)
         self._loop = loop
         self._on_commit: Callable[[WorkingSet, Committed | None], None] | None = None
         self._on_undelivered = on_undelivered
@@ -360,9 +362,9 @@ class Writer:
                 if self._session is not None:
                     try:
                         await self._session.rest()
-                    except StoreError:
+                    except StoreError as error:
                         # If the cause persists, the next batch fails too, and its callers get the error.
-                        logger.warning("maintenance of the database between two batches failed", exc_info=True)
+                        self._limited.warning("maintenance of the database between two batches failed", error)
                 if self._dialect.elapsed() - waits[WRITE] > SHORT_WAIT:
                     self._waits.resume(WRITE, self._dialect.elapsed())
                 waits.pop(WRITE, None)
@@ -429,7 +431,10 @@ class Writer:
     async def _isolate(self, calls: list[PendingCommand], error: Exception) -> None:
         await self._roll_back()
         if len(calls) == 1:
-            logger.error("a command could not be handled: %s", type(calls[0].command).__name__, exc_info=error)
+            if isinstance(error, StoreError):
+                self._limited.warning("the database refuses calls", error)
+            else:
+                logger.error("a command could not be handled: %s", type(calls[0].command).__name__, exc_info=error)
             calls[0].error = error
             self._answer(calls)
             return

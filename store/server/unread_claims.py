@@ -8,11 +8,12 @@ from store.domain.commands import Idempotency
 from store.errors import StoreError
 from store.models import AttemptedRollout
 from store.runtime import context
+from store.runtime.limited_log import LimitedLog
 from store.server.call import Call, ClientLeft
 from store.sql.queue import SQLQueue
 from store.sql.store import SQLStore
 
-logger = logging.getLogger("store.server")
+limited = LimitedLog(logging.getLogger("store.server"))
 
 
 def release_if_unread(call: Call, claimed: list[AttemptedRollout], idempotency: Idempotency | None) -> None:
@@ -33,5 +34,5 @@ async def _release(queue: SQLQueue, claimed: list[AttemptedRollout], idempotency
     context.idempotency_key.set(idempotency)
     try:
         await queue.release_claims(claimed)
-    except StoreError:
-        logger.warning("unread claims could not be released; the watchdog will end them", exc_info=True)
+    except StoreError as error:
+        limited.warning("unread claims could not be released; the watchdog will end them", error)

@@ -21,6 +21,7 @@ from store.domain.views import ClaimView
 from store.errors import Closed, StoreError
 from store.models import AttemptedRollout
 from store.runtime import context
+from store.runtime.limited_log import LimitedLog
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
@@ -41,6 +42,7 @@ class SQLQueue:
 
     def __init__(self, core: SQLCore) -> None:
         self.core = core
+        self._limited = LimitedLog(logger)
         # For each of the latest claims, the command that releases it, by the id of the claim's attempt.
         self._undo: OrderedDict[str, ReleaseClaim] = OrderedDict()
         self.empty_polls = 0
@@ -211,8 +213,8 @@ class SQLQueue:
         try:
             if await self.core.writer.call(undo):
                 self.core.waiting.pass_on()
-        except StoreError:
-            logger.warning("an unread claim could not be released; the watchdog will give it up", exc_info=True)
+        except StoreError as error:
+            self._limited.warning("an unread claim could not be released; the watchdog will give it up", error)
 
     async def _wait_for_end(self, wanted: set[str], seconds: float | None) -> None:
         waiting = self.core.waiting

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,9 +126,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_file_system_is_told_at_the_commit(small_disk: Path) -> None:
     async with await SQLStore.open(f"sqlite:///{small_disk / 'run.db'}") as store:
         await store.enqueue_rollout("before")
-        with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-            while True:
-                filler.write(bytes(4096))
+        fill_disk(small_disk)
         told = [
             await asyncio.gather(store.enqueue_rollout(os.urandom(200_000).hex()), return_exceptions=True)
             for _ in range(3)
@@ -139,6 +140,50 @@ async def test_a_full_file_system_is_told_at_the_commit(small_disk: Path) -> Non
         await store.enqueue_rollout("after")
         assert [rollout.input for rollout in (await store.query_rollouts()).items] == ["before", "after"]
         assert (await store.log.verify()).ok
+
+
+def fill_disk(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+
+
+async def test_a_store_on_a_full_disk_closes_and_keeps_what_was_acknowledged(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    url = f"sqlite:///{small_disk / 'run.db'}"
+    async with await open_store(url) as store:
+        # The write-ahead log has content for which the file has no room.
+        for number in range(12):
+            await store.enqueue_rollout(f"{number} {os.urandom(3000).hex()}")
+        fill_disk(small_disk)
+        for _ in range(50):
+            with pytest.raises(Unavailable, match="the disk is full"):
+                await store.enqueue_rollout(os.urandom(50_000).hex())
+    assert len(caplog.records) <= 1
+    assert not any(record.exc_info for record in caplog.records)
+    (small_disk / "filler").unlink()
+    async with await open_store(url) as store:
+        assert (await store.query_rollouts(limit=1)).total == 12
+        assert (await store.log.verify()).ok
+
+
+async def test_a_command_on_a_full_disk_is_one_line_and_exit_code_4(small_disk: Path) -> None:
+    url = f"sqlite:///{small_disk / 'run.db'}"
+    async with await open_store(url) as store:
+        await store.enqueue_rollout("before")
+        for number in range(12):
+            await store.enqueue_rollout(f"{number} {os.urandom(3000).hex()}")
+        fill_disk(small_disk)
+        task = json.dumps({"input": os.urandom(10_000).hex()})
+        command = [sys.executable, "-m", "store", "enqueue", "--db", url, "--file", "-"]
+        ended = await asyncio.to_thread(
+            subprocess.run, command, input=task, capture_output=True, text=True, check=False
+        )
+    assert ended.returncode == 4, ended.stderr
+    assert ended.stderr.startswith("rollbook: the disk is full")
+    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.postgres

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -133,3 +134,17 @@ async def test_a_file_that_several_processes_open_and_close_stays_in_place(tmp_p
                 await other.enqueue_rollout(f"other {number}")
             await store.enqueue_rollout(f"store {number}")
         assert (await store.query_rollouts()).total == 6
+
+
+async def test_calls_that_a_replaced_file_refuses_are_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run.db"
+    async with await open_store(f"sqlite:///{path}") as store:
+        await store.enqueue_rollout("before")
+        restore_a_copy(path)
+        for _ in range(5):
+            refused = await asyncio.gather(*(store.enqueue_rollout("lost") for _ in range(20)), return_exceptions=True)
+            assert {type(each) for each in refused} == {Incompatible}
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["the database refuses calls"]
+    assert not any(record.exc_info for record in caplog.records)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -14,7 +17,9 @@ import pytest
 from store import open_store
 from store.interface.store import Store
 from store.models import LoggedEvent
+from store.server.auth.admission import while_admitted
 from store.server.partitions import Partitions, with_partition
+from store.server.streaming import streams
 from store.server.streaming.paths import LOG_SOCKET
 from store.sql import core, waiters
 from store.testing import ManualClock
@@ -460,3 +465,38 @@ async def test_a_reader_that_never_reads_again_keeps_no_server_from_stopping(sto
         await until(lambda: len(client.app.state.parked) == len(readers))
     for reader in readers:
         reader.close()
+
+
+@pytest.mark.slow
+async def test_a_reader_that_never_reads_again_is_disconnected_without_an_error_in_the_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(streams, "FAREWELL_SECONDS", 0.1)
+    await add(store, 1, "x" * 14_000_000)
+    async with serving(store, write_seconds=0.2) as client:
+        reader = NotReading(client.port, "events")
+        try:
+            await until(lambda: len(client.app.state.parked) == 1)
+            await client.quiet()
+        finally:
+            reader.close()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_call_that_fails_as_its_client_leaves_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    began = asyncio.Event()
+
+    async def fail() -> None:
+        began.set()
+        await asyncio.sleep(0)
+        raise ConnectionResetError
+
+    state = SimpleNamespace(ring=object())
+    call = asyncio.ensure_future(while_admitted({"app": SimpleNamespace(state=state)}, fail))
+    await began.wait()
+    await asyncio.sleep(0)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    del call
+    gc.collect()
+    assert caplog.records == []

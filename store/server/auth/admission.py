@@ -67,6 +67,9 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
             task.cancel()
             # Wait until the call has released its resources.
             await asyncio.wait((task,))
+        if not task.cancelled():
+            # If this call was cancelled when the task failed, nobody needs the error, and asyncio would report it.
+            task.exception()
 
 
 async def _confirm(ring: KeyRing, admission: Admission | None, task: asyncio.Task[Any]) -> None:

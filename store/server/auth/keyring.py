@@ -13,6 +13,7 @@ from store.db.schema.sealed import is_sealed
 from store.db.url import DEFAULT_PARTITION, parse, with_partition
 from store.errors import NotFound, StoreError, Unauthorized, Unavailable
 from store.runtime.clock import MICROSECONDS, Clock, system_clock
+from store.runtime.limited_log import LimitedLog
 from store.sql.api_keys import Key, KeyRules, Keys, digest, key_id_in
 
 logger = logging.getLogger("store.server")
@@ -56,6 +57,7 @@ class KeyRing:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
+        self._limited = LimitedLog(logger)
         self._always = always
         self._read_only = read_only
         self._clock = clock
@@ -211,9 +213,8 @@ class KeyRing:
             self._trouble = None
             await self._note_sometimes()
         except StoreError as error:
-            if self._trouble is None:
-                logger.warning("keys cannot be read: %s", error)
             self._trouble, self._failed_at = error, self._monotonic()
+            self._limited.warning("keys cannot be read", error)
         finally:
             self._reading = None
 

@@ -123,10 +123,11 @@ class StreamLayer:
                 return
             except Exception as error:  # noqa: BLE001 - as above
                 last = b"" if output.is_within_frame else as_event(feed.farewell(error))
-                # A reader that still reads nothing can resume from the cursor of the last frame that it has read.
-                with contextlib.suppress(TimeoutError):
+                try:
                     async with asyncio.timeout(FAREWELL_SECONDS):
                         await send({"type": "http.response.body", "body": last, "more_body": False})
+                except TimeoutError:
+                    await _abort(scope, receive)
 
     @asynccontextmanager
     async def _feed(self, call: Call, followed: Followed, *, together: bool) -> AsyncGenerator[Feeding]:
@@ -209,6 +210,18 @@ def _refusal_frame(error: Exception) -> Frame:
         return frame("error", None, 0, 0, detail=error.faults, error_type="Invalid", retryable=False)
     status, _, _ = refusal(error)
     return frame("error", None, 0, 0, detail="Internal server error", error_type=str(status), retryable=True)
+
+
+async def _abort(scope: Scope, receive: Receive) -> None:
+    """Close the connection to a reader that still reads nothing, so that uvicorn expects no end of the response.
+
+    The reader can resume from the cursor of the last frame that it has read.
+    """
+    connection = scope.get("rollbook.connection")
+    if connection is not None:
+        connection.transport.abort()
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
 
 async def _wanted(call: Call, rollout_id: str | None) -> Wanted:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from threading import Event, Thread
 
+from store.runtime.limited_log import LimitedLog
+
 logger = logging.getLogger("store.db.drivers.sqlite_checkpoints")
 
 FRAMES = 4000
@@ -18,7 +20,10 @@ _COMMIT_COPIES_AT = 4
 _READER_MILLISECONDS = 50
 """The maximum time for which the writer waits for readers of the log, so that the log can restart."""
 _RETRY_SECONDS = (0.05, 2.0)
-"""The first and the maximum pause after a reader has prevented a restart of the log. The pause doubles each time."""
+"""The first and the maximum pause after a reader or a full disk has prevented a restart of the log.
+
+The pause doubles each time.
+"""
 
 
 class Checkpointer:
@@ -46,6 +51,7 @@ class Checkpointer:
         writer.execute(f"PRAGMA wal_autocheckpoint = {_COMMIT_COPIES_AT * FRAMES}").fetchall()
         self._starts_at = 0.0
         self._pause = _RETRY_SECONDS[0]
+        self._limited = LimitedLog(logger)
         self._thread: Thread | None = None
         self._is_wanted = Event()
         self._is_copied = Event()
@@ -73,11 +79,15 @@ class Checkpointer:
             self._is_copied.wait()
             self._is_copied.clear()
             self._is_copying = False
-            if _copy(self._writer, "RESTART", _READER_MILLISECONDS):
-                self._pause = _RETRY_SECONDS[0]
-            else:
-                self._starts_at = time.monotonic() + self._pause
-                self._pause = min(2 * self._pause, _RETRY_SECONDS[1])
+            is_copied = False
+            try:
+                is_copied = _copy(self._writer, "RESTART", _READER_MILLISECONDS)
+            finally:
+                if is_copied:
+                    self._pause = _RETRY_SECONDS[0]
+                else:
+                    self._starts_at = time.monotonic() + self._pause
+                    self._pause = min(2 * self._pause, _RETRY_SECONDS[1])
 
     def close(self) -> None:
         """End the thread."""
@@ -96,9 +106,9 @@ class Checkpointer:
             try:
                 connection = connection or self._connect()
                 _copy(connection, "PASSIVE", 0)
-            except sqlite3.Error:
-                # The writer then copies the whole log. If this also fails, the callers of the writer get the error.
-                logger.warning("the write-ahead log could not be copied into the file", exc_info=True)
+            except sqlite3.Error as error:
+                # The writer then copies the whole log. If this also fails, the log grows until a later copy succeeds.
+                self._limited.warning("the write-ahead log could not be copied into the file", error)
             self._is_copied.set()
         if connection is not None:
             connection.close()

@@ -4,6 +4,7 @@ A batch is a group of calls that one transaction executes. The log is the append
 """
 
 import asyncio
+import logging
 import os
 import random
 import sqlite3
@@ -42,6 +43,8 @@ if (type(None), sqlite3.PrepareProtocol) not in sqlite3.adapters:
     sqlite3.register_adapter(type(None), dict[None, None]().get)
 if (bytes, sqlite3.PrepareProtocol) not in sqlite3.adapters:
     sqlite3.register_adapter(bytes, bytes.__bytes__)
+
+logger = logging.getLogger("store.db.drivers.sqlite_writer")
 
 T = TypeVar("T", Table, TablePart)
 Done = TypeVar("Done")
@@ -288,6 +291,9 @@ class SQLiteWriter(WriteSession):
         # files of the log. TRUNCATE has no effect while another process reads.
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            # All acknowledged calls are in the log, and the next process that opens the file reads it.
+            logger.info("the write-ahead log was not copied into the file, and remains beside it: %s", error)
         finally:
             self._connection.close()
 
