@@ -419,7 +419,7 @@ class WrongProcess(StoreError, RuntimeError):
 
     def __init__(self, opened_in: int, used_in: int, operation: str | None = None) -> None:
         super().__init__(
-            f"the store was open in process {opened_in} when process {used_in} was forked from it; close a SQLite "
+            f"the store was open in process {opened_in} when process {used_in} was forked from it; close the "
             "store before the fork and call open_store(url) again in the child, or start the child with the method "
             "spawn of multiprocessing and pass the store to it by pickle"
             if operation is None

@@ -9,15 +9,20 @@ import gc
 import sys
 from typing import NoReturn
 
+from store.cli import interrupts
+
 __all__ = ["main"]
 
 
 def main() -> NoReturn:
     """Run the command in `sys.argv`, and exit with one of the codes that `store.cli.errors` lists."""
+    interrupts.end_process()
     # The imports create about 100,000 objects that are never freed, so collecting garbage meanwhile frees nothing.
     gc.set_threshold(200_000, 20, 50)
     from store.cli.app import app
+    from store.cli.output import streams
 
+    streams.prepare()
     try:
         app(prog_name="rollbook")
     except SystemExit as end:
@@ -27,6 +32,7 @@ def main() -> NoReturn:
             leave()
         raise
     finally:
+        interrupts.end_process()
         # Python runs the garbage collector several times at exit. `freeze` excludes all current objects from these
         # runs, which otherwise take longer than many commands.
         gc.freeze()

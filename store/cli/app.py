@@ -8,6 +8,7 @@ modules.
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from importlib import import_module
@@ -18,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from store.cli import configuration
+from store.cli import configuration, interrupts
 from store.cli.errors import Commands
 
 _ORDER: Final = (
@@ -35,6 +36,8 @@ _ORDER: Final = (
 
 
 _CONFIGURED: Final = "rollbook.configured"
+_DATABASE: Final = "rollbook.database"
+_VARIABLE: Final = "ROLLBOOK_DB"
 
 
 class _Declared(TyperCommand):
@@ -70,6 +73,9 @@ class Program(Commands):
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and isinstance(command, _Declared):
             command = get_group(import_module(command.module).app).commands[name]
+        interrupts.raise_exception()
+        if name is not None and command is not None and (db := ctx.meta.get(_DATABASE)) is not None:
+            _use(ctx, name, command, db)
         if name is not None and command is not None:
             # Options of commands have environment variables. Options of the program itself have none.
             ctx.auto_envvar_prefix = "ROLLBOOK"
@@ -153,6 +159,22 @@ def _hide_variables(command: Any) -> None:
         _hide_variables(nested)
 
 
+def _use(ctx: typer.Context, name: str, command: Any, db: str) -> None:
+    """Make the value of `--db` before the name of the command the default of its option `--db`."""
+    nested: dict[str, Any] = getattr(command, "commands", {})
+    if not any(param.name == "db" for each in (command, *nested.values()) for param in each.params):
+        raise typer.BadParameter(f"{name} has no option --db; see: rollbook {name} --help", param_hint="--db")
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = db
+    # Tests run many commands in one process.
+    ctx.call_on_close(lambda: os.environ.pop(_VARIABLE) if before is None else os.environ.update({_VARIABLE: before}))
+
+
+def _remember_database(ctx: typer.Context, db: str | None) -> None:
+    if db is not None:
+        ctx.meta[_DATABASE] = db
+
+
 def _configure(ctx: typer.Context, file: Path | None) -> None:
     # This runs before the arguments of the command are parsed. Secrets are read first, because options use them.
     configuration.read_secrets()
@@ -185,5 +207,9 @@ def rollbook(
             help="Read options from this TOML file: db, and a table of options for each command.",
         ),
     ] = None,
+    db: Annotated[
+        str | None,
+        typer.Option(callback=_remember_database, metavar="URL", help="The store, for every command with --db."),
+    ] = None,
 ) -> None:
-    del version, config
+    del version, config, db

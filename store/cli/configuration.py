@@ -35,7 +35,7 @@ def read_secrets() -> None:
         if os.environ.get(name):
             raise typer.BadParameter(f"{name} and {name}_FILE are both set; set one of them")
         try:
-            value = Path(file).read_text(encoding="utf-8").strip()
+            value = Path(file).read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{name}_FILE: {file} cannot be read: {error}") from None
         if not value:
@@ -53,7 +53,7 @@ def read_file(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

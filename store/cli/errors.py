@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from store.cli.interrupts import INTERRUPTED, MESSAGE
 from store.errors import Closed, Corrupt, Invalid, NotFound, PastUnavailable, StoreError, Unavailable
 
 OK, FAILED, USAGE, NOT_INTACT, UNAVAILABLE, NOT_FOUND, PIPE_CLOSED = 0, 1, 2, 3, 4, 5, 141
@@ -50,8 +51,16 @@ class Commands(TyperGroup):
         except BrokenPipeError as error:
             _discard_output()
             raise typer.Exit(PIPE_CLOSED) from error
+        except UnicodeEncodeError as error:
+            # Names of files and arguments for other programs have the encoding of the locale.
+            raise typer.Exit(_report(_unwritable(error), FAILED)) from error
         except OSError as error:
-            raise typer.Exit(_report(error, FAILED)) from error
+            code = _report(error, FAILED)
+            _discard_unwritable_output()
+            raise typer.Exit(code) from error
+        except KeyboardInterrupt as error:
+            print(MESSAGE, file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from error
         return result
 
 
@@ -70,6 +79,19 @@ def _report(error: Exception, code: int) -> int:
     else:
         print(f"rollbook: {error}", file=sys.stderr)
     return code
+
+
+def _unwritable(error: UnicodeEncodeError) -> Exception:
+    text = error.object[error.start : error.end].encode("unicode_escape").decode()
+    return ValueError(f"{text} cannot be written in the encoding {error.encoding} of this locale; set PYTHONUTF8=1")
+
+
+def _discard_unwritable_output() -> None:
+    """Discard the output that standard output does not accept, for example because its disk is full."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
 
 
 def _discard_output() -> None:

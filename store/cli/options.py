@@ -90,7 +90,12 @@ AsAt = Annotated[
     ),
 ]
 Sort = Annotated[str | None, typer.Option(metavar="FIELD", help="Sort by this field; --json shows the field names.")]
-Descending = Annotated[bool, typer.Option("--desc", help="Sort in descending order: the greatest or newest first.")]
+Descending = Annotated[
+    bool | None,
+    typer.Option(
+        "--desc/--asc", help="The greatest or newest first, or the least or oldest first.", show_default=False
+    ),
+]
 Limit = Annotated[
     int | None,
     typer.Option(

@@ -103,6 +103,14 @@ async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | No
     return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
 
 
+async def before_end(dialect: Dialect, session: ReadSession, store_id: str, count: int) -> str | None:
+    """Return the cursor after which the last `count` events of the log follow; None if the log has no more events."""
+    last = await log_queries.last_commit(dialect, session)
+    position = 0 if last is None else last[3] - count
+    commit = await log_queries.commit_at(dialect, session, position) if position > 0 else None
+    return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), min(position, commit[3])))
+
+
 def _incompatible(place: Cursor, problem: str) -> Incompatible:
     return Incompatible(
         f"commit {place.commit_id} of the cursor {problem}: the database was restored or replaced",

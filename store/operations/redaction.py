@@ -46,9 +46,11 @@ class RedactedEvent(Frozen):
 
 
 class RedactionReport(Frozen):
-    """The result of a redaction."""
+    """The result of a redaction, or of its preview."""
 
     rollout_id: str
+    is_applied: bool
+    """Whether the payload was removed; False for a preview, whose numbers are those of the stored payload."""
     events: list[RedactedEvent]
     bodies: int
     """The number of bodies that this call deleted. Bodies that were removed before are not counted."""
@@ -68,6 +70,7 @@ async def redact(
     rollout_id: str,
     redaction: Redaction,
     *,
+    apply: bool = True,
     rewrite: bool = False,
     actor: str | None = None,
     clock: Clock | None = None,
@@ -82,6 +85,7 @@ async def redact(
         url: the URL of a SQLite file or a Postgres database.
         rollout_id: the id of the rollout.
         redaction: the choice of events, and the reason.
+        apply: whether to remove the payload; with False, the call only returns what it would remove.
         rewrite: whether to rewrite the file (SQLite) or the tables with payload (Postgres) in any case. This blocks
             writers, on Postgres readers too.
         actor: who ordered the removal; the log records it.
@@ -95,17 +99,17 @@ async def redact(
         ReadOnly: the database user may not delete payload.
         Unavailable: the database does not answer. The call can be repeated.
     """
-    dialect = database(url, clock)
+    dialect = database(url, clock, read_only=not apply)
     thread = LoopThread("rollbook redact")
     try:
         async with store_damage_reported(url):
-            return await thread.run(_run(dialect, rollout_id, redaction, rewrite=rewrite, actor=actor))
+            return await thread.run(_run(dialect, rollout_id, redaction, apply=apply, rewrite=rewrite, actor=actor))
     finally:
         thread.leave()
 
 
 async def _run(
-    dialect: Dialect, rollout_id: str, redaction: Redaction, *, rewrite: bool, actor: str | None
+    dialect: Dialect, rollout_id: str, redaction: Redaction, *, apply: bool, rewrite: bool, actor: str | None
 ) -> RedactionReport:
     # This check comes before `open`, because `open` may upgrade the file.
     await refuse_sealed(dialect.url)
@@ -115,11 +119,14 @@ async def _run(
             chosen = await _chosen(dialect, session, rollout_id, redaction)
             stored = await _stored(dialect, session, chosen)
         _check_reason(redaction.reason, [*stored.bodies.values(), *stored.blobs.values()])
-        erased = await erase_payload(dialect, chosen, stored, reason=redaction.reason, rewrite=rewrite, actor=actor)
+        erased = Erased(len(stored.bodies), len(stored.blobs), 0, is_clean=True)
+        if apply:
+            erased = await erase_payload(dialect, chosen, stored, reason=redaction.reason, rewrite=rewrite, actor=actor)
     finally:
         await dialect.close()
     return RedactionReport(
         rollout_id=rollout_id,
+        is_applied=apply,
         events=[
             RedactedEvent(number=each.version, position=each.position, type=each.type, data=json_of(each.data))
             for each in chosen

@@ -63,6 +63,12 @@ class SQLLog(StoreLog):
                 return
             await self.core.log_news(place.position)
 
+    async def before_end(self, count: int) -> str | None:
+        """Return the cursor after which the last `count` events follow; None if the log has no more events."""
+        return await self.core.read(
+            lambda session: tails.before_end(self.core.dialect, session, self.core.store_id, count), snapshot=True
+        )
+
     async def page(
         self, after: str | None, types: Sequence[str] | None, rollout_id: str | None, limit: int
     ) -> tails.TailPage:

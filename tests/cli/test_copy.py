@@ -157,7 +157,7 @@ def test_a_terminal_shows_one_bar_for_the_current_step(monkeypatch: pytest.Monke
         (["compact"], ["compressing: 0 of ", "freeing space"]),
         (["forget", "--match", "nowhere"], ["searching: 0 of "]),
         (["retention", "--status", "succeeded,failed"], ["counting payload: 0 of "]),
-        (["retention", "--status", "succeeded,failed", "--apply", "--vacuum"], ["removing payload: 0 of ", "freeing"]),
+        (["retention", "--status", "succeeded,failed", "--yes", "--vacuum"], ["removing payload: 0 of ", "freeing"]),
         (["verify"], ["comparing the tables: 0 of ", "checking the log"]),
         (["rebuild"], ["comparing the tables: 0 of "]),
     ],

@@ -24,11 +24,11 @@ def database(bare: Rollbook, make_url: Callable[[str], str]) -> str:
 def test_the_name_must_be_given_twice(bare: Rollbook, database: str) -> None:
     without = bare("partitions", "drop", "second", "--db", database)
     assert without.code == 2
-    assert "--confirm second" in without.err
+    assert "--yes" in without.err
     assert bare("partitions", "drop", "second", "--confirm", "first", "--db", database).code == 2
     assert bare("partitions", "drop", "default", "--confirm", "default", "--db", database).code == 2
     assert bare("partitions", "ls", "--json", "--db", database).json == ["default", "second"]
-    dropped = bare("partitions", "drop", "second", "--confirm", "second", "--db", database)
+    dropped = bare("partitions", "drop", "second", "--yes", "--db", database)
     assert dropped.code == 0
     assert dropped.out.startswith(f"dropped {database}?partition=second, ")
     assert bare("partitions", "drop", "second", "--confirm", "second", "--db", database).code == 5

@@ -126,7 +126,7 @@ async def use_in_child(url):
         async with await open_store(url) as store:
             await store.enqueue_rollout("child")
     except WrongProcess as error:
-        assert "close a SQLite store before the fork" in str(error)
+        assert "close the store before the fork" in str(error)
         return 7
     return 0
 

@@ -484,9 +484,9 @@ def test_the_command_counts_moves_and_says_where_the_payload_is(
     counted = runner.invoke(app, ["archive", str(file), "--status", "succeeded", *db])
     assert counted.exit_code == 0
     assert counted.stdout.splitlines()[:2] == ["policy: status succeeded", "rollouts           3"]
-    assert f"nothing was moved; --apply moves this payload to {file}" in counted.stderr
+    assert f"nothing was moved; --yes moves this payload to {file}" in counted.stderr
     assert not file.exists()
-    moved = runner.invoke(app, ["archive", str(file), "--status", "succeeded", "--apply", "--vacuum", *db])
+    moved = runner.invoke(app, ["archive", str(file), "--status", "succeeded", "--yes", "--vacuum", *db])
     assert moved.exit_code == 0, moved.output
     assert f"archive   {file}, " in moved.stdout
     assert "removing payload: 0 of " in moved.stderr

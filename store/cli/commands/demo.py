@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from store.cli.options import DEFAULT_DB, AsJson, Db
+from store.cli.output.events import Narrator
 from store.cli.output.printing import json_document, line
 
 app = typer.Typer()
@@ -37,7 +38,8 @@ def demo(
 
     if continuous:
         raise typer.Exit(doc_search.learn_live(db, seed=seed, quiet=quiet))
-    raise typer.Exit(doc_search.main(db, seed=seed, runners=runners, new=new, quiet=quiet))
+    describe = Narrator().describe
+    raise typer.Exit(doc_search.main(db, seed=seed, runners=runners, new=new, quiet=quiet, describe=describe))
 
 
 @app.command(rich_help_panel="Make")

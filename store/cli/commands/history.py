@@ -41,6 +41,10 @@ _HISTORY: Final[tuple[Column[_Row], ...]] = (
     Column("cause", lambda row: row.cause),
     Column("what", lambda row: row.sentence),
 )
+_LAST: Final = 10
+"""The number of events with which `rollbook tail` starts by default."""
+_PARTS: Final = (1_000, 50_000)
+"""The numbers of events at the end of the log that are searched before the whole log is."""
 _TAIL_TITLES: Final = ("position", "time", "stream", "type", "actor", "cause", "what")
 
 
@@ -78,8 +82,17 @@ def tail(
         typer.Option(metavar="CURSOR", help="Start after this event; --json shows the cursor of each event."),
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", "-n", metavar="N", min=0, help="Start with the last N events.")
+        int | None,
+        typer.Option(
+            "--last",
+            "-n",
+            metavar="N",
+            min=0,
+            help="Start with the last N events; 10 without --after.",
+            show_default=False,
+        ),
     ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Start with the first event of the log.")] = False,
     types: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,17 +105,21 @@ def tail(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Print the log of the whole store, one event per line.
+    """Print the last events of the log of the whole store, one event per line; with --follow, also new events.
 
-    The output starts at the first event unless --after or --last is given. With --json, each line is a JSON document.
+    With --json, each line is a JSON document, and the output starts with the first event of the log.
     """
+    if all_ and (after is not None or last is not None):
+        raise typer.BadParameter("give --all, or --after or --last")
+    # Programs read the whole log unless they say otherwise.
+    count = _LAST if last is None and after is None and not all_ and not json else last
     printer = _JsonLines() if json else _Lines()
 
     async def read(store: Store) -> None:
         rollout_id = None if rollout is None else await lookup.rollout(store, rollout)
         cursor = after
-        if last is not None:
-            cursor = await _print_last(store, printer, after, last, types, rollout_id)
+        if count is not None:
+            cursor = await _print_last(store, printer, after, count, types, rollout_id)
         async for event in store.log.tail(cursor, follow=follow, types=types or None, rollout_id=rollout_id):
             printer.print(event)
             if follow:
@@ -125,15 +142,29 @@ async def _print_last(
     rollout: str | None,
 ) -> str | None:
     """Print the newest events after the cursor `after`, at most `last`, and return the cursor to continue from."""
-    kept: deque[LoggedEvent] = deque(maxlen=max(last, 1))
-    events: AsyncIterator[LoggedEvent] = store.log.tail(after, types=types or None, rollout_id=rollout)
-    async for event in events:
-        printer.pass_by(event)
-        kept.append(event)
-    for event in list(kept)[len(kept) - min(last, len(kept)) :]:
+    newest: deque[LoggedEvent] = deque(maxlen=max(last, 1))
+    for start in await _starts(store, after, last):
+        newest.clear()
+        events: AsyncIterator[LoggedEvent] = store.log.tail(start, types=types or None, rollout_id=rollout)
+        async for event in events:
+            printer.pass_by(event)
+            newest.append(event)
+        if len(newest) >= max(last, 1):
+            break
+    for event in list(newest)[len(newest) - min(last, len(newest)) :]:
         printer.print(event)
     sys.stdout.flush()
-    return kept[-1].cursor if kept else after
+    return newest[-1].cursor if newest else after
+
+
+async def _starts(store: Store, after: str | None, last: int) -> list[str | None]:
+    """Return the cursors from which to search the last events, in this order. A long log is first read near its end."""
+    from store.sql.log import SQLLog
+
+    if after is not None or not isinstance(store.log, SQLLog):
+        return [after]
+    near = [await store.log.before_end(count) for count in _PARTS if count >= last]
+    return [*(cursor for cursor in near if cursor is not None), None]
 
 
 class _JsonLines:

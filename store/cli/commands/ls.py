@@ -120,7 +120,7 @@ def _options(query: type[PageQuery]) -> list[Parameter]:
         *(_parameter(name, _NAMED_OPTIONS.get((query, name)) or _condition(query, name)) for name in conditions),
         *([_parameter("any_of", AnyOf, default=False)] if "filter_logic" in query.model_fields else []),
         _parameter("sort", Sort),
-        _parameter("desc", Descending, default=False),
+        _parameter("desc", Descending),
         _parameter("limit", Limit),
         _parameter("offset", Offset, default=0),
         _parameter("as_at", AsAt),
@@ -147,21 +147,23 @@ def _condition(query: type[PageQuery], name: str) -> Any:
             return Annotated[str | None, typer.Option(metavar=metavar, help=_HELP.get(name))]
 
 
-def _page(given: dict[str, Any], newest_by: str) -> dict[str, Any]:
+def _page(given: dict[str, Any], newest_by: str, *, newest_first: bool) -> dict[str, Any]:
     """Return the values of the query fields that all lists have, for example of the limit and the sort order.
 
     Args:
         given: the values of all options of the command.
-        newest_by: the field that `--desc` sorts by if `--sort` is not given.
+        newest_by: the field to sort by, newest first, if `--sort` is not given.
+        newest_first: whether the newest objects come first without any option.
     """
     limit = given["limit"]
     if limit is None:
         limit = _ROWS_ON_A_TERMINAL if is_terminal() and not given["json"] else -1
-    sort = given["sort"] or (newest_by if given["desc"] else None)
+    is_descending = (newest_first and not given["sort"]) if given["desc"] is None else given["desc"]
+    sort = given["sort"] or (newest_by if is_descending else None)
     return {
         **({"sort_by": sort} if sort else {}),
         **({"filter_logic": "or"} if given.get("any_of") else {}),
-        "sort_order": "desc" if given["desc"] else "asc",
+        "sort_order": "desc" if is_descending else "asc",
         "limit": limit,
         "offset": given["offset"],
         "as_at": given["as_at"],
@@ -195,13 +197,16 @@ def _print(found: PaginatedResult[Any], columns: Sequence[Column[Any]], *, as_js
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def _command(query: type[PageQuery], columns: Sequence[Column[Any]], newest_by: str) -> Callable[[Find], Find]:
+def _command(
+    query: type[PageQuery], columns: Sequence[Column[Any]], newest_by: str, *, newest_first: bool = False
+) -> Callable[[Find], Find]:
     """Declare `rollbook ls NAME`, where NAME is the name of the function.
 
     Args:
         query: the class of the query; each of its conditions becomes an option.
         columns: the columns of the table.
-        newest_by: the field that `--desc` sorts by if `--sort` is not given.
+        newest_by: the field to sort by, newest first, if `--sort` is not given.
+        newest_first: whether the newest objects come first without any option.
 
     Returns:
         A decorator for a function that finds the objects that match a query. The parameters of the function after the
@@ -214,7 +219,7 @@ def _command(query: type[PageQuery], columns: Sequence[Column[Any]], newest_by: 
 
         def command(**given: Any) -> None:
             conditions = {name: None if given[name] == [] else given[name] for name in query.conditions()}
-            wanted = query.of(**conditions, **_page(given, newest_by))
+            wanted = query.of(**conditions, **_page(given, newest_by, newest_first=newest_first))
             options = {each.name: given[each.name] for each in own}
             found = run_reading(given["db"], lambda store: find(store, wanted, **options))
             _print(found, columns, as_json=given["json"], as_at=given["as_at"])
@@ -229,9 +234,9 @@ def _command(query: type[PageQuery], columns: Sequence[Column[Any]], newest_by: 
     return declare
 
 
-@_command(RolloutQuery, ROLLOUTS, newest_by="start_time")
+@_command(RolloutQuery, ROLLOUTS, newest_by="start_time", newest_first=True)
 async def rollouts(store: Store, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
-    """Rollouts, each with its latest attempt, in the order they were created."""
+    """Rollouts, each with its latest attempt, the newest first."""
     return await store.find_rollouts(query)
 
 
@@ -260,9 +265,9 @@ async def spans(
     return await store.find_spans(query.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id}))
 
 
-@_command(ResourcesQuery, RESOURCES, newest_by="update_time")
+@_command(ResourcesQuery, RESOURCES, newest_by="update_time", newest_first=True)
 async def resources(store: Store, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
-    """The current version of every set of resources, in the order the sets were first published."""
+    """The current version of every set of resources, the latest update first."""
     return await store.find_resources(query)
 
 

@@ -59,9 +59,12 @@ def partitions_create(
 def partitions_drop(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the partition.")],
     db: Db = DEFAULT_DB,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Delete the data. Without it, the command prompts for the name on a terminal."),
+    ] = False,
     confirm: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The name again. Without it, the command prompts for it on a terminal."),
+        str | None, typer.Option(metavar="NAME", hidden=True, help="An older form of --yes: the name again.")
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -69,9 +72,11 @@ def partitions_drop(
     # The package imports the drivers of databases, which the help of this command does not need.
     from store.operations import drop_partition
 
+    if confirm is None and yes:
+        confirm = name
     if confirm is None:
         if not sys.stdin.isatty():
-            raise typer.BadParameter(f"add --confirm {name}; the data cannot be restored")
+            raise typer.BadParameter("add --yes; the data cannot be restored")
         confirm = str(typer.prompt("Type the name of the partition again to delete all its data", err=True))
     report = asyncio.run(drop_partition(db, name, confirm=confirm))
     if json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,7 +135,8 @@ async def _found(store: Store, given: Sequence[str]) -> list[Rollout]:
 
 def _parsed(text: str) -> Any:
     try:
-        return orjson.loads(text)
+        # In a locale without UTF-8, Python replaces the bytes of other characters by surrogates.
+        return orjson.loads(os.fsencode(text) if any("\udc80" <= each <= "\udcff" for each in text) else text)
     except orjson.JSONDecodeError as error:
         raise Invalid("INPUT", f"{text!r} is not JSON ({error}); put text into double quotes: '\"text\"'") from None
 

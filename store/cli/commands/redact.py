@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _PRINTED: Final = 10
+_NO_REASON: Final = "-"
+"""The reason of a redaction that is only listed."""
 
 
 @app.command(rich_help_panel="Keep")
@@ -26,8 +28,9 @@ def redact(
     *,
     rollout: Annotated[str, typer.Argument(metavar="ROLLOUT", help="The id of a rollout, or the beginning of the id.")],
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="The reason, at most 200 characters; the log keeps it for ever.")
-    ],
+        str | None,
+        typer.Option(metavar="TEXT", help="The reason, at most 200 characters; the log keeps it for ever."),
+    ] = None,
     db: Db = DEFAULT_DB,
     span: Annotated[str | None, typer.Option(metavar="SPAN_ID", help="Remove the payload of this span.")] = None,
     input_: Annotated[
@@ -43,18 +46,24 @@ def redact(
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Rewrite the file or the tables in any case; this blocks writers.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Required, because the payload cannot be restored.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove the payload for ever; without it, it is only listed.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """Remove the payload of an event for ever, from the database files too; the log stays verifiable."""
+    """List the payload of events of a rollout; with --yes, remove it for ever, from the database files too.
+
+    The log stays verifiable.
+    """
     # The package imports the drivers of databases, which the help of this command does not need.
     from store.operations import Redaction, redact
 
-    redaction = Redaction.of(reason=reason, span_id=span, input=input_, metadata=metadata, event=event, everything=all_)
-    if not yes:
-        raise typer.BadParameter("add --yes; the payload cannot be restored")
+    if yes and reason is None:
+        raise typer.BadParameter("--yes needs --reason")
+    choice = {"span_id": span, "input": input_, "metadata": metadata, "event": event, "everything": all_}
+    redaction = Redaction.of(reason=_NO_REASON if reason is None else reason, **choice)
     rollout_id = run_reading(db, lambda store: lookup.rollout(store, rollout))
-    report = asyncio.run(redact(db, rollout_id, redaction, rewrite=rewrite, actor="cli"))
+    report = asyncio.run(redact(db, rollout_id, redaction, apply=yes, rewrite=rewrite, actor="cli"))
     if json:
         json_document(report.model_dump())
     else:
@@ -71,12 +80,14 @@ def _count(number: int, one: str, several: str) -> str:
 
 
 def _print(report: RedactionReport) -> None:
-    removed = f"{_count(report.bodies, 'body', 'bodies')}, {_count(report.blobs, 'blob', 'blobs')}"
-    line(f"{report.rollout_id}: removed {removed}")
-    line("the log still contains:")
+    payload = f"{_count(report.bodies, 'body', 'bodies')}, {_count(report.blobs, 'blob', 'blobs')}"
+    line(f"{report.rollout_id}: {'removed' if report.is_applied else 'would remove'} {payload}")
+    line(f"the log {'still contains' if report.is_applied else 'keeps'}:")
     for each in report.events[:_PRINTED]:
         line(f"  event {each.number} {each.type}  {printable(compact(each.data))}")
     if len(report.events) > _PRINTED:
         line(f"  … and {len(report.events) - _PRINTED:,} more events; --json shows them")
+    if not report.is_applied:
+        note("nothing was removed; --yes with --reason removes the payload of these events")
     if report.kept_blobs:
         note(f"{report.kept_blobs:,} long texts stay, because other events have the same text")

@@ -13,6 +13,7 @@ from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime, size
 from store.cli.output.printing import byte_size, json_document, line, note, printable
 from store.cli.output.progress import progress_shown
 from store.cli.output.times import duration
+from store.db.url import parse
 
 if TYPE_CHECKING:
     from store.operations import RetentionPolicy, RetentionReport
@@ -55,6 +56,8 @@ Vacuum = Annotated[
     ),
 ]
 
+Apply = Annotated[bool, typer.Option("--apply", hidden=True, help="An older name of --yes.")]
+
 
 @app.command(rich_help_panel="Keep")
 def retention(
@@ -68,7 +71,10 @@ def retention(
     without_label: WithoutLabel = None,
     keep_last: KeepLast = None,
     max_size: MaxSize = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Remove the payload; without it, it is only counted.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove the payload for ever; without it, it is only counted.")
+    ] = False,
+    apply: Apply = False,
     vacuum: Vacuum = False,
     json: AsJson = False,
 ) -> None:
@@ -79,18 +85,19 @@ def retention(
     # The package imports the drivers of databases, which the help of this command does not need.
     from store.operations import remove_payload
 
-    _check(apply=apply, vacuum=vacuum)
+    is_agreed = yes or apply
+    _check(yes=is_agreed, vacuum=vacuum)
     policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
     with progress_shown(is_quiet=json) as show:
-        report = asyncio.run(remove_payload(db, policy, apply=apply, vacuum=vacuum, actor="cli", on_progress=show))
+        report = asyncio.run(remove_payload(db, policy, apply=is_agreed, vacuum=vacuum, actor="cli", on_progress=show))
     if json:
         json_document(report.model_dump())
         return
     _print(report)
     if report.is_applied:
-        _print_removal(report)
+        _print_removal(db, report)
     else:
-        note("nothing was removed; --apply removes this payload")
+        note("nothing was removed; --yes removes this payload")
 
 
 @app.command(rich_help_panel="Keep")
@@ -108,7 +115,8 @@ def archive(
     without_label: WithoutLabel = None,
     keep_last: KeepLast = None,
     max_size: MaxSize = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Move the payload; without it, it is only counted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Move the payload; without it, it is only counted.")] = False,
+    apply: Apply = False,
     vacuum: Vacuum = False,
     json: AsJson = False,
 ) -> None:
@@ -119,11 +127,12 @@ def archive(
     """
     from store.operations import archive_payload
 
-    _check(apply=apply, vacuum=vacuum)
+    is_agreed = yes or apply
+    _check(yes=is_agreed, vacuum=vacuum)
     policy = _policy(older_than, status, mode, group, label, without_label, keep_last, max_size)
     with progress_shown(is_quiet=json) as show:
         report = asyncio.run(
-            archive_payload(db, file, policy, apply=apply, vacuum=vacuum, actor="cli", on_progress=show)
+            archive_payload(db, file, policy, apply=is_agreed, vacuum=vacuum, actor="cli", on_progress=show)
         )
     if json:
         json_document(report.model_dump())
@@ -131,22 +140,22 @@ def archive(
     _print(report)
     shown = printable(str(file))
     if report.seal is not None:
-        _print_removal(report)
+        _print_removal(db, report)
         line(f"archive   {shown}, {byte_size(report.archive_bytes)}, verified")
         line(f"seal      {report.seal.model_dump_json()}")
         if report.rollouts_left:
             left = f"{report.rollouts_left:,} of the selected rollouts"
             note(f"{shown} does not contain {left}; move them to another file")
         note(f"to read it: rollbook ui --db {printable(quote(f'sqlite:///{file}'))}")
-    elif apply:
+    elif is_agreed:
         note(f"the policy selects no payload, so {shown} was not written")
     else:
-        note(f"nothing was moved; --apply moves this payload to {shown}")
+        note(f"nothing was moved; --yes moves this payload to {shown}")
 
 
-def _check(*, apply: bool, vacuum: bool) -> None:
-    if vacuum and not apply:
-        raise typer.BadParameter("--vacuum needs --apply")
+def _check(*, yes: bool, vacuum: bool) -> None:
+    if vacuum and not yes:
+        raise typer.BadParameter("--vacuum needs --yes")
 
 
 def _several(given: list[str] | None) -> tuple[str, ...]:
@@ -184,11 +193,12 @@ def _print(report: RetentionReport) -> None:
     line(f"blobs     {report.blobs:>10,}  {byte_size(report.blob_bytes)}")
 
 
-def _print_removal(report: RetentionReport) -> None:
+def _print_removal(db: str, report: RetentionReport) -> None:
     line(
         f"removed in {duration(report.seconds)}, {report.transactions:,} transactions, the longest took"
         f" {duration(report.longest_seconds)}"
     )
     line(f"on disk   {byte_size(report.size_before)} before, {byte_size(report.size_after)} now")
     if report.events and report.size_after >= report.size_before:
-        note("the database reuses the free space for new data; on SQLite, --vacuum returns it to the operating system")
+        way = "`rollbook compact --full`" if parse(db).scheme == "postgresql" else "--vacuum"
+        note(f"the database reuses the free space for new data; {way} returns it to the operating system")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
@@ -89,11 +89,21 @@ def show(
     ] = None,
     as_at: AsAt = None,
     full: Annotated[bool, typer.Option("--full", help="Show everything, also what a terminal omits.")] = False,
+    transcript: Annotated[
+        bool,
+        typer.Option("--transcript", help="Show the messages, tool calls and rewards of an attempt, by time."),
+    ] = False,
+    attempt: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="With --transcript: the attempt, given by its id or number; default: latest."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Show a rollout with its attempts, spans and rewards, or show resources or a worker."""
     if at is not None and as_at is not None:
         raise typer.BadParameter("give --at or --as-at, not both")
+    if attempt is not None and not transcript:
+        raise typer.BadParameter("--attempt needs --transcript")
 
     async def read(store: Store) -> _Found:
         kind, key = await lookup.anything(store, given)
@@ -104,10 +114,60 @@ def show(
         remarks = [] if as_at is None else [f"as of {in_words(as_at)}"]
         if at is not None:
             remarks.append(f"as it was after event {at} of {len(await store.log.history(key))}")
+        if transcript and kind != "rollout":
+            raise Invalid("--transcript", f"{key} is not a rollout; only rollouts have transcripts")
         thing = await _read(store, kind, key, as_at, at)
+        if transcript and isinstance(thing, _Whole):
+            thing = await _of_attempt(store, thing, attempt, as_at)
         return _Found(thing, remarks, is_past=as_at is not None or at is not None)
 
-    _print(run_reading(db, read), full=full, json=json)
+    found = run_reading(db, read)
+    if transcript and isinstance(found.thing, _Whole):
+        _print_transcript(found, full=full, json=json)
+    else:
+        _print(found, full=full, json=json)
+
+
+async def _of_attempt(store: Store, whole: _Whole, given: str | None, as_at: Past | None) -> _Whole:
+    """Return a rollout with the spans of only one attempt, the latest one if `given` is None."""
+    if given is None and not whole.attempts:
+        return whole
+    attempt_id = await lookup.attempt(store, whole.rollout.rollout_id, given or "latest", as_at)
+    return replace(
+        whole,
+        attempts=[attempt for attempt in whole.attempts if attempt.attempt_id == attempt_id],
+        spans=[span for span in whole.spans if span.attempt_id == attempt_id],
+    )
+
+
+def _print_transcript(found: _Found, *, full: bool, json: bool) -> None:
+    from store.cli.output.transcript import entries_of, print_transcript
+
+    whole = found.thing
+    assert isinstance(whole, _Whole)
+    for remark in found.remarks:
+        note(remark)
+    attempt = whole.attempts[0] if whole.attempts else None
+    entries = entries_of(whole.spans, full=full or json or not is_terminal())
+    if json:
+        json_document(
+            {
+                "rollout_id": whole.rollout.rollout_id,
+                "attempt_id": attempt and attempt.attempt_id,
+                "input": whole.rollout.input,
+                "entries": [asdict(entry) for entry in entries],
+            }
+        )
+        return
+    _print_title(whole.rollout)
+    if attempt is not None:
+        line(f"  attempt {attempt.sequence_id}  {attempt.attempt_id}  {attempt.status}", style="dim")
+    heading("Input")
+    for text in orjson.dumps(whole.rollout.input, option=orjson.OPT_INDENT_2).decode().splitlines():
+        line(f"  {printable(text)}")
+    print_transcript(entries)
+    if not entries:
+        note("no spans, so there is no transcript yet")
 
 
 def _print(found: _Found, *, full: bool, json: bool) -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from store.cli.output.streams import json_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -91,12 +93,12 @@ def heading(text: str) -> None:
 def json_document(value: Any) -> None:
     """Print one JSON document, indented on a terminal."""
     option = orjson.OPT_INDENT_2 if is_terminal() else 0
-    sys.stdout.write(orjson.dumps(value, option=option).decode() + "\n")
+    sys.stdout.write(json_text(orjson.dumps(value, option=option)) + "\n")
 
 
 def json_line(value: Any) -> None:
     """Print a JSON document on a line of its own."""
-    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+    sys.stdout.write(json_text(orjson.dumps(value)) + "\n")
 
 
 def printable(text: str) -> str:

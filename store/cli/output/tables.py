@@ -29,7 +29,7 @@ None means that the rows show the store as it was in the past. Then times are no
 
 _GAP: Final = "  "
 _LEAST: Final = 12
-_ROLLOUT_ENDS: Final = frozenset({"succeeded", "failed", "cancelled"})
+_OPEN_ATTEMPT: Final = frozenset({"preparing", "running"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +121,24 @@ def _span_seconds(span: Span) -> float | None:
     return None if span.start_time is None or span.end_time is None else span.end_time - span.start_time
 
 
-def _rollout_seconds(rollout: Rollout) -> float | None:
-    if rollout.status not in _ROLLOUT_ENDS or rollout.end_time is None:
-        return None
-    return rollout.end_time - rollout.start_time
-
-
 def _attempt_seconds(attempt: Attempt) -> float | None:
     return None if attempt.end_time is None else attempt.end_time - attempt.start_time
 
 
-def _took(seconds: float | None, start: float, now: Now, *, goes_on: bool) -> str:
+def _exact_seconds(attempt: Attempt | None) -> str:
+    return "" if attempt is None else _number(_attempt_seconds(attempt))
+
+
+def _took(attempt: Attempt | None, now: Now) -> str:
+    """Return the duration of an attempt as text, so far if it runs."""
+    if attempt is None:
+        return ""
+    seconds = _attempt_seconds(attempt)
     if seconds is not None:
         return duration(seconds)
-    return f"{duration(max(0.0, now - start))} …" if goes_on and now is not None else ""
+    if now is None or attempt.status not in _OPEN_ATTEMPT:
+        return ""
+    return f"{duration(max(0.0, now - attempt.start_time))} …"
 
 
 def rewards_of(span: Span) -> list[tuple[str, float]]:
@@ -172,13 +176,12 @@ ROLLOUTS: Final[tuple[Column[Rollout], ...]] = (
     Column("mode", lambda rollout: rollout.mode or ""),
     Column("attempt", _latest_number, right=True),
     Column("worker", _latest_worker),
-    time_column("started", lambda rollout: rollout.start_time),
+    time_column("created", lambda rollout: rollout.start_time),
+    # The time of the latest attempt. The time in the queue is not part of it.
     Column(
         "seconds",
-        lambda rollout: _number(_rollout_seconds(rollout)),
-        lambda rollout, now: _took(
-            _rollout_seconds(rollout), rollout.start_time, now, goes_on=rollout.status not in _ROLLOUT_ENDS
-        ),
+        lambda rollout: _exact_seconds(_latest(rollout)),
+        lambda rollout, now: _took(_latest(rollout), now),
         "took",
         right=True,
     ),
@@ -195,10 +198,8 @@ ATTEMPTS: Final[tuple[Column[Attempt], ...]] = (
     time_column("started", lambda attempt: attempt.start_time),
     Column(
         "seconds",
-        lambda attempt: _number(_attempt_seconds(attempt)),
-        lambda attempt, now: _took(
-            _attempt_seconds(attempt), attempt.start_time, now, goes_on=attempt.status in {"preparing", "running"}
-        ),
+        _exact_seconds,
+        _took,
         "took",
         right=True,
     ),

@@ -8,10 +8,25 @@ queue and are finished later. The example needs no network and no language model
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from store.models import HistoryEvent
+
 __all__ = ["learn_live", "main"]
 
 
-def main(db_url: str, *, seed: int = 0, runners: int = 4, new: bool = False, quiet: bool = False) -> int:
+def main(
+    db_url: str,
+    *,
+    seed: int = 0,
+    runners: int = 4,
+    new: bool = False,
+    quiet: bool = False,
+    describe: Callable[[HistoryEvent], str] | None = None,
+) -> int:
     """Run the whole job with a database as the store, and print the result.
 
     A run is one execution of the whole job. If the database contains an unfinished run with the same parameters, this
@@ -23,6 +38,7 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, new: bool = False, qui
         runners: the number of processes that answer queries.
         new: whether to start a new run if the last one has finished.
         quiet: whether to print only the result and no progress.
+        describe: a function that returns a sentence about an event of a history, for the report.
 
     Returns:
         The exit code for a shell. 0: every rollout succeeded, at least one rollout was retried after its runner was
@@ -37,7 +53,7 @@ def main(db_url: str, *, seed: int = 0, runners: int = 4, new: bool = False, qui
     from store.examples.doc_search.algorithm import Job
     from store.examples.doc_search.job import run
 
-    return run(db_url, Job(seed=seed), runners=runners, new=new, quiet=quiet)
+    return run(db_url, Job(seed=seed), runners=runners, new=new, quiet=quiet, describe=describe)
 
 
 def learn_live(db_url: str, *, seed: int = 0, quiet: bool = False) -> int:

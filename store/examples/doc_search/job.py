@@ -9,6 +9,7 @@ import platform
 import random
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +37,34 @@ from store.training.runner import Runner
 from store.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from store.interface.store import Store
+    from store.models import HistoryEvent
 
 OK, FAILED, NOT_INTACT, INTERRUPTED = 0, 1, 3, 130
 
 
-def run(db_url: str, job: Job, *, runners: int = 4, new: bool = False, quiet: bool = False) -> int:
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """The values that the report needs besides the store and the results."""
+
+    db_url: str
+    library: Library
+    job: Job
+    started: float
+    describe: Callable[[HistoryEvent], str] | None
+
+
+def run(
+    db_url: str,
+    job: Job,
+    *,
+    runners: int = 4,
+    new: bool = False,
+    quiet: bool = False,
+    describe: Callable[[HistoryEvent], str] | None = None,
+) -> int:
     """Run the job, and return the exit code that the docstring of `doc_search.main` describes."""
     errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     progress = ShownProgress(errors, quiet=quiet)
@@ -53,15 +74,13 @@ def run(db_url: str, job: Job, *, runners: int = 4, new: bool = False, quiet: bo
             rng = random.Random(job.seed)
             tasks = job.tasks(library, rng)
             tuning = Tuning(job, rng, path.stem, progress)
-            if (
-                not new
-                and (code := asyncio.run(_report_again(db_url, library, tuning, job, tasks, started))) is not None
-            ):
+            report = _Report(db_url, library, job, started, describe)
+            if not new and (code := asyncio.run(_report_again(report, tuning, tasks))) is not None:
                 return code
             with contextlib.closing(_trainer(db_url, tuning, runners)) as trainer:
                 trainer.fit(SearchAgent(path), *tasks, quiet=True)
                 progress.close()
-                return asyncio.run(_report(trainer.store, db_url, library, tuning, job, started))
+                return asyncio.run(_print_report(report, trainer.store, tuning))
     except (JobFailed, RunnersGone, AgentFails) as error:
         errors.print(str(error))
         return FAILED
@@ -141,28 +160,27 @@ def _library(progress: ShownProgress) -> Generator[tuple[Library, Path]]:
         yield opened
 
 
-async def _report_again(
-    db_url: str, library: Library, tuning: Tuning, job: Job, tasks: tuple[list[Any], list[Any]], started: float
-) -> int | None:
+async def _report_again(report: _Report, tuning: Tuning, tasks: tuple[list[Any], list[Any]]) -> int | None:
     """Print the report of a finished run, and return the exit code; return None if the job must be run."""
-    async with open_store(db_url) as store:
+    async with open_store(report.db_url) as store:
         if not await tuning.find_finished(store):
             return None
         tuning.set_store(store)
         await tuning.run(*tasks)
-        return await _report(store, db_url, library, tuning, job, started)
+        return await _print_report(report, store, tuning)
 
 
-async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, job: Job, started: float) -> int:
-    outcome = tuning.outcome
+async def _print_report(report: _Report, store: Store, tuning: Tuning) -> int:
+    outcome, job, db_url = tuning.outcome, report.job, report.db_url
     paper = Paper(Console(highlight=False, markup=False, emoji=False))
-    print_result(paper, library, outcome, job)
-    survived = await print_survival(paper, store, outcome, job)
+    print_result(paper, report.library, outcome, job)
+    survived = await print_survival(paper, store, outcome, job, report.describe)
     # The run is marked as ended only here. So if the job is killed before this line and started again, the run is
     # continued and the report is printed again.
     if not outcome.is_repeated:
         await end(store, outcome.run, outcome.summary())
-    intact = await print_proof(paper, store)
+    # A repeated report is printed at once. The proof was printed when the run finished.
+    intact = outcome.is_repeated or await print_proof(paper, store)
     await print_size(paper, store, db_url, outcome.run)
     print_next_steps(paper, db_url, outcome)
     if outcome.is_repeated:
@@ -170,7 +188,7 @@ async def _report(store: Store, db_url: str, library: Library, tuning: Tuning, j
         seed = f" --seed {job.seed}" if job.seed else ""
         paper.line(f"Start a new run: rollbook demo --new{seed}{db_option(db_url)}")
     else:
-        paper.heading(f"Took {time.perf_counter() - started:.1f} s.")
+        paper.heading(f"Took {time.perf_counter() - report.started:.1f} s.")
     if not intact:
         return NOT_INTACT
     return OK if survived else FAILED

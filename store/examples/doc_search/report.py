@@ -20,7 +20,7 @@ from store.examples.doc_search.bm25f import Ranking
 from store.examples.doc_search.corpus import FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from store.examples.doc_search.algorithm import Job, SearchOutcome
     from store.examples.doc_search.console import Paper
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from store.models import HistoryEvent
 
 _RESAMPLES = 2_000
-_SHOWN_OF_A_VALUE = 40
 _DEFAULT_DB = "sqlite:///rollbook.db"
 
 
@@ -115,8 +114,12 @@ def _figures(ranking: Ranking) -> Sequence[str]:
     return [f"{value:.2f}" for value in (*ranking.weights, ranking.k1, ranking.b)]
 
 
-async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job: Job) -> bool:
+async def print_survival(
+    paper: Paper, store: Store, outcome: SearchOutcome, job: Job, describe: Callable[[HistoryEvent], str] | None = None
+) -> bool:
     """Print the effect of the killed runner, and return whether the job survived the kill.
+
+    `describe` returns a sentence about an event of the history of a retried rollout.
 
     The job survived if all rollouts succeeded, and if at least one rollout of the killed runner was retried. The latter
     is not required of a run that was continued or reported again.
@@ -137,7 +140,8 @@ async def print_survival(paper: Paper, store: Store, outcome: SearchOutcome, job
     )
     if shown := came_back[:1] or outcome.retried[:1]:
         paper.heading(f"One of them, from its history: {shown[0]}")
-        paper.table(("event", "seconds", "type", "actor", "what"), _history_rows(await store.log.history(shown[0])))
+        events = await store.log.history(shown[0])
+        paper.table(("event", "seconds", "actor", "what"), _history_rows(events, describe))
     return (bool(came_back) or outcome.is_resumed or outcome.is_repeated) and outcome.rollouts == job.rollouts
 
 
@@ -212,18 +216,17 @@ def db_option(db_url: str) -> str:
     return "" if db_url == _DEFAULT_DB else f" --db '{without_passwords(db_url)}'"
 
 
-def _history_rows(events: Sequence[HistoryEvent]) -> list[tuple[str, str, str, str, str]]:
-    """Return a table row for each event: number, seconds since the first event, type, actor, and contents."""
+def _history_rows(
+    events: Sequence[HistoryEvent], describe: Callable[[HistoryEvent], str] | None
+) -> list[tuple[str, str, str, str]]:
+    """Return a table row for each event: number, seconds since the first event, actor, and a sentence or the type."""
     first = events[0].at if events else 0.0
     return [
-        (str(event.number), f"{event.at - first:+.3f}", event.type, event.actor or "", _contents(event))
+        (
+            str(event.number),
+            f"{event.at - first:+.3f}",
+            event.actor or "",
+            event.type if describe is None else describe(event),
+        )
         for event in events
     ]
-
-
-def _contents(event: HistoryEvent) -> str:
-    data = event.data
-    if event.type.startswith("rollout.enqueued"):
-        return f"group {data.get('group')}, step {data.get('step')}"
-    shown_keys = ("attempt_id", "sequence", "worker_id", "name", "from", "to", "reason", "limit", "rewards")
-    return ", ".join(f"{key} {str(data[key])[:_SHOWN_OF_A_VALUE]}" for key in shown_keys if data.get(key) is not None)

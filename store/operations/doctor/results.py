@@ -85,7 +85,7 @@ def of_error(error: StoreError, option: str) -> Found:
         text = str(error).partition(";")[0]
         return problem(text, f"rollbook migrate {option}", "missing")
     # Every message of an error ends with a remedy, after a semicolon.
-    text, _, cure = str(error).rpartition("; ")
+    text, _, cure = str(error).rpartition("; ") if "; " in str(error) else (str(error), "", f"rollbook doctor {option}")
     if isinstance(error, Unavailable):
         return problem(error.reason, f"remove the cause, then run: rollbook doctor {option}", "unavailable")
-    return problem(text or cure, cure, "missing" if isinstance(error, NotFound) else "other")
+    return problem(text, cure, "missing" if isinstance(error, NotFound) else "other")

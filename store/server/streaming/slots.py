@@ -64,4 +64,4 @@ class StreamSlots:
             )
         if reason is not None:
             self.refused += 1
-            raise Unavailable(f"{reason}; close another stream, or try again later", _RETRY_SECONDS)
+            raise Unavailable(f"{reason}; close another stream", _RETRY_SECONDS)

@@ -166,7 +166,7 @@ def payload() -> None:
 def administration() -> None:
     call("partitions create", "second")
     assert "second" in call("partitions ls")
-    call("partitions drop", "second", "--confirm", "second")
+    call("partitions drop", "second", "--yes")
     call("keys create", "--role", "reader")
     (key_id,) = [each["id"] for each in json.loads(call("keys ls", "--json"))]
     call("keys list")
