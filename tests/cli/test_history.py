@@ -108,7 +108,7 @@ def test_tail_knows_attempts_that_started_before_the_first_line(rollbook: Rollbo
 
 
 def test_tail_shows_a_person_compact_lines(rollbook: Rollbook, filled: Filled) -> None:
-    out = rollbook("tail", terminal=True).out
+    out = rollbook("tail", "--all", terminal=True).out
     assert filled.retried in out
     assert "\t" not in out
     assert "worker/worker-1" in out

@@ -26,23 +26,27 @@ def queried(url: str, query: Query) -> PaginatedResult[Any]:
     return asyncio.run(read())
 
 
-def test_rollouts_are_listed_in_the_order_they_were_created(rollbook: Rollbook, filled: Filled) -> None:
+def test_rollouts_are_listed_newest_first(rollbook: Rollbook, filled: Filled) -> None:
     rows = rollbook("ls", "rollouts").table
-    assert [row["rollout"] for row in rows] == [filled.retried, *filled.waiting, filled.cancelled]
-    assert rows[0] | {"started": "", "seconds": ""} == {
+    oldest_first = [filled.retried, *filled.waiting, filled.cancelled]
+    assert [row["rollout"] for row in rows] == oldest_first[::-1]
+    assert [row["rollout"] for row in rollbook("ls", "rollouts", "--asc").table] == oldest_first
+    assert rows[-1] | {"created": "", "seconds": ""} == {
         "rollout": filled.retried,
         "status": "succeeded",
         "mode": "train",
         "attempt": "2",
         "worker": "worker-2",
-        "started": "",
+        "created": "",
         "seconds": "",
         "reward": "0.75",
         "resources": filled.prompts,
         "input": '{"question":"why"}',
     }
-    assert rows[0]["started"].startswith("2025-06-15T15:06:40.0")
-    assert float(rows[0]["seconds"]) == pytest.approx(5.25, abs=0.001)
+    assert rows[-1]["created"].startswith("2025-06-15T15:06:40.0")
+    # The last attempt took 0.75 s; the rollout was created 5.25 s before its end.
+    assert [row["seconds"] for row in rows[:-1]] == ["", "", ""]
+    assert float(rows[-1]["seconds"]) == pytest.approx(0.75, abs=0.001)
 
 
 def test_rollouts_are_filtered_by_what_training_knows_of_them(rollbook: Rollbook, filled: Filled) -> None:
@@ -79,15 +83,16 @@ def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> N
 
 ROLLOUTS: list[tuple[tuple[str, ...], list[str]]] = [
     (("--status", "cancelled"), ["cancelled"]),
-    (("--status", "cancelled", "--status", "succeeded"), ["succeeded", "cancelled"]),
+    (("--status", "cancelled", "--status", "succeeded"), ["cancelled", "succeeded"]),
     (("--sort", "status"), ["cancelled", "queuing", "queuing", "succeeded"]),
     (("--sort", "status", "--desc"), ["succeeded", "queuing", "queuing", "cancelled"]),
     (("--desc",), ["cancelled", "queuing", "queuing", "succeeded"]),
-    (("--limit", "1"), ["succeeded"]),
+    (("--asc",), ["succeeded", "queuing", "queuing", "cancelled"]),
+    (("--limit", "1"), ["cancelled"]),
     (("--limit", "2", "--offset", "1"), ["queuing", "queuing"]),
     (("--limit", "0"), []),
-    (("--limit", "-1"), ["succeeded", "queuing", "queuing", "cancelled"]),
-    (("--id-contains", "ro-"), ["succeeded", "queuing", "queuing", "cancelled"]),
+    (("--limit", "-1"), ["cancelled", "queuing", "queuing", "succeeded"]),
+    (("--id-contains", "ro-"), ["cancelled", "queuing", "queuing", "succeeded"]),
     (("--id-contains", "nothing"), []),
 ]
 
@@ -100,7 +105,7 @@ def test_rollouts_are_filtered_sorted_and_paged(rollbook: Rollbook) -> None:
 def test_any_joins_conditions_with_or(rollbook: Rollbook, filled: Filled) -> None:
     options = ("ls", "rollouts", "--status", "cancelled", "--id", filled.retried)
     assert rollbook(*options).table == []
-    assert [row["status"] for row in rollbook(*options, "--any").table] == ["succeeded", "cancelled"]
+    assert [row["status"] for row in rollbook(*options, "--any").table] == ["cancelled", "succeeded"]
 
 
 def test_a_page_says_on_standard_error_that_there_is_more(rollbook: Rollbook) -> None:
@@ -183,7 +188,7 @@ def test_a_list_is_as_the_store_stood_then(rollbook: Rollbook, filled: Filled) -
     (lost,) = [event for event in events if event["data"].get("to") == "unresponsive"]
     then = ("--as-at", str(lost["position"] - 1))
     rows = rollbook("ls", "rollouts", *then).table
-    assert [row["status"] for row in rows] == ["preparing", "queuing", "queuing", "cancelled"]
+    assert [row["status"] for row in rows] == ["cancelled", "queuing", "queuing", "preparing"]
     assert [row["status"] for row in rollbook("ls", "attempts", filled.retried, *then).table] == ["preparing"]
     assert rollbook("ls", "spans", filled.retried, *then).table == []
     assert [row["status"] for row in rollbook("ls", "workers", *then).table] == ["busy"]
@@ -210,7 +215,7 @@ def test_a_status_that_does_not_exist_is_refused_with_those_that_do(rollbook: Ro
 
 
 def test_on_a_terminal_columns_are_aligned_and_times_relative(rollbook: Rollbook, filled: Filled) -> None:
-    lines = rollbook("ls", "rollouts", terminal=True).out.splitlines()
+    lines = rollbook("ls", "rollouts", "--asc", terminal=True).out.splitlines()
     assert "\t" not in lines[1]
     assert "d ago" in lines[1]
     assert "\x1b[32msucceeded" in lines[1]
@@ -234,7 +239,8 @@ def test_on_a_terminal_a_long_list_is_cut_and_says_so(rollbook: Rollbook, filled
 def test_in_the_past_nothing_is_ago_and_nothing_goes_on(rollbook: Rollbook, filled: Filled) -> None:
     now = rollbook("ls", "rollouts", "--status", "queuing", terminal=True).out
     assert "d ago" in now
-    assert "…" in now
+    # The time in the queue is no duration.
+    assert "…" not in now
     then = rollbook("ls", "rollouts", "--status", "queuing", "--as-at", "2025-06-16", terminal=True).out
     assert filled.waiting[0] in then
     assert "2025-06-15" in then

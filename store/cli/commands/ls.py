@@ -153,12 +153,14 @@ def _page(given: dict[str, Any], newest_by: str, *, newest_first: bool) -> dict[
     Args:
         given: the values of all options of the command.
         newest_by: the field to sort by, newest first, if `--sort` is not given.
-        newest_first: whether the newest objects come first without any option.
+        newest_first: whether a table shows the newest objects first without any option.
     """
     limit = given["limit"]
     if limit is None:
         limit = _ROWS_ON_A_TERMINAL if is_terminal() and not given["json"] else -1
-    is_descending = (newest_first and not given["sort"]) if given["desc"] is None else given["desc"]
+    # JSON has the order of the query without options.
+    by_default = newest_first and not given["sort"] and not given["json"]
+    is_descending = by_default if given["desc"] is None else given["desc"]
     sort = given["sort"] or (newest_by if is_descending else None)
     return {
         **({"sort_by": sort} if sort else {}),
@@ -206,7 +208,7 @@ def _command(
         query: the class of the query; each of its conditions becomes an option.
         columns: the columns of the table.
         newest_by: the field to sort by, newest first, if `--sort` is not given.
-        newest_first: whether the newest objects come first without any option.
+        newest_first: whether a table shows the newest objects first without any option.
 
     Returns:
         A decorator for a function that finds the objects that match a query. The parameters of the function after the
