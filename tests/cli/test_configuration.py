@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,20 @@ def test_a_file_names_the_store_and_sets_options(bare: Rollbook, filled: Filled,
     assert len(bare("ls", "rollouts", "--limit", "-1").table) == len(filled.waiting)
     # The option `db` of other commands is not affected by the tables of theirs.
     assert bare("stats").code == 0
+
+
+def test_the_store_may_be_named_before_the_command(
+    bare: Rollbook, filled: Filled, make_url: Callable[[str], str]
+) -> None:
+    table = bare("ls", "rollouts", "--db", filled.url).table
+    assert bare("--db", filled.url, "ls", "rollouts").table == table
+    assert bare("--db", filled.url, "stats").code == 0
+    # The option of the command goes before it.
+    assert bare("--db", make_url("missing.db"), "ls", "rollouts", "--db", filled.url).table == table
+    assert os.environ["ROLLBOOK_DB"] == ""
+    refused = bare("--db", filled.url, "copy", "a", "b")
+    assert refused.code == 2
+    assert "copy has no option --db" in refused.err
 
 
 def test_the_environment_goes_before_the_file_and_the_command_line_before_both(

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from store import open_store
+from store.cli.commands import history
 from tests.cli.conftest import COMMAND, ON_BOTH, Filled, Rollbook, environment
 
 
@@ -69,6 +70,17 @@ def test_tail_prints_the_whole_log_in_the_order_of_its_commits(rollbook: Rollboo
     assert {event["stream"].partition("/")[0] for event in lines} == {"rollout", "resources", "worker"}
     rows = rollbook("tail", "--all").table
     assert [int(row["position"]) for row in rows] == positions
+
+
+@ON_BOTH
+def test_tail_starts_with_the_last_events(rollbook: Rollbook, filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = rollbook("tail", "--all").table
+    for parts in ((1_000,), (12, 20), (1,)):
+        monkeypatch.setattr(history, "_PARTS", parts)
+        assert [row["position"] for row in rollbook("tail").table] == [row["position"] for row in events[-10:]]
+        of_type = rollbook("tail", "--type", "worker.seen", "-n", "2").table
+        assert of_type == [row for row in events if row["type"] == "worker.seen"][-2:]
+    assert rollbook("tail", "--all", "--last", "1").code == 2
 
 
 def test_tail_goes_on_after_a_cursor(rollbook: Rollbook) -> None:

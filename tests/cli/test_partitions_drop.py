@@ -25,6 +25,7 @@ def test_the_name_must_be_given_twice(bare: Rollbook, database: str) -> None:
     without = bare("partitions", "drop", "second", "--db", database)
     assert without.code == 2
     assert "--yes" in without.err
+    # `--confirm NAME` is the older form of `--yes`.
     assert bare("partitions", "drop", "second", "--confirm", "first", "--db", database).code == 2
     assert bare("partitions", "drop", "default", "--confirm", "default", "--db", database).code == 2
     assert bare("partitions", "ls", "--json", "--db", database).json == ["default", "second"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import subprocess
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def test_inputs_are_read_from_a_file_and_from_standard_input(rollbook: Rollbook,
     assert len(rollbook("enqueue", "--file", str(tmp_path / "tasks.jsonl"), "--json").json) == 2
     subprocess.run([*COMMAND, "enqueue", "-f", "-"], env=environment(empty), input=b"3\n", check=True)
     assert _in_queue(empty) == [{"n": 1}, {"n": 2}, 3]
+
+
+def test_files_of_windows_are_read(rollbook: Rollbook, tmp_path: Path) -> None:
+    mark = codecs.BOM_UTF8
+    windows = (mark + b'{"q": "\xc3\xbc"}\r\n\r\n' + mark + b"2\r\n", '\ufeff{"q": "ü"}\r\n2'.encode("utf-16-le"))
+    mixed: list[object] = [{"q": "ü"}, 2]
+    for content in windows:
+        (tmp_path / "windows.jsonl").write_bytes(content)
+        enqueued = rollbook("enqueue", "--file", str(tmp_path / "windows.jsonl"), "--json").json
+        assert [rollout["input"] for rollout in enqueued] == mixed
 
 
 @pytest.mark.parametrize(

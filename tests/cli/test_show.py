@@ -284,3 +284,36 @@ def test_a_call_that_agent_and_proxy_recorded_is_marked(rollbook: Rollbook, fill
     rollout_id = asyncio.run(_recorded_twice(filled.url))
     lines = [line for line in rollbook("show", rollout_id).out.splitlines() if " llm" in line]
     assert [line.endswith("the same call as 1") for line in lines] == [False, True, False]
+
+
+def test_a_transcript_shows_the_messages_and_rewards_of_an_attempt(rollbook: Rollbook, filled: Filled) -> None:
+    answer = "a long answer\n" * 1_000
+    call = {
+        "gen_ai.response.model": "small",
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "why?",
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": answer,
+    }
+
+    async def record() -> None:
+        async with await open_store(filled.url) as store:
+            attempt = (await store.query_attempts(filled.retried))[-1]
+            await store.add_span(make_span(attempt, 9, name="chat", span_id="e" * 16, attributes=call))
+
+    asyncio.run(record())
+    lines = rollbook("show", filled.retried, "--transcript").out.splitlines()
+    assert [line for line in lines if line.startswith(("user", "assistant", "reward"))] == [
+        "reward 0.75  1.25 s  #4",
+        "user  #9",
+        "assistant  small  1.25 s  #9",
+    ]
+    assert lines.count("  a long answer") == 1_000
+    cut = rollbook("show", filled.retried, "--transcript", terminal=True)
+    assert "6,000 of 14,000 characters" in cut.out
+    assert "--full" in cut.err
+    entries = rollbook("show", filled.retried, "--transcript", "--json").json["entries"]
+    assert [entry["text"]["shown"] for entry in entries if entry["kind"] == "message"] == ["why?", answer]
+    assert "no spans" in rollbook("show", filled.retried, "--transcript", "--attempt", "1").err
+    assert rollbook("show", filled.prompts, "--transcript").code == 2
+    assert rollbook("show", filled.retried, "--attempt", "1").code == 2

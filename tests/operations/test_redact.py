@@ -218,9 +218,13 @@ async def test_what_does_not_exist_is_not_redacted_and_the_reason_must_not_repea
 def test_the_command_shows_what_stays(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = asyncio.run(fill(f"sqlite:///{tmp_path / 'file.db'}", clock))
     rollbook = runner(file.url, monkeypatch)
-    refused = rollbook("redact", file.active, "--input", "--reason", "requested")
+    refused = rollbook("redact", file.active, "--input", "--yes")
     assert refused.code == 2
-    assert "--yes" in refused.err
+    assert "--reason" in refused.err
+    preview = rollbook("redact", file.active, "--input")
+    assert "would remove 1 body, 0 blobs" in preview.out
+    assert "nothing was removed; --yes" in preview.err
+    assert SECRET in rollbook("show", file.active).out
     shown = rollbook("redact", file.active, "--input", "--reason", "requested", "--yes")
     assert shown.code == 0, shown.err
     assert "removed 1 body, 0 blobs" in shown.out
