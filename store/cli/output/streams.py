@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Final
 
@@ -45,8 +46,10 @@ def prepare() -> None:
     if None in {sys.__stdin__, sys.__stdout__, sys.__stderr__}:
         _open_missing()
     for stream in (sys.stdout, sys.stderr):
+        # A program that runs commands may have put an object of its own here, which cannot be reconfigured.
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors=_HANDLER)
+            with suppress(OSError):
+                stream.reconfigure(errors=_HANDLER)
 
 
 def _open_missing() -> None:
