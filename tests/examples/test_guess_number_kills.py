@@ -100,8 +100,7 @@ async def enqueue(table: Table, replicas: int = REPLICAS) -> tuple[Plan, list[Ro
 
 async def until_ended(plan: Plan, table: Table, rollouts: list[Rollout], count: int) -> None:
     """Wait until so many of the games have ended."""
-    ends = cast("AsyncGenerator[Rollout]", plan.finished(table.store, rollouts))
-    async with aclosing(ends):
+    async with aclosing(plan.finished(table.store, rollouts)) as ends:
         async for _ in ends:
             count -= 1
             if count == 0:

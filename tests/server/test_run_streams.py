@@ -296,7 +296,7 @@ class CountingRuns(SQLRuns):
     """The runs of such a store."""
 
     def __init__(self, store: Counting) -> None:
-        super().__init__(store.core)
+        super().__init__(store.core, store.queue)
         self._store = store
 
     def source(self, rollout_id: str, *, bodies: bool) -> RunSource:
