@@ -310,7 +310,7 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
 
 
 def test_every_command_is_described() -> None:
-    described = set(re.findall(r"^\| `rollbook ([\w-]+)` \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE))
+    described = set(re.findall(r"^\| `rollbook ([\w-]+)` \|", (ROOT / "docs/commands.md").read_text(), re.MULTILINE))
     assert described == set(commands())
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert [name for name in commands() if f"`{name}`" not in changelog] == []
@@ -339,7 +339,7 @@ def test_every_target_of_make_that_is_shown_exists() -> None:
 
 
 def test_every_option_of_a_url_is_described_and_no_other() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/stores.md").read_text()
     described = set(re.findall(r"^\| `\?(\w+)=", page, re.MULTILINE))
     assert described == set().union(*vars(url)["_OPTIONS"].values(), postgres_url.OPTIONS - postgres_url.DRIVER_OPTIONS)
     (sentence,) = re.findall(r"^(`host`.*?) go to\s+the Postgres driver", page, re.MULTILINE | re.DOTALL)
@@ -356,7 +356,7 @@ def test_every_url_that_is_shown_is_one() -> None:
 
 
 def test_every_scheme_is_described() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/stores.md").read_text()
     assert [scheme for scheme in (*vars(url)["_OPTIONS"], "postgresql") if f"`{scheme}://" not in page] == []
 
 
@@ -370,7 +370,7 @@ def test_every_variable_of_the_environment_is_described_and_no_other() -> None:
 
 
 def test_every_setting_of_open_store_is_described() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/stores.md").read_text()
     settings = {
         name: parameter.default
         for name, parameter in inspect.signature(store.open_store).parameters.items()
@@ -426,8 +426,8 @@ def test_the_cursor_is_described_as_it_is() -> None:
 
 
 def test_every_error_is_described_with_the_builtin_it_is() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.partition("## Trouble")[2], re.MULTILINE)
+    page = (ROOT / "docs/errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
     assert {name for name, _ in rows} == set(errors.__all__) - {"StoreError"}
     for name, parents in rows:
         error: type = getattr(errors, name)

@@ -180,9 +180,8 @@ def test_operations_print_their_steps(
 def test_the_commands_of_the_page_work(
     bare: Rollbook, filled_file: Filled, postgres_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs/operations.md").read_text()
-    section = page.partition("## Back up, restore, copy")[2].partition("\n## ")[0]
-    shown = re.findall(r"^\$ rollbook (.*)$", section, re.MULTILINE)
+    page = (ROOT / "docs/backups.md").read_text()
+    shown = re.findall(r"^\$ rollbook (.*)$", page, re.MULTILINE)
     assert len(shown) == 5
     Path(filled_file.url.removeprefix("sqlite:///")).rename(tmp_path / "run.db")
     monkeypatch.chdir(tmp_path)

@@ -90,7 +90,7 @@ class _FirstHour:
         """Run the examples of the README, and of the docs for scripts and notebooks."""
         directory = self._directory / "examples"
         directory.mkdir()
-        section = (ROOT / "docs/training.md").read_text().partition("## Scripts and notebooks")[2].partition("\n## ")[0]
+        section = (ROOT / "docs/agents.md").read_text().partition("## Scripts and notebooks")[2].partition("\n## ")[0]
         for text in ((ROOT / "README.md").read_text(), section):
             examples = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
             for example in examples[:1] if self._is_short else examples:

@@ -248,7 +248,7 @@ def test_the_command_shows_what_stays(clock: ManualClock, tmp_path: Path, monkey
 def test_every_command_of_the_page_works(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = asyncio.run(fill(f"sqlite:///{tmp_path / 'file.db'}", clock))
     rollbook = runner(file.url, monkeypatch)
-    page = Path(__file__).parents[2] / "docs/operations.md"
+    page = Path(__file__).parents[2] / "docs/retention.md"
     section = page.read_text().partition("## Retention and redaction")[2].partition("\n## ")[0]
     typed = [line.removeprefix("$ rollbook ") for line in section.splitlines() if line.startswith("$ rollbook ")]
     assert len(typed) == 15

@@ -1,4 +1,4 @@
-"""What docs/training.md says of adapters and rows is so."""
+"""What docs/training-data.md says of adapters and rows is so."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from store.adapters.rewards import RewardMatchPolicy
 from store.adapters.rows import Trajectories
 
 ROOT = Path(__file__).parents[2]
-SECTION = (
-    (ROOT / "docs" / "training.md").read_text().partition("## From spans to training data\n")[2].partition("\n## ")[0]
-)
+SECTION = (ROOT / "docs" / "training-data.md").read_text()
 
 
 @pytest.mark.slow

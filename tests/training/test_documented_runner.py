@@ -1,4 +1,4 @@
-"""What docs/training.md says of agents and runners is so."""
+"""What docs/agents.md says of agents and runners is so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from store.training.outcome import Outcome, Reason
 
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "docs" / "training.md").read_text().partition("## Agents and runners\n")[2].partition("\n## ")[0]
+SECTION = (ROOT / "docs" / "agents.md").read_text().partition("## Agents and runners\n")[2].partition("\n## ")[0]
 
 
 EXAMPLES = list(

@@ -190,7 +190,7 @@ def serve(
     retention: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A TOML file with the conditions for the removal of payload; see docs/operations.md."
+            metavar="FILE", help="A TOML file with the conditions for the removal of payload; see docs/retention.md."
         ),
     ] = None,
     compress_every: Annotated[
