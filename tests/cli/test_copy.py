@@ -72,6 +72,21 @@ def test_a_backup_prints_its_seal(rollbook: Rollbook, filled_file: Filled, tmp_p
     assert printed.err.splitlines()[-1] == f"to restore it: rollbook restore {file} --db URL"
 
 
+def test_target_with_the_name_of_a_partition_of_another_file_is_noted(
+    bare: Rollbook, filled_file: Filled, make_url: Callable[[str], str], tmp_path: Path
+) -> None:
+    assert bare("backup", str(tmp_path / "store.backup"), "--no-verify", db=filled_file.url).code == 0
+    for name, command in {
+        "file.copy.db": ("copy", filled_file.url, make_url("file.copy.db")),
+        "file.restored.db": ("restore", str(tmp_path / "store.backup"), "--db", make_url("file.restored.db")),
+    }.items():
+        printed = bare(*command)
+        partition = name.split(".")[1]
+        assert printed.code == 0
+        assert f"{name} has the name of a partition {partition} of file.db, but is a store of its own" in printed.err
+    assert "has the name" not in bare("copy", filled_file.url, make_url("other.db")).err
+
+
 def test_the_exit_codes(bare: Rollbook, filled_file: Filled, make_url: Callable[[str], str], tmp_path: Path) -> None:
     file, target = str(tmp_path / "store.backup"), make_url("target.db")
     assert bare("backup", file).code == 5

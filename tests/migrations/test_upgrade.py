@@ -86,6 +86,7 @@ async def test_a_writer_upgrades_a_file_and_keeps_a_copy_from_before(
     (copy,) = files_in(tmp_path) - {path}
     assert copy.name.startswith(f"run.db.before-{NEXT}-")
     assert str(copy) in caplog.text
+    assert copy.stat().st_mode & 0o777 == 0o600
     assert revision_of(copy) == HEAD
     kept = databases.SQLiteDatabase(copy)
     assert await databases.read_log(kept) == log

@@ -244,6 +244,15 @@ async def test_a_file_that_is_no_database_is_a_problem(tmp_path: Path) -> None:
     assert found["file"].found == f"{path} is not a SQLite database"
 
 
+async def test_second_hard_link_of_a_file_is_a_problem(full: str) -> None:
+    path = Path(full.removeprefix("sqlite:///"))
+    path.with_name("second.db").hardlink_to(path)
+    file = await checked(full, "file")
+    assert (file.outcome, file.problem) == ("problem", "other")
+    assert file.found.startswith(f"the file {path} has 2 names (hard links), so commits may be lost")
+    assert "find / -xdev -samefile" in file.remedy
+
+
 async def test_a_network_file_system_is_a_problem(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mounts").write_text(f"/dev/sda / ext4 rw 0 0\nhost:/ {tmp_path} nfs4 rw 0 0\n")
     monkeypatch.setattr(schema, "MOUNTS", tmp_path / "mounts")
