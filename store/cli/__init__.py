@@ -31,6 +31,11 @@ def main() -> NoReturn:
 
             leave()
         raise
+    except KeyboardInterrupt:
+        # It reached the program outside a command, for example while the refusal of an option was printed.
+        interrupts.end_process()
+        print(interrupts.MESSAGE, file=sys.stderr)
+        raise SystemExit(interrupts.INTERRUPTED) from None
     finally:
         interrupts.end_process()
         # Python runs the garbage collector several times at exit. `freeze` excludes all current objects from these

@@ -91,16 +91,40 @@ def test_ctrl_c_ends_a_command_with_one_line(rollbook: Rollbook, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_ctrl_c_during_the_imports_ends_the_process_with_one_line() -> None:
+@pytest.mark.parametrize("module, arguments", [("store.cli.app", []), ("typer.rich_utils", ["ls", "spans"])])
+def test_ctrl_c_during_the_imports_ends_the_process_with_one_line(module: str, arguments: list[str]) -> None:
     program = """
 import os, signal, sys
+module = sys.argv.pop()
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == "store.cli.app":
+        if name == module:
             os.kill(os.getpid(), signal.SIGINT)
 from store.cli import main
 sys.meta_path.insert(0, Finder())
 main()
 """
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    command = [sys.executable, "-c", program, *arguments, module]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rollbook: interrupted\n")
+
+
+@pytest.mark.slow
+def test_second_ctrl_c_ends_a_command_that_still_cleans_up() -> None:
+    program = """
+import asyncio, os, signal, sys
+from store.cli import main
+from store.cli.commands import stats
+async def clean_up_slowly():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+stats._count = lambda *_: clean_up_slowly()
+sys.argv = ["rollbook", "stats", "--db", "sqlite:///none.db"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rollbook: interrupted\n")
