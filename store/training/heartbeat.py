@@ -20,6 +20,7 @@ from store.errors import StoreError
 from store.interface.liveness import WORKER_GONE, pipeline_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
+from store.runtime.limited_log import LimitedLog
 from store.runtime.process import is_gone
 from store.training.machine import snapshot
 from store.training.outcome import Reason
@@ -87,6 +88,7 @@ class Heartbeat:
         self._about = {"heartbeat_interval": interval, **(about or {})}
         self._beating: dict[str, Beating] = {}
         self._has_beaten = False
+        self._limited = LimitedLog(logger)
 
     def begin(self, beating: Beating) -> None:
         """Start to send heartbeats for an attempt."""
@@ -165,7 +167,7 @@ class Heartbeat:
         except TimeoutError:
             logger.warning("%s, %s, took longer than %g s", what, self._label, limit)
         except Exception as error:  # noqa: BLE001 - a worker continues without a heartbeat
-            logger.warning("%s, %s, failed: %s", what, self._label, error)
+            self._limited.warning(f"{what}, {self._label}, failed", error)
 
     async def _beat_worker(self, *, stopped: bool = False) -> None:
         state = await asyncio.to_thread(snapshot, include_gpu=self._include_gpu)

@@ -378,7 +378,8 @@ class StoreRecorder:
             numbers = [(index, number) for index, number in error.recorded]
         except (ConnectionError, TimeoutError, Closed) as error:
             if not self._file.waiting:
-                logger.warning("the spans of attempt %s wait for the store: %s", self._attempt_id, error)
+                reason = str(error) or f"no answer within {_WRITE_SECONDS:g} s"
+                logger.warning("the spans of attempt %s wait for the store: %s", self._attempt_id, reason)
             return False
         except Exception as error:  # noqa: BLE001 - storing spans must not cause errors in the agent
             return await self._isolate(batch, error, tried)

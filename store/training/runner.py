@@ -28,6 +28,7 @@ from store.models import (
     RolloutMode,
 )
 from store.models.rollouts import HEARTBEAT_SECONDS
+from store.runtime.limited_log import LimitedLog
 from store.runtime.process import worker_name
 from store.training.agent import LitAgent
 from store.training.attempt import AttemptRun, Exit, returning_exits
@@ -336,6 +337,7 @@ class Runner(Generic[T]):
         """Claim and start attempts until `max_rollouts` is reached or the runner is stopped."""
         left = self._max_rollouts
         pause = _FIRST_PAUSE_SECONDS
+        limited = LimitedLog(logger)
         stopping = asyncio.ensure_future(stopped.wait())
         try:
             await self._await_resources(stopping)
@@ -354,7 +356,7 @@ class Runner(Generic[T]):
                 except StoreError as error:
                     if not error.retryable:
                         raise
-                    logger.warning("cannot claim rollouts, retrying: %s", error)
+                    limited.warning(f"{self.label} cannot claim rollouts, retrying", error)
                     await asyncio.wait({stopping}, timeout=pause)
                     pause = min(2 * pause, max(self._poll_interval, _FIRST_PAUSE_SECONDS))
                     continue
@@ -368,6 +370,7 @@ class Runner(Generic[T]):
         if self.agent.missing_resource(None) is None:
             return
         pause = _FIRST_PAUSE_SECONDS
+        limited = LimitedLog(logger)
         is_first, is_reported, started = True, False, time.monotonic()
         while not stopping.done():
             try:
@@ -375,7 +378,7 @@ class Runner(Generic[T]):
             except StoreError as error:
                 if not error.retryable:
                     raise
-                logger.warning("cannot read the resources, retrying: %s", error)
+                limited.warning(f"{self.label} cannot read the resources, retrying", error)
             else:
                 if missing is None:
                     return

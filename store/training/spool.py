@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from store.models import Span
+from store.runtime.limited_log import LimitedLog
 from store.runtime.process import is_gone, this_process
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class SpanSpool:
         self._directory: Path | None = None
         self._bytes = 0
         self._lock = threading.Lock()
+        self.limited = LimitedLog(logger)
+        """Log of failures that a full disk repeats for every batch of spans."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SpanSpool, (self._given, self.max_bytes)
@@ -124,8 +127,8 @@ class SpoolFile:
             self._path = self._path or self._spool.directory() / self._name
             with self._path.open("ab") as file:
                 file.write(lines)
-        except OSError:
-            logger.exception("%d spans could not be written to %s", len(spans), self._path)
+        except OSError as error:
+            self._spool.limited.warning("spans could not be written to their spool", error)
             self._spool.release(len(lines))
             return False
         self._written += len(lines)

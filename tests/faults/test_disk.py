@@ -148,6 +148,10 @@ def fill_disk(disk: Path) -> None:
             filler.write(bytes(4096))
 
 
+def enlarge(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+
+
 async def test_a_store_on_a_full_disk_closes_and_keeps_what_was_acknowledged(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,6 +188,48 @@ async def test_a_command_on_a_full_disk_is_one_line_and_exit_code_4(small_disk: 
     assert ended.returncode == 4, ended.stderr
     assert ended.stderr.startswith("rollbook: the disk is full")
     assert ended.stderr.count("\n") == 1
+
+
+TRAINING = """
+import os
+from store.training import Baseline, SharedMemoryExecutionStrategy, Trainer, emit_message, rollout
+
+@rollout
+def agent(task):
+    emit_message(os.urandom(20_000).hex())
+    return 1.0
+
+strategy = SharedMemoryExecutionStrategy(2, graceful_delay=0.2, join_timeout=0.5)
+trainer = Trainer(algorithm=Baseline(), strategy=strategy)
+"""
+
+
+@pytest.mark.slow
+async def test_training_on_a_full_disk_ends_with_short_messages_and_exit_code_4(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{small_disk / 'run.db'}"
+    (tmp_path / "tuning.py").write_text(TRAINING)
+    (tmp_path / "tasks.jsonl").write_text("".join(f'"{os.urandom(20_000).hex()}"\n' for _ in range(60)))
+    command = [sys.executable, "-m", "store", "train", "tuning:trainer", "--db", url, "--train", "tasks.jsonl"]
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 4, ended.stderr
+    *lines, last = ended.stderr.splitlines()
+    assert last.startswith("rollbook: the disk is full")
+    assert len(lines) <= 20
+    assert "Traceback" not in ended.stderr
+    enlarge(small_disk)
+    async with await open_store(url) as store:
+        assert (await store.query_rollouts(limit=1)).total > 1
+        assert (await store.log.verify()).ok
 
 
 @pytest.mark.postgres

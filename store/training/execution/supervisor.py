@@ -192,10 +192,13 @@ def _is_refusal(error: BaseException | None) -> bool:
 
 
 def _ungrouped(error: BaseException) -> BaseException:
-    """Return the first `RunnersGone` of a group that contains nothing else; return other errors unchanged."""
+    """Return the first error of a group that contains only `RunnersGone` and refusals of the store.
+
+    All other errors are returned unchanged.
+    """
     while isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
-        if group.split(RunnersGone)[1] is not None:
+        if group.split((RunnersGone, StoreError))[1] is not None:
             return group
         error = group.exceptions[0]
     return error
