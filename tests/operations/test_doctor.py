@@ -250,7 +250,7 @@ async def test_second_hard_link_of_a_file_is_a_problem(full: str) -> None:
     file = await checked(full, "file")
     assert (file.outcome, file.problem) == ("problem", "other")
     assert file.found.startswith(f"the file {path} has 2 names (hard links), so commits may be lost")
-    assert "find / -xdev -samefile" in file.remedy
+    assert "find / -xdev -samefile" in str(file.remedy)
 
 
 async def test_a_network_file_system_is_a_problem(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
