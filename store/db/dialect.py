@@ -471,6 +471,16 @@ class Unfinished(Dialect):
     """
 
     @abstractmethod
+    def reserved(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager for a block in which no other call makes the same copy, in any process.
+
+        If the process dies, the next call can make the copy.
+
+        Raises:
+            Unavailable: another call makes the copy, and did not end within a few seconds.
+        """
+
+    @abstractmethod
     async def prepare(self, store_id: str, created_at: int, log_format: int, *, is_single_file: bool) -> None:
         """Create the place with the identity of the store that is copied, unless an earlier run has created it.
 
@@ -510,6 +520,7 @@ class Unfinished(Dialect):
 
         Raises:
             AlreadyExists: the partition exists now.
+            Unavailable: the reservation of the copy was lost, so another call may have changed it.
         """
 
     @abstractmethod

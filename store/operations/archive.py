@@ -22,7 +22,7 @@ from store.db.schema.sealed import refuse_sealed
 from store.errors import AlreadyExists, Conflict, Corrupt, Incompatible, NotFound, Unavailable
 from store.operations.backup import checked_seal, damage_reported, database_in, new_file, write_seal
 from store.operations.compression import Compression
-from store.operations.copying import in_thread, make_copy
+from store.operations.copying import fill_reserved, in_thread
 from store.operations.damage import store_damage_reported
 from store.operations.log_copy import end_of
 from store.operations.pace import Pace
@@ -201,7 +201,7 @@ async def _write(
         written.append(await write_seal(copy, writer, store_id, contents))
 
     target = database_in(path, clock).unfinished()
-    await make_copy(source, target, is_verified=True, on_progress=on_progress, finish=finish, is_single_file=True)
+    await fill_reserved(source, target, is_verified=True, on_progress=on_progress, finish=finish, is_single_file=True)
     return written[-1]
 
 
@@ -213,7 +213,7 @@ async def _publish_sealed(target: Unfinished, path: Path, store_id: str, policy:
     """
     try:
         found_id = await target.open(create=False)
-    except (NotFound, Incompatible):  # `make_copy` reports these errors
+    except (NotFound, Incompatible):  # `fill_reserved` reports these errors
         return
     try:
         if found_id != store_id:

@@ -56,7 +56,8 @@ async def copy_store(
         Incompatible: the source has an older schema (the message names the command that upgrades it) or a newer log
             format; or an unfinished copy at the target belongs to another store or log.
         Corrupt: the source is damaged, so the copy fails verification and is deleted.
-        Unavailable: a database does not answer, or a disk is full. The copy can be continued.
+        Unavailable: a database does not answer, or a disk is full, or another process makes the same copy. The copy
+            can be continued.
         Invalid: a URL is not that of a SQLite file or a Postgres database.
     """
     source, target = database(source_url), database(target_url)
@@ -99,6 +100,34 @@ async def make_copy(
     is_single_file: bool = False,
 ) -> CopyReport:
     """Copy a store as `copy_store` does. This must run in an event loop that writes to SQLite may block.
+
+    Only one call at a time fills a target: with two of them, one could replace tables that the other has compared.
+    The arguments are those of `fill_reserved`.
+
+    Raises:
+        Unavailable: another call makes the same copy.
+    """
+    async with target.reserved():
+        return await fill_reserved(
+            source,
+            target,
+            is_verified=is_verified,
+            on_progress=on_progress,
+            finish=finish,
+            is_single_file=is_single_file,
+        )
+
+
+async def fill_reserved(
+    source: Dialect,
+    target: Unfinished,
+    *,
+    is_verified: bool,
+    on_progress: OnProgress,
+    finish: Finish | None = None,
+    is_single_file: bool = False,
+) -> CopyReport:
+    """Make a copy as `make_copy` does, whose target the caller has reserved.
 
     Args:
         source: the database that is copied. It must not be open.

@@ -12,15 +12,18 @@ import pytest
 
 from store import open_store
 from store.db.schema import history
+from store.db.schema import postgres as postgres_schema
+from store.db.schema import sqlite as sqlite_schema
 from store.db.schema.partitions import names
 from store.db.schema.sqlite import unfinished as unfinished_name
 from store.db.tables import core as core_tables
 from store.db.url import parse, with_partition
-from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, StoreError
+from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound, StoreError, Unavailable
 from store.operations import (
     OperationProgress,
     Redaction,
     RetentionPolicy,
+    beside_log,
     copy_store,
     log_copy,
     redact,
@@ -336,8 +339,57 @@ async def test_of_two_copies_at_once_one_is_made(kind: str, make_url: MakeURL, f
     ended = await asyncio.gather(*(copy_store(full, target) for _ in range(2)), return_exceptions=True)
     errors = [each for each in ended if isinstance(each, BaseException)]
     assert all(isinstance(error, StoreError) for error in errors), errors
-    if len(errors) == 2:
-        await copy_store(full, target)
+    assert len(errors) < 2, errors
+    await assert_equal(full, target)
+
+
+@pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
+async def test_second_copy_leaves_the_tables_of_the_first_unchanged(
+    kind: str, make_url: MakeURL, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second copy stops after it has emptied a table of the same unfinished copy, if it gets that far.
+    target = make_url(kind)
+    monkeypatch.setattr(sqlite_schema, "_COPY_LOCK_SECONDS", 0)
+    monkeypatch.setattr(postgres_schema, "_COPY_LOCK_SECONDS", 0)
+    all_rows, errors = beside_log.scan.all_rows, list[BaseException]()
+
+    def stop(*_: Any) -> Any:
+        raise Stop
+
+    async def copy_again() -> None:
+        try:
+            await copy_store(full, target)
+        except (Stop, StoreError) as error:
+            errors.append(error)
+
+    def on_progress(progress: OperationProgress) -> None:
+        if progress.step == "copying the log" and not errors:
+            monkeypatch.setattr(beside_log.scan, "all_rows", stop)
+            _elsewhere(copy_again())
+            monkeypatch.setattr(beside_log.scan, "all_rows", all_rows)
+
+    await copy_store(full, target, on_progress=on_progress)
+    await assert_equal(full, target)
+    (error,) = errors
+    assert isinstance(error, Unavailable)
+    assert "another process makes the copy" in str(error)
+
+
+async def test_copy_is_not_published_after_its_lock_was_lost(make_url: MakeURL, full: str) -> None:
+    target = make_url("postgres")
+    locks = "state = 'idle' AND query = 'SELECT pg_try_advisory_lock($1)'"
+    ended: list[str] = []
+
+    def on_progress(progress: OperationProgress) -> None:
+        if progress.step == "checking the log" and progress.total is None and not ended:
+            ended.append(
+                postgres.execute(target, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {locks}")
+            )
+
+    with pytest.raises(Unavailable, match="cannot"):
+        await copy_store(full, target, on_progress=on_progress)
+    assert ended == ["t"]
+    await copy_store(full, target)
     await assert_equal(full, target)
 
 

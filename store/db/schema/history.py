@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from store.errors import AlreadyExists, Corrupt, Incompatible
+from store.errors import AlreadyExists, Corrupt, Incompatible, Unavailable
 from store.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -109,6 +109,11 @@ def refuse_behind(info: DatabaseInfo, shown: str) -> DatabaseInfo:
 def refuse_existing(kind: str, name: str) -> AlreadyExists:
     """Return the error of a copy whose target, a file or a schema, exists."""
     return AlreadyExists(kind, name, "a copy never overwrites anything; choose another target, or remove this one")
+
+
+def refuse_reserved(name: str) -> Unavailable:
+    """Return the error of a copy that another call makes at the same time."""
+    return Unavailable(f"another process makes the copy {name}; wait until it ends", 10.0)
 
 
 def refuse_foreign(found: DatabaseInfo, info: DatabaseInfo, shown: str, cure: str) -> None:

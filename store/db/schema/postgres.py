@@ -3,8 +3,10 @@
 To open a partition means to recognise its schema or to create the schema. Only `migrate` upgrades an existing schema.
 """
 
+import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
@@ -42,6 +44,9 @@ _CONNECT_SECONDS = 10
 _CLOSE_SECONDS = 5
 # Postgres ends each statement of `connected` before this time. This limit is for a server that does not answer.
 _ANSWER_SECONDS = 65
+# The wait for another process that makes the same copy, in seconds, and the time between two attempts.
+_COPY_LOCK_SECONDS = 5.0
+_COPY_LOCK_PAUSE = 0.05
 # Prefixes of the SQLSTATE of temporary errors: connection, resources, shutdown, conflict, and locks. The same call may
 # succeed later.
 _TRANSIENT = ("08", "53", "57P", "40001", "40P01", "55P03", "57014", "25P03")
@@ -162,6 +167,44 @@ async def create_postgres(
     await connection.execute("COMMIT")
     logger.info("created store %s in %s", info.store_id, shown)
     return info, True
+
+
+@asynccontextmanager
+async def copy_lock(dsn: str, schema: str) -> AsyncGenerator[AsyncpgConnection]:
+    """Let no other call fill the unfinished copy of the partition `schema` during the block.
+
+    The session that is yielded holds the lock. If it breaks, the lock is lost: see `check_copy_lock`.
+
+    Raises:
+        Unavailable: another call fills the copy.
+        StoreError: the errors of `prepare_postgres`.
+    """
+    async with store_errors(dsn):
+        connection = await _connect(dsn, command_timeout=_ANSWER_SECONDS)
+    try:
+        async with store_errors(dsn):
+            # The session is idle until the copy is complete.
+            await connection.execute("SET idle_session_timeout = 0")
+            await _lock_copy(connection, schema)
+        yield connection
+    finally:
+        with suppress(Exception):
+            await connection.close(timeout=_CLOSE_SECONDS)
+
+
+async def _lock_copy(connection: AsyncpgConnection, schema: str) -> None:
+    key = lock_key(f"copy to {schema}")
+    deadline = time.monotonic() + _COPY_LOCK_SECONDS
+    while not (await connection.fetch("SELECT pg_try_advisory_lock($1)", key))[0][0]:
+        if time.monotonic() > deadline:
+            raise history.refuse_reserved(schema)
+        await asyncio.sleep(_COPY_LOCK_PAUSE)
+
+
+async def check_copy_lock(connection: AsyncpgConnection, dsn: str) -> None:
+    """Raise `Unavailable` if the session that `copy_lock` yielded is gone."""
+    async with store_errors(dsn):
+        await connection.execute("SELECT 1")
 
 
 async def prepare_unfinished(dsn: str, schema: str, info: DatabaseInfo) -> None:

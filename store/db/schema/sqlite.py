@@ -44,9 +44,10 @@ _NETWORK_FUSE = frozenset(
     {"ceph", "davfs", "davfs2", "gcsfuse", "glusterfs", "goofys", "grpcfuse", "juicefs", "mfs", "osxfs", "rclone"}
     | {"s3fs", "sshfs", "vmhgfs-fuse"}
 )
-# `_LOCK_SECONDS` limits the wait for another process that creates or upgrades the same file, `_BUSY_SECONDS` the wait
-# for a lock of SQLite.
+# `_LOCK_SECONDS` limits the wait for another process that creates or upgrades the same file, `_COPY_LOCK_SECONDS` for
+# one that makes the same copy, and `_BUSY_SECONDS` the wait for a lock of SQLite.
 _LOCK_SECONDS = 60.0
+_COPY_LOCK_SECONDS = 5.0
 _BUSY_SECONDS = 30.0
 _UNFINISHED = ".partial"
 _MODE, _PRIVATE_MODE = 0o666, 0o600
@@ -377,6 +378,30 @@ def mount_of(path: Path, mounts: str) -> tuple[str, str]:
 def unfinished(path: Path) -> Path:
     """Return the file that a copy fills before it gets the name `path`."""
     return path.with_name(path.name + _UNFINISHED)
+
+
+@contextmanager
+def copy_lock(path: Path) -> Generator[None]:
+    """Let no other call fill the unfinished copy of `path` during the block.
+
+    Raises:
+        Unavailable: another call fills it.
+        StoreError: the errors of `prepare_sqlite` for the place of the file.
+    """
+    check_place(path)
+    refuse_unwritable(path)
+    lock = file_lock(unfinished(path), _COPY_LOCK_SECONDS)
+    try:
+        with store_errors(path):
+            lock.__enter__()
+    except Unavailable as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        raise history.refuse_reserved(str(path)) from None
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
 
 
 def prepare_unfinished(path: Path, info: DatabaseInfo, place: PartitionPlace, *, is_private: bool) -> None:
@@ -740,15 +765,15 @@ def _copy(path: Path) -> Path:
 
 
 @contextmanager
-def file_lock(path: Path) -> Generator[None]:
+def file_lock(path: Path, seconds: float = _LOCK_SECONDS) -> Generator[None]:
     """Hold a lock on the file `<file>.lock` during the block. If the process dies, the system releases the lock.
 
-    `<file>.lock` exists only while a process holds the lock or waits for it.
+    `<file>.lock` exists only while a process holds the lock or waits for it. The wait ends after `seconds`.
     """
     # A separate file is locked. If this process closed a descriptor of the database file, the system would release all
     # locks that SQLite holds on this file in this process.
     lock = path.resolve().with_name(f"{path.resolve().name}.lock")
-    descriptor = _acquire(lock)
+    descriptor = _acquire(lock, seconds)
     try:
         yield
     finally:
@@ -758,12 +783,12 @@ def file_lock(path: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-def _acquire(lock: Path) -> int:
-    deadline = time.monotonic() + _LOCK_SECONDS
+def _acquire(lock: Path, seconds: float) -> int:
+    deadline = time.monotonic() + seconds
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            _wait_for(descriptor, lock, deadline)
+            _wait_for(descriptor, lock, deadline, seconds)
             if _is_still(descriptor, lock):
                 return descriptor
         except BaseException:
@@ -772,13 +797,13 @@ def _acquire(lock: Path) -> int:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int, lock: Path, deadline: float) -> None:
+def _wait_for(descriptor: int, lock: Path, deadline: float, seconds: float) -> None:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                reason = f"another process has locked {lock} for {_LOCK_SECONDS:g} s to create or upgrade the store"
+                reason = f"another process has locked {lock} for {seconds:g} s to create or upgrade the store"
                 raise Unavailable(reason, 10.0) from None
             time.sleep(0.002)
         else:

@@ -281,6 +281,17 @@ class UnfinishedPostgres(Postgres, Unfinished):
     """The schema `partial_<schema>`, which a copy fills before it is renamed to `<schema>`."""
 
     prefix = UNFINISHED + PREFIX
+    _lock: schemas.AsyncpgConnection | None = None
+    """The session that holds the lock of `reserved`."""
+
+    @asynccontextmanager
+    async def reserved(self) -> AsyncGenerator[None]:
+        async with schemas.copy_lock(self.direct, self._final) as lock:
+            self._lock = lock
+            try:
+                yield
+            finally:
+                self._lock = None
 
     async def prepare(self, store_id: str, created_at: int, log_format: int, *, is_single_file: bool) -> None:
         del is_single_file
@@ -295,6 +306,8 @@ class UnfinishedPostgres(Postgres, Unfinished):
 
     async def publish(self, *, is_single_file: bool, receipt: str | None) -> None:
         del is_single_file
+        if self._lock is not None:
+            await schemas.check_copy_lock(self._lock, self.direct)
         await schemas.publish(self.direct, self._final, receipt)
 
     async def receipt(self) -> str | None:

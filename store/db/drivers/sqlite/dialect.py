@@ -235,6 +235,15 @@ class UnfinishedSQLite(SQLite, Unfinished):
         options = url.options | {"durability": "normal"}
         super().__init__(replace(url, path=schema.unfinished(self._final), options=options), clock, read_only=read_only)
 
+    @asynccontextmanager
+    async def reserved(self) -> AsyncGenerator[None]:
+        lock = schema.copy_lock(self._final)
+        await asyncio.to_thread(lock.__enter__)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(lock.__exit__, None, None, None)
+
     async def prepare(self, store_id: str, created_at: int, log_format: int, *, is_single_file: bool) -> None:
         info = DatabaseInfo(store_id, created_at, HEAD, log_format)
         await asyncio.to_thread(schema.prepare_unfinished, self._final, info, self._place, is_private=is_single_file)
