@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from store.errors import Closed
@@ -15,6 +17,7 @@ T = TypeVar("T")
 _ENDING_SECONDS: Final = 4.0
 """The maximum time to wait for cancelled coroutines before the loop is closed."""
 _JOIN_SECONDS: Final = 5.0
+_GONE_SECONDS: Final = 1.0
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -178,6 +181,18 @@ class LoopThread:
                 return
         if not self.is_current:
             self._thread.join(_JOIN_SECONDS)
+            self._wait_for_system()
+
+    def _wait_for_system(self) -> None:
+        """Wait until the operating system has ended the thread, if the system lists its threads.
+
+        `join` returns earlier. OpenSSL then still frees its data of the thread, and holds a lock. If the process forked
+        at this moment, the lock would stay locked in the child, which could never connect to Postgres.
+        """
+        place = Path("/proc/self/task", str(self._thread.native_id))
+        deadline = time.monotonic() + _GONE_SECONDS
+        while not self._thread.is_alive() and place.exists() and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     def _run_thread(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
 import time
 from collections.abc import AsyncIterator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -171,3 +173,21 @@ async def test_whatever_waits_for_a_store_that_is_closed_raises_closed(store_url
             errors = [work.exception() for work in done]
             assert [type(error) for error in errors] == [Closed] * len(waiting), errors
         store.sync.thread.get().leave()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list the threads")
+def test_end_of_loop_thread_includes_its_end_in_the_system() -> None:
+    # The C library calls `usleep(300000)` when it ends the thread, as it calls the destructors of OpenSSL.
+    libc, key = ctypes.CDLL(None), ctypes.c_uint()
+    assert libc.pthread_key_create(ctypes.byref(key), ctypes.cast(libc.usleep, ctypes.c_void_p)) == 0
+    thread = LoopThread("slow to end")
+
+    async def prepare() -> str:
+        assert libc.pthread_setspecific(key, ctypes.c_void_p(300_000)) == 0
+        return f"/proc/self/task/{threading.get_native_id()}"
+
+    place = Path(thread.wait(prepare()))
+    assert place.exists()
+    thread.leave()
+    assert not place.exists()
+    assert libc.pthread_key_delete(key) == 0
