@@ -62,7 +62,7 @@ class PostgresAddress:
         host, port = match.groups() if match else ("", "")
         return host.strip("[]") or "localhost", port or options.get("port", "").partition(",")[0] or "5432"
 
-    def shown(self, scheme: str) -> str:
+    def redacted(self, scheme: str) -> str:
         """Return the URL with `***` in place of each password and of the value of `direct`."""
         user, at, hosts = self.netloc.rpartition("@")
         name, colon, _ = user.partition(":")
@@ -107,13 +107,13 @@ def checked_options(address: PostgresAddress) -> dict[str, str]:
     is_ambiguous = "@" in address.query
     for name, _ in parse_qsl(address.query, keep_blank_values=True):
         if name not in OPTIONS:
-            known = f"(known: {', '.join(sorted(OPTIONS))})"
+            valid = f"(known: {', '.join(sorted(OPTIONS))})"
             if is_ambiguous or not re.fullmatch(r"[a-z_]{1,40}", name):
-                raise _refused(f"an option is not known {known}")
-            raise Invalid("url", f"option {name!r} is not known for postgresql:// {known}")
+                raise _refused(f"an option is not known {valid}")
+            raise Invalid("url", f"option {name!r} is not known for postgresql:// {valid}")
         is_ambiguous = is_ambiguous or name in _SECRETS
     options = address.options
-    if not all(part.isdecimal() and part.isascii() and int(part) <= 65535 for part in _list(options.get("port"))):
+    if not all(part.isdecimal() and part.isascii() and int(part) <= 65535 for part in _items(options.get("port"))):
         raise Invalid("url", "the option port is not a number up to 65535")
     if not _are_hosts(options.get("host", "")):
         raise Invalid("url", "the option host is not the name of a host or the path of a directory")
@@ -121,7 +121,7 @@ def checked_options(address: PostgresAddress) -> dict[str, str]:
 
 
 def driver_address(address: PostgresAddress, options: Mapping[str, str]) -> str:
-    """Return the address of a URL for the driver, with those of its options that are the driver's."""
+    """Return the address for the driver, with the options of the URL that belong to the driver."""
     driver = {key: value for key, value in options.items() if key in DRIVER_OPTIONS}
     return PostgresAddress(address.netloc, address.path, urlencode(driver)).dsn
 
@@ -147,7 +147,7 @@ def _refused(reason: str) -> Invalid:
     return Invalid("url", f"the URL of Postgres is invalid: {reason}; {_ENCODED}")
 
 
-def _list(text: str | None) -> list[str]:
+def _items(text: str | None) -> list[str]:
     return text.split(",") if text else []
 
 

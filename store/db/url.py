@@ -55,7 +55,7 @@ def without_passwords(text: str) -> str:
     scheme, separator, rest = text.partition("://")
     if separator and scheme_of(text) == "postgresql":
         with suppress(Invalid):
-            return postgres_url.split(text).shown(scheme)
+            return postgres_url.split(text).redacted(scheme)
     if not separator:
         scheme, rest = "", text
     if not rest.startswith("/"):  # a path contains no user
@@ -143,8 +143,8 @@ def _postgres(text: str) -> StoreURL:
     options = postgres_url.checked_options(address)
     partition = options.get("partition", DEFAULT_PARTITION)
     if not PARTITION.fullmatch(partition):
-        shown = "the partition" if address.passwords or "@" in address.query else f"partition {partition!r}"
-        raise Invalid("url", f"{shown} must match [a-z][a-z0-9_]{{0,39}}")
+        subject = "the partition" if address.passwords or "@" in address.query else f"partition {partition!r}"
+        raise Invalid("url", f"{subject} must match [a-z][a-z0-9_]{{0,39}}")
     if "direct" in options:
         options["direct"] = postgres_url.direct_address(options["direct"])
     dsn = postgres_url.driver_address(address, options)
@@ -163,22 +163,22 @@ def partition_file(main: Path, partition: str) -> Path:
     return main.with_name(f"{main.name.removesuffix('.db')}.{partition}.db")
 
 
-def _refuse_lost(text: str) -> None:
+def _refuse_unsafe(text: str) -> None:
     """Raise `Invalid` if a URL contains a character that a parser would drop, or that ends the URL."""
-    lost = next((character for character in text if character in "#\t\n\r\0"), None)
-    if lost is None:
+    unsafe = next((character for character in text if character in "#\t\n\r\0"), None)
+    if unsafe is None:
         return
-    reason = f"the URL {without_passwords(text)!r} contains {lost!r}"
-    if lost == "\0":
+    reason = f"the URL {without_passwords(text)!r} contains {unsafe!r}"
+    if unsafe == "\0":
         raise Invalid("url", f"{reason}, which no name of a file contains; leave it out")
     head, mark, tail = text.partition("?")
     encoded = without_passwords(f"{_encoded(head)}{mark}{tail}")
-    raise Invalid("url", f"{reason}, which a URL cannot contain; write {_CODES[lost]} for it: {encoded}")
+    raise Invalid("url", f"{reason}, which a URL cannot contain; write {_CODES[unsafe]} for it: {encoded}")
 
 
 def _encoded(text: str) -> str:
-    kept = re.sub(r"%(?=(?:25)*(?:23|3[Ff]|09|0[Aa]|0[Dd]))", "%25", text)
-    return re.sub(r"[#?\t\n\r]", lambda character: _CODES[character[0]], kept)
+    escaped = re.sub(r"%(?=(?:25)*(?:23|3[Ff]|09|0[Aa]|0[Dd]))", "%25", text)
+    return re.sub(r"[#?\t\n\r]", lambda character: _CODES[character[0]], escaped)
 
 
 def _decoded(text: str) -> str:
@@ -186,7 +186,7 @@ def _decoded(text: str) -> str:
 
 
 def _sqlite(text: str, netloc: str, path: str, partition: str, query: dict[str, str]) -> StoreURL:
-    _refuse_lost(text)
+    _refuse_unsafe(text)
     if netloc:
         shown, written = (
             without_passwords(text),

@@ -45,7 +45,7 @@ def forget_membership(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["copied by rollbook", "copied by hand", "older copy", "store of its own"])
-async def test_file_with_the_name_of_a_partition_is_none(url: str, tmp_path: Path, kind: str) -> None:
+async def test_file_named_like_a_partition_is_no_partition(url: str, tmp_path: Path, kind: str) -> None:
     other = tmp_path / "run.old.db"
     await write(url)
     if kind == "store of its own":
@@ -71,7 +71,7 @@ async def test_file_with_the_name_of_a_partition_is_none(url: str, tmp_path: Pat
     assert len(await inputs(f"sqlite:///{other}")) == 1
 
 
-async def test_partition_of_another_database_or_name_is_none(url: str, tmp_path: Path) -> None:
+async def test_partition_of_another_database_is_no_partition(url: str, tmp_path: Path) -> None:
     for database in (url, f"sqlite:///{tmp_path / 'exp.db'}"):
         await write(database)
         await write(f"{database}?partition=old")

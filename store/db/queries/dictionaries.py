@@ -84,11 +84,11 @@ async def types_at(dialect: Dialect, session: ReadSession, positions: Sequence[i
     """Return the types of the events at some positions. Positions without an event are left out."""
     event = core_tables.events.c
     sql = dialect.sql(select(event.position, event.type).where(dialect.any_of(event.position, "positions")))
-    found: dict[int, str] = {}
+    types: dict[int, str] = {}
     for start in range(0, len(positions), _POSITIONS_AT_ONCE):
         part = positions[start : start + _POSITIONS_AT_ONCE]
-        found.update(map(tuple, await session.fetch(sql, {"positions": dialect.list_param(part)})))
-    return found
+        types.update(map(tuple, await session.fetch(sql, {"positions": dialect.list_param(part)})))
+    return types
 
 
 async def rows(dialect: Dialect, session: ReadSession, after: int) -> Sequence[Row]:

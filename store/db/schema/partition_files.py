@@ -78,18 +78,18 @@ class PartitionPlace(NamedTuple):
 
 
 def candidates(main: Path) -> list[PartitionPlace]:
-    """Return the places of a database whose file exists. A file there may be something else than the partition."""
-    found = [PartitionPlace(main)] if main.is_file() else []
+    """Return the partitions of a database for which a file exists. Not every such file contains the partition."""
+    places = [PartitionPlace(main)] if main.is_file() else []
     prefix = f"{main.name.removesuffix('.db')}."
     for path in sorted(main.parent.iterdir()):
         name = path.name.removeprefix(prefix).removesuffix(".db")
         if path.name == f"{prefix}{name}.db" and PARTITION.fullmatch(name) and path != main and path.is_file():
-            found.append(PartitionPlace(main, name))
-    return found
+            places.append(PartitionPlace(main, name))
+    return places
 
 
 def place_like(path: Path) -> PartitionPlace | None:
-    """Return the partition of a database beside a file that would have the name of this file; None without one."""
+    """Return the partition that would have this file name, of a database in the same directory; None without one."""
     stem, _, name = path.name.removesuffix(".db").rpartition(".")
     if path.suffix != ".db" or not stem or not PARTITION.fullmatch(name):
         return None

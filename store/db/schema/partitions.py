@@ -36,7 +36,7 @@ async def migrate(url: str | StoreURL, *, app_role: str | None = None) -> list[M
     """Upgrade all partitions of a database and return the results, the partition of the URL first.
 
     On Postgres, the partitions are the schemas `rollbook_…` of the database. On SQLite, they are the main file and the
-    files `<main>.<name>.db` beside it, of which each states that it contains this partition. The partition of the URL
+    files `<main>.<name>.db` beside it, each of which states that it contains this partition. The partition of the URL
     is created if it is missing. Each partition is upgraded in its own transaction. If an upgrade fails, that partition
     is unchanged, the earlier ones are upgraded, and the later ones are not.
 
@@ -94,15 +94,15 @@ def files(url: StoreURL) -> dict[str, Path]:
         StoreError: a file cannot be read.
     """
     assert url.main is not None  # the URL of a file
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     main: StoreFile | None = None
     for place in partition_files.candidates(url.main):
         with sqlite.store_errors(place.path):
             file = sqlite.store_file(place.path)
         main = file if place.partition == DEFAULT_PARTITION else main
         if file is not None and place.holds(file, main):
-            found[place.partition] = place.path
-    return found
+            paths[place.partition] = place.path
+    return paths
 
 
 async def _migrate_postgres(dsn: str, partition: str, app_role: str | None) -> list[Migrated]:

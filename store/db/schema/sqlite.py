@@ -52,7 +52,7 @@ _BUSY_SECONDS = 30.0
 _UNFINISHED = ".partial"
 _MODE, _PRIVATE_MODE = 0o666, 0o600
 _READS = 5
-"""How often a file that changes meanwhile is read again."""
+"""The maximum number of reads of a file that changes during each of them."""
 _LISTED = "`rollbook partitions ls` shows the partitions"
 
 
@@ -87,7 +87,7 @@ def prepare_sqlite(
         create: whether to create a missing file.
         read_only: whether to change nothing.
         clock: a function that returns microseconds since the epoch.
-        place: the partition that the file contains; None if the file is not to state it.
+        place: the partition that the file contains; None to store no statement about it in the file.
         mode: the permissions of a new file, before the umask is applied.
 
     Raises:
@@ -95,7 +95,7 @@ def prepare_sqlite(
             of the partition.
         Invalid: the path is a directory.
         Incompatible: the file is on a network file system, is not a store, is newer than this program, is older and
-            opened only for reading, has a second name and is opened for writing, or is in the place of a partition that
+            opened only for reading, has a second name and is opened for writing, or has the name of a partition that
             has to be created.
         ReadOnly: `read_only` is False, but the file or its directory cannot be written.
         Unavailable: the disk is full, or another process has worked on the file for a minute.
@@ -135,10 +135,10 @@ def prepare_for_writing(
             if info is None:
                 membership = None if place is None else _new_membership(place)
                 return Prepared(_create(path, DatabaseInfo.new(clock), membership, mode), None)
-            done = _upgrade(path, info) if info.is_behind else Prepared(info, info.revision)
+            prepared = _upgrade(path, info) if info.is_behind else Prepared(info, info.revision)
             if place is not None:
                 _complete_membership(path, place)
-            return done
+            return prepared
 
 
 @contextmanager
@@ -179,21 +179,21 @@ def check_membership(path: Path, place: PartitionPlace, *, create: bool) -> Stor
     if place.partition == DEFAULT_PARTITION or place.holds(file, store_file(place.main)):
         return file
     if file.is_sealed:
-        other = "a backup or an archive"
+        content = "a backup or an archive"
     elif file.membership is None:
-        other = "a copy of the default partition"
+        content = "a copy of the default partition"
     elif file.membership.partition == DEFAULT_PARTITION:
-        other = "a store of its own"
+        content = "a store of its own"
     else:
-        other = f"the partition {file.membership.partition} of another database or name"
-    text = f"the file {path} is {other}, and not the partition {place.partition} of {place.main.name}"
+        content = f"the partition {file.membership.partition} of another database or name"
+    text = f"the file {path} is {content}, and not the partition {place.partition} of {place.main.name}"
     if create:
         raise Incompatible(text, f"use another name, or rename the file, or open it by its own URL: {shown(path)}")
     raise NotFound("partition", place.partition, f"{text}; to read it, open it by its own URL: {shown(path)}")
 
 
 def _refuse_older_name(place: PartitionPlace) -> None:
-    """Raise `Incompatible` if an older version, which left out every suffix of a name, stored the partition."""
+    """Raise `Incompatible` if the partition may be in a file whose name an older version made without the suffix."""
     older = place.main.with_name(f"{place.main.stem}.{place.partition}.db")
     if place.partition == DEFAULT_PARTITION or older == place.path:
         return
@@ -281,10 +281,10 @@ def migrating_sqlite(path: Path) -> Generator["Connection"]:
 def read_only_uri(path: Path) -> str:
     """Return the URI that opens a file for reading only, even if its directory cannot be written.
 
-    A file with a state, as `still_state` returns it, is opened as immutable: SQLite then uses no locks and notices no
+    A file for which `unlocked_state` returns a state is opened as immutable: SQLite then uses no locks and notices no
     changes. Readers have to compare the states before and after a read.
     """
-    immutable = "" if still_state(path) is None else "&immutable=1"
+    immutable = "" if unlocked_state(path) is None else "&immutable=1"
     return f"{path.absolute().as_uri()}?mode=ro{immutable}"
 
 
@@ -292,13 +292,13 @@ State = tuple[int, int, int, int]
 """Device, inode, size, and the time of the last change of a file."""
 
 
-def still_state(path: Path) -> State | None:
+def unlocked_state(path: Path) -> State | None:
     """Return the state of a file that no connection has open for writing, and that SQLite cannot read with locks.
 
-    SQLite needs a write-ahead log (WAL) and its shared memory to read with locks. It cannot create them beside the file
-    if the directory cannot be written, and should not if the file has a second name, because a writer would use a log
-    beside the other name. If there is no WAL, the file contains all data. The owner of the file may open it at any
-    time, so the file is *still* only until its state changes.
+    The result is None for every other file. SQLite needs a write-ahead log (WAL) and its shared memory to read with
+    locks. It cannot create them beside the file if the directory cannot be written, and should not if the file has a
+    second name, because a writer would use a log beside the other name. If there is no WAL, the file contains all data.
+    The owner of the file may open it at any time, which changes its state.
     """
     # SQLite keeps its files beside the actual file.
     actual = os.path.realpath(path)
@@ -316,10 +316,10 @@ def still_state(path: Path) -> State | None:
 def content_state(path: Path) -> State | None:
     """Return a value that changes when the content of a file changes; None if there is no file."""
     try:
-        found = os.stat(path)  # noqa: PTH116 (each read calls this)
+        status = os.stat(path)  # noqa: PTH116 (each read calls this)
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _has_second_name(actual: str) -> bool:
@@ -339,7 +339,7 @@ def changed_while_read(path: Path) -> Unavailable:
 def _read_unchanged(path: Path, read: Callable[[], T]) -> T:
     """Return the result of a read during which a file did not change."""
     for _ in range(_READS):
-        before = still_state(path)
+        before = unlocked_state(path)
         try:
             result = read()
         except (sqlite3.Error, StoreError):
@@ -519,7 +519,7 @@ def drop(path: Path, main: Path, partition: str) -> tuple[int, list[str]]:
         The size of the deleted files in bytes, and the ids of the revoked keys.
 
     Raises:
-        NotFound: the partition does not exist, or the file is something else.
+        NotFound: the partition does not exist, or the file does not contain it.
         Incompatible: the file is not a store, or has a second name.
         Conflict: another connection has the file open.
         ReadOnly: a file or the directory cannot be written.

@@ -20,9 +20,9 @@ _PROBE_SECONDS = 5.0
 # A statement without an answer for this time is checked.
 _SILENT_SECONDS = 5.0
 _STEP_SECONDS = 2.0
-# The next check of a statement that the server executes.
+# A statement that the server executes is checked again after this time.
 _ACTIVE_SECONDS = 10.0
-# The two looks at a session are this far apart, so that an answer on its way can arrive.
+# The time between the two checks of a session, in which an answer can arrive.
 _ARRIVAL_SECONDS = 1.0
 # A connection is quiet if it sent and received no data for this time. It is shorter than `_SILENT_SECONDS`.
 _QUIET_SECONDS = 4.0
@@ -41,8 +41,8 @@ _TCP_OPTIONS = (
 _LAST_DATA = struct.Struct("=44xIII")
 
 _IDENTITY = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-# A session that executes a statement waits for something else than its client. In COPY, it waits for data of the
-# client. If the role may not see the state of a session, the columns are null.
+# A session that executes a statement does not wait for its client, except for data of COPY. If the role may not see
+# the state of a session, the columns are null.
 _WORKS = (
     "SELECT wait_event IS DISTINCT FROM 'ClientRead'"
     " OR coalesce(state_change > clock_timestamp() - make_interval(secs => $3), true)"
@@ -146,9 +146,9 @@ class Observation:
 
 
 class AnswerMonitor:
-    """Finds the statements that the server does not execute and has not answered, and breaks their connections.
+    """Monitor of statements without an answer. It ends the connections of those that the server does not execute.
 
-    The statement then fails with an error, as after any other loss of the connection. The session on the server is
+    Such a statement fails with an error, as after any other loss of the connection. The session on the server is
     ended too, because it may hold the lock of the writer. If the server does not answer the check, nothing is done.
 
     Args:
@@ -178,7 +178,7 @@ class AnswerMonitor:
         loop = asyncio.get_running_loop()
         self._due[connection] = loop.time() + _SILENT_SECONDS
         if self._timer is None:
-            self._timer = loop.call_later(_SILENT_SECONDS, self._look, loop)
+            self._timer = loop.call_later(_SILENT_SECONDS, self._check_due, loop)
 
     def end(self, connection: PostgresConnection) -> None:
         """Note that a statement has its answer, or has failed."""
@@ -200,14 +200,14 @@ class AnswerMonitor:
         if self._check is not None:
             self._check.cancel()
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_due(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         now = loop.time()
         silent = {connection: due for connection, due in self._due.items() if due <= now and connection.is_quiet()}
         if silent and (self._check is None or self._check.done()):
             self._check = loop.create_task(self._break_lost(silent))
         if self._due:
-            self._timer = loop.call_later(_STEP_SECONDS, self._look, loop)
+            self._timer = loop.call_later(_STEP_SECONDS, self._check_due, loop)
 
     async def _break_lost(self, silent: dict[PostgresConnection, float]) -> None:
         with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
@@ -219,7 +219,7 @@ class AnswerMonitor:
 
     async def _compare(self, probe: Any, silent: dict[PostgresConnection, float]) -> None:
         loop = asyncio.get_running_loop()
-        lost = {connection: due for connection, due in silent.items() if not await _works(probe, connection)}
+        lost = {connection: due for connection, due in silent.items() if not await _executes(probe, connection)}
         for connection in silent.keys() - lost.keys():
             if self._due.get(connection) == silent[connection]:
                 self._due[connection] = loop.time() + _ACTIVE_SECONDS
@@ -228,7 +228,7 @@ class AnswerMonitor:
         await asyncio.sleep(_ARRIVAL_SECONDS)
         broken = 0
         for connection, due in lost.items():
-            if await _works(probe, connection) or self._due.get(connection) != due:
+            if await _executes(probe, connection) or self._due.get(connection) != due:
                 continue
             assert connection.session is not None  # only such connections are observed
             await probe.fetch(_END, *connection.session)
@@ -239,7 +239,7 @@ class AnswerMonitor:
             self.drop_idle()
 
 
-async def _works(probe: Any, connection: PostgresConnection) -> bool:
+async def _executes(probe: Any, connection: PostgresConnection) -> bool:
     """Return whether the session of a connection executes a statement, or has just ended one."""
     assert connection.session is not None  # only such connections are observed
     return bool(await probe.fetchval(_WORKS, *connection.session, _QUIET_SECONDS))
@@ -250,7 +250,7 @@ def _is_tcp(end: Any) -> bool:
 
 
 def _keep_alive(end: Any) -> None:
-    """Let the kernel notice that the peer of a socket is gone."""
+    """Make the kernel close a socket whose peer no longer answers."""
     if not _is_tcp(end):
         return
     with contextlib.suppress(OSError):  # a system may lack an option that its headers name

@@ -139,9 +139,9 @@ class Connections:
                     await line.remove_listener(channel, heard)
 
     async def check_line(self) -> None:
-        """Close the connection for LISTEN and NOTIFY if it does not answer. Its listeners then hear of it."""
+        """Close the connection for LISTEN and NOTIFY if it does not answer. This notifies its listeners."""
         age = asyncio.get_running_loop().time() - self._line_answered
-        # A statement that is under way has the same time limit.
+        # A statement in progress has the same time limit.
         if age < _LINE_SECONDS / 2 or self._line_lock.locked() or not self.is_line(self._line):
             return
         try:
@@ -225,7 +225,7 @@ class Listener(Wakeups):
             async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
-            # Without any notification, a connection that the network has lost looks like one without news.
+            # A connection that the network has lost looks like one without notifications.
             await self._connections.check_line()
             return False
         self._news.clear()

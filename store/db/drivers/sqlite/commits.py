@@ -21,7 +21,8 @@ class State:
 
     Args:
         path: the file.
-        is_read_only: whether SQLite may read the file without shared memory. The version is then the state of the file.
+        is_read_only: whether the store is read-only. If SQLite then reads the file without locks, the version is the
+            state of the file.
     """
 
     _numbers = count()
@@ -31,7 +32,7 @@ class State:
         """The number of this detector. Versions with different numbers cannot be compared."""
         self._path = path
         self._is_read_only = is_read_only
-        self._still: schema.State | None = None
+        self._unlocked: schema.State | None = None
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
@@ -41,14 +42,14 @@ class State:
         with self._lock:
             if self._closed:
                 return None
-            still = schema.still_state(self._path) if self._is_read_only else None
-            if still != self._still:
-                self._still, self.number = still, next(self._numbers)
+            unlocked = schema.unlocked_state(self._path) if self._is_read_only else None
+            if unlocked != self._unlocked:
+                self._unlocked, self.number = unlocked, next(self._numbers)
                 if self._connection is not None:
                     self._connection.close()
                     self._connection = None
-            if still is not None:
-                return still
+            if unlocked is not None:
+                return unlocked
             try:
                 if self._connection is None:
                     self._connection = sqlite3.connect(
@@ -80,7 +81,7 @@ class DataVersion(Wakeups):
     def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
         self._path = path
         self._is_read_only = is_read_only
-        self._still: schema.State | None = None
+        self._unlocked: schema.State | None = None
         self._connection: sqlite3.Connection | None = None
         self._seen: int | None = None
         # The id of a commit. This process has noticed or made all commits up to it.
@@ -101,9 +102,9 @@ class DataVersion(Wakeups):
         return True
 
     def _is_news(self) -> bool:
-        still = schema.still_state(self._path) if self._is_read_only else None
-        if still != self._still:
-            self._still, self._seen = still, None
+        unlocked = schema.unlocked_state(self._path) if self._is_read_only else None
+        if unlocked != self._unlocked:
+            self._unlocked, self._seen = unlocked, None
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None

@@ -67,7 +67,7 @@ class SQLite(Dialect):
         self._place = PartitionPlace(self.path if url.main is None else url.main.absolute(), url.partition)
         self._file = OpenFile(self.path)
         self._readers = Readers(self.path, self._file, self.stored_forms)
-        self._still: schema.State | None = None
+        self._unlocked: schema.State | None = None
         self._state = State(self.path, is_read_only=read_only)
 
     # The methods of `Dialect`.
@@ -138,42 +138,42 @@ class SQLite(Dialect):
         return writer
 
     def read(self, *, snapshot: bool = False) -> AbstractAsyncContextManager[ReadSession]:
-        return self._noticing(snapshot=snapshot) if self.read_only else self._readers.lease(snapshot=snapshot)
+        return self._checked(snapshot=snapshot) if self.read_only else self._readers.lease(snapshot=snapshot)
 
     @asynccontextmanager
-    async def _noticing(self, *, snapshot: bool) -> AsyncGenerator[ReadSession]:
-        """Lend a connection as `read` does, also for a file that SQLite reads without locks.
+    async def _checked(self, *, snapshot: bool) -> AsyncGenerator[ReadSession]:
+        """Lend a connection as `read` does, and check a file that SQLite reads without locks for changes.
 
         Raises:
             Unavailable: another process changed such a file during the block.
         """
-        still: schema.State | None = None
+        unlocked: schema.State | None = None
         try:
             async with AsyncExitStack() as stack:
-                session, still = await self._enter(stack, snapshot=snapshot)
+                session, unlocked = await self._enter(stack, snapshot=snapshot)
                 yield session
         except Exception as error:
-            raise_still_error(self.path, still, error)
+            raise_unlocked_error(self.path, unlocked, error)
             raise
-        if still not in {None, schema.content_state(self.path)}:
+        if unlocked not in {None, schema.content_state(self.path)}:
             raise schema.changed_while_read(self.path)
 
     async def _enter(self, stack: AsyncExitStack, *, snapshot: bool) -> tuple[ReadSession, schema.State | None]:
         """Lend a connection until the stack is closed, and return it with the state of the file that it reads."""
         while True:
-            still, readers = schema.still_state(self.path), self._readers
-            if still != self._still:
+            unlocked, readers = schema.unlocked_state(self.path), self._readers
+            if unlocked != self._unlocked:
                 # The connections of the pool would not notice the change.
-                self._still, self._readers = still, Readers(self.path, self._file, self.stored_forms)
+                self._unlocked, self._readers = unlocked, Readers(self.path, self._file, self.stored_forms)
                 await readers.close()
                 readers = self._readers
             try:
-                return await stack.enter_async_context(readers.lease(snapshot=snapshot)), still
+                return await stack.enter_async_context(readers.lease(snapshot=snapshot)), unlocked
             except Closed:
                 if readers is self._readers:
                     raise
             except Incompatible as error:
-                raise_still_error(self.path, still, error)
+                raise_unlocked_error(self.path, unlocked, error)
                 raise
 
     def wakeups(self) -> Wakeups:
@@ -268,19 +268,19 @@ class UnfinishedSQLite(SQLite, Unfinished):
         return await asyncio.to_thread(schema.receipt, self._final)
 
     async def acknowledge(self) -> None:
-        schema.acknowledge(self._final)  # without a thread, which a program that ends cannot start
+        schema.acknowledge(self._final)  # not in a thread, because a program that ends cannot start one
 
     async def discard(self) -> None:
         await asyncio.to_thread(schema.discard, self._final)
 
 
-def raise_still_error(path: Path, state: schema.State | None, error: Exception) -> None:
-    """Raise another error than `error` if a read without locks explains it; otherwise do nothing.
+def raise_unlocked_error(path: Path, state: schema.State | None, error: Exception) -> None:
+    """Raise a clearer error if a read without locks explains `error`; otherwise do nothing.
 
     Args:
         path: the file that was read.
         state: its state before the read; None if it was read with locks.
-        error: the error. It may be a consequence of a change of the file.
+        error: the error of the read, possibly caused by a change of the file.
     """
     if state is None:
         return

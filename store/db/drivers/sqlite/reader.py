@@ -40,7 +40,7 @@ _numbers = count()
 class _Database(sqlite3.Connection):
     """A connection with an SQL function that calls a Python function.
 
-    The Python function can execute several statements on the connection in only one call of aiosqlite's thread.
+    The Python function can execute several statements on the connection in one call of aiosqlite's thread.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -314,8 +314,8 @@ class Readers:
         self._waiting: deque[Future[SQLiteReader | None]] = deque()
         self._making: set[asyncio.Future[SQLiteReader]] = set()
         self._ending: set[asyncio.Future[None]] = set()
-        self._living: set[SQLiteReader] = set()
-        """All connections that are not closed. If the task of a caller is destroyed, they outlive it."""
+        self._unclosed: set[SQLiteReader] = set()
+        """All open connections. This reference keeps them alive if the task of a caller is destroyed."""
         self._made = 0
         self._closed = False
         _pools.add(self)
@@ -419,14 +419,14 @@ class Readers:
 
         Return a future that is done when the connection is closed.
         """
-        left = self._leave(connection)
+        closing = self._leave(connection)
         self._pass_on(None)
-        return left
+        return closing
 
     def _leave(self, connection: SQLiteReader) -> Future[None]:
-        left = connection.leave()
-        left.add_done_callback(lambda _: self._living.discard(connection))
-        return left
+        closing = connection.leave()
+        closing.add_done_callback(lambda _: self._unclosed.discard(connection))
+        return closing
 
     def _pass_on(self, connection: SQLiteReader | None) -> None:
         """Give a connection to the next waiting caller. With None, this caller opens a new connection."""
@@ -468,14 +468,14 @@ class Readers:
         try:
             await connection.start()
         except BaseException:
-            self._living.discard(connection)
+            self._unclosed.discard(connection)
             raise
         return connection
 
     def _unopened(self) -> SQLiteReader:
         connection = SQLiteReader(self._path, self._stored_forms)
         with self._lock:
-            self._living.add(connection)
+            self._unclosed.add(connection)
             if self._closed:
                 connection.cut_off()
         return connection
@@ -504,13 +504,13 @@ class Readers:
         loop = asyncio.get_running_loop()
         if making := [each for each in self._making if each.get_loop() is loop]:
             await asyncio.wait(making)
-        for left in [self._leave(connection) for connection in idle]:
-            await asyncio.wrap_future(left)
+        for closing in [self._leave(connection) for connection in idle]:
+            await asyncio.wrap_future(closing)
 
     def cut_off_if_closed(self) -> None:
         """If the pool is closed, interrupt the reads that still run, and close their connections."""
         with self._lock:
-            living = list(self._living) if self._closed else []
+            living = list(self._unclosed) if self._closed else []
         for connection in living:
             connection.cut_off()
 

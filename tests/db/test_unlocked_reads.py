@@ -1,4 +1,4 @@
-"""Reads of a SQLite file that SQLite cannot lock for reading. They notice changes that its owner makes later."""
+"""Reads of a SQLite file that SQLite reads without locks. They notice later changes by its owner."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ async def test_error_of_a_read_without_locks_advises_no_restoration(owner: Store
 
 
 @pytest.mark.parametrize(
-    "sides,is_still",
+    "sides,is_unlocked",
     [({}, True), ({"-wal": b""}, True), ({"-wal": b"x"}, False), ({"-wal": b"", "-shm": b"x"}, False)],
     ids=["none", "empty log", "log", "shared memory"],
 )
 def test_file_is_read_with_locks_if_its_log_exists_beside_the_actual_file(
-    path: Path, sides: dict[str, bytes], is_still: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, sides: dict[str, bytes], is_unlocked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path.parent / "store").mkdir()
     actual = path.parent / "store" / "run.db"
@@ -103,10 +103,10 @@ def test_file_is_read_with_locks_if_its_log_exists_beside_the_actual_file(
     path.symlink_to(actual)
     for suffix, content in sides.items():
         actual.with_name(f"run.db{suffix}").write_bytes(content)
-    assert sqlite.still_state(path) is None
+    assert sqlite.unlocked_state(path) is None
 
     def access(file: str, mode: int) -> bool:
         return Path(file).exists() and (mode != os.W_OK or Path(file) != actual.parent)
 
     monkeypatch.setattr(os, "access", access)
-    assert (sqlite.still_state(path) is not None) == is_still
+    assert (sqlite.unlocked_state(path) is not None) == is_unlocked
