@@ -97,9 +97,9 @@ class _Marks:
             if phase is not None and row.scope is not None:
                 is_end = row.kind == "result" and row.node_id == phase.nodes[-1]
                 self._add(row.scope, phase, self.ended if is_end else self.begun)
-        for each in checkpoints:
-            if (producer := graph.producer(each.name)) is not None:
-                self._add(each.scope, producer[0], self.ended)
+        for checkpoint in checkpoints:
+            if (producer := graph.producer(checkpoint.name)) is not None:
+                self._add(checkpoint.scope, producer[0], self.ended)
 
     def _add(self, scope: str, phase: Phase, pairs: Done) -> None:
         self._scopes.setdefault(phase.scope_kind, {})[scope] = None
@@ -107,7 +107,7 @@ class _Marks:
         pairs.add((scope, phase.name))
 
     def derive(self, *, has_succeeded: bool) -> None:
-        """Add the phases whose end follows from other phases, as `completed` describes it."""
+        """Add the phases whose end follows from other phases, by the rules of `completed`."""
         graph = self._graph
         kinds = list(dict.fromkeys(phase.scope_kind for phase in graph.phases))
         for index, kind in enumerate(kinds):
@@ -116,7 +116,7 @@ class _Marks:
                 self.ended.update((fixed, phase.name) for phase in graph.of_kind(kind))
             for scope in self._scopes.get(kind, ()):
                 for phase in reversed(graph.of_kind(kind)):
-                    later = {(scope, each.name) for each in graph.later(phase)[1:]}
+                    later = {(scope, next_phase.name) for next_phase in graph.later(phase)[1:]}
                     is_last = not later and has_succeeded and (scope, phase.name) in self.begun
                     if is_last or not later.isdisjoint(self.begun | self.ended):
                         self.ended.add((scope, phase.name))

@@ -10,9 +10,10 @@ from store.planning.imported_runs import DEFAULT_SCOPES, imported_id
 
 
 def scopes_in_input(graph: PhaseGraph, input_: Any) -> dict[str, list[str]]:
-    """Return the scopes in the input of a run. They are under a key that is derived from the name of their kind.
+    """Return the scopes in the input of a run, by kind.
 
-    For example, scopes of the kind `ticker` are under the key `ticker`, `tickers`, `ticker_id` or `ticker_ids`.
+    The key in the input is derived from the name of the kind. For example, scopes of the kind `ticker` are under the
+    key `ticker`, `tickers`, `ticker_id` or `ticker_ids`.
     """
     named = cast("Mapping[str, Any]", input_ if isinstance(input_, Mapping) else {})
     scopes: dict[str, list[str]] = {}
@@ -47,4 +48,4 @@ def _open_kinds(graph: PhaseGraph) -> list[str]:
 
 def _texts(value: Any) -> list[str]:
     texts = cast("list[Any]", value if isinstance(value, list) else [])
-    return [each for each in texts if isinstance(each, str) and each]
+    return [text for text in texts if isinstance(text, str) and text]

@@ -1,4 +1,4 @@
-"""Checkpoint files of a run folder that belong to an execution which a re-run has replaced.
+"""Checkpoint files of an execution that a re-run has replaced.
 
 Programs that write run folders remove the events that a re-run replaces from `run_events.jsonl`, but leave the files.
 If the re-run then stops half-way, the checkpoints in the folder are older than the events.
@@ -36,18 +36,19 @@ def outdated(folder: Folder, graph: PhaseGraph) -> set[tuple[str, str]]:
         scope: Any = line.value.get("identifier")
         if isinstance(scope, str):
             by_scope.setdefault(scope, []).append(line)
-    return {(scope, name) for scope, found in by_scope.items() for name in _of_scope(found, graph)}
+    return {(scope, name) for scope, events in by_scope.items() for name in _of_scope(events, graph)}
 
 
-def _of_scope(found: Sequence[Line], graph: PhaseGraph) -> set[str]:
-    newest = max(line.rerun_seq for line in found)
+def _of_scope(events: Sequence[Line], graph: PhaseGraph) -> set[str]:
+    newest = max(line.rerun_seq for line in events)
     if newest == 0:
         return set()
-    rows = [_row(line) for line in found]
-    begun = [phase_of(graph, row) for row, line in zip(rows, found, strict=True) if line.rerun_seq == newest]
+    rows = [_row(line) for line in events]
+    begun = [phase_of(graph, row) for row, line in zip(rows, events, strict=True) if line.rerun_seq == newest]
     replaced = {later.name: later for phase in begun if phase is not None for later in graph.later(phase)}
     ended = {name for _, name in completed(graph, rows, (), "failed")}
-    return {each.name for phase in replaced.values() if phase.name not in ended for each in phase.produces}
+    outdated_phases = [phase for phase in replaced.values() if phase.name not in ended]
+    return {checkpoint.name for phase in outdated_phases for checkpoint in phase.produces}
 
 
 def _row(line: Line) -> EventGroup:

@@ -1,7 +1,4 @@
-"""Addresses of models in stored resources, which change when a training continues with a new proxy (decision 86).
-
-Resources are named data that agents use. Each update of the resources with an id creates a new version.
-"""
+"""Addresses of models in stored resources, which change when a training continues with a new proxy (decision 86)."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _ADDRESS: Final = frozenset({"endpoint", "api_key"})
 def meaning(resources: NamedResources) -> dict[str, Any]:
     """Return the content of resources without the addresses and keys of models.
 
-    Two versions of equal meaning differ at most in the way to a model, and give the same results.
+    Two versions with equal content give the same results, and differ at most in the addresses of models.
     """
     return {
         name: resource.model_dump(exclude=set(_ADDRESS) if isinstance(resource, LLM) else None)
@@ -60,7 +57,7 @@ def with_addresses(stored: NamedResources, current: Mapping[str, ResourceUnion])
 
 
 async def move_to_proxy(store: Store, proxy: LLMProxy) -> list[str]:
-    """Publish the address of a proxy for unfinished rollouts whose own proxy no longer answers.
+    """Publish the address of a proxy for unfinished rollouts whose former proxy no longer answers.
 
     Resources get a new version if they contain a model behind a proxy that does not answer, and if a rollout that has
     neither succeeded nor been cancelled uses them. A model that the backends of the proxy do not declare keeps its
@@ -128,7 +125,7 @@ async def _is_used(store: Store, resources_id: str) -> bool:
 
 
 def _answers(endpoint: str, other: str, store_id: str | None) -> bool:
-    """Return whether a proxy for this store answers at an endpoint; on other hosts, any HTTP server will do.
+    """Return whether a proxy for this store answers at an endpoint; on other hosts, any HTTP server counts.
 
     On the host of the new proxy, another program may have taken the port of the former proxy.
     """

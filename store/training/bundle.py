@@ -117,7 +117,7 @@ class AlgorithmBundle:
         val_dataset: tasks for validation.
         seed: seed of Python's `random`.
         trainer: a weak reference to the trainer; None in another process.
-        plans: the names of the plans of which the algorithm enqueued rollouts in this process.
+        plans: the names of the plans whose rollouts the algorithm enqueued in this process.
     """
 
     algorithm: Algorithm | None
@@ -152,7 +152,7 @@ class AlgorithmBundle:
         self._equip(algorithm, store)
         if isinstance(store, AlgorithmStore):
             store.plans = self.plans
-        async with _proxy_at_work(self.llm_proxy, store):
+        async with _proxy_running(self.llm_proxy, store):
             await self._train(algorithm, store)
 
     async def _train(self, algorithm: Algorithm, store: Store) -> None:
@@ -207,8 +207,8 @@ async def start_proxy(proxy: LLMProxy, store: Store) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _proxy_at_work(proxy: LLMProxy | None, store: Store) -> AsyncGenerator[None]:
-    """Run a proxy during a block; a proxy that already runs stays running."""
+async def _proxy_running(proxy: LLMProxy | None, store: Store) -> AsyncGenerator[None]:
+    """Run a proxy during a block; a proxy that already runs is not stopped."""
     if proxy is None or proxy.is_running:
         yield
         return

@@ -145,7 +145,7 @@ class _RolloutProgress:
 async def read_report(
     store: Store, after: str | None, seconds: float, execution: ExecutionReport, plans: Collection[str] | None = None
 ) -> FitReport:
-    """Return the report of the rollouts that ended after a cursor (a position in the log), and of whole plans.
+    """Return the report of the rollouts that ended after a cursor (a position in the log), and of plans.
 
     If the store has no log, the report counts no rollouts.
 
@@ -154,8 +154,8 @@ async def read_report(
         after: the cursor at which the training began; None for the beginning of the log.
         seconds: the duration of the training.
         execution: the report about the runners.
-        plans: the names of plans, all of whose ended rollouts are in the report, also those that ended before. None:
-            the plans of the rollouts that ended after the cursor.
+        plans: the names of plans. Their ended rollouts are in the report even if they ended before the cursor. None
+            for the plans of the rollouts that ended after the cursor.
     """
     try:
         ended = await _ended(store, after)
@@ -164,10 +164,10 @@ async def read_report(
             await _complete(store, ended)
             plans = {progress.plan for progress in ended.values() if progress.plan is not None}
         if after is not None and plans:
-            every = await _ended(store, None)
+            all_ended = await _ended(store, None)
             ended = {
                 rollout_id: progress
-                for rollout_id, progress in every.items()
+                for rollout_id, progress in all_ended.items()
                 if progress.plan in plans or rollout_id in ended
             }
         await _complete(store, ended)
@@ -213,7 +213,7 @@ async def _read_rewards(store: Store, rollouts: dict[str, _RolloutProgress]) -> 
 
 
 async def _unite_versions(store: Store, rollouts: Collection[_RolloutProgress]) -> None:
-    """Count a version that differs from the one before only in the addresses of models as the one before."""
+    """Give a version that differs from its predecessor only in addresses the number of the predecessor."""
     versions: dict[str, set[int]] = defaultdict(set)
     for progress in rollouts:
         if progress.resources_id is not None and progress.version is not None:

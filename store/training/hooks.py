@@ -138,7 +138,9 @@ def _bind(hook: Any, name: str) -> _Method:
                 f"{name} of {hook_name} requires the argument {parameter.name!r}, which hooks do not receive; "
                 f"it may declare {arguments}",
             )
-    return _Method(hook_name, method, tuple(positional), tuple(each for each in named if each not in positional))
+    return _Method(
+        hook_name, method, tuple(positional), tuple(argument for argument in named if argument not in positional)
+    )
 
 
 def _parameters(method: Any, hook_name: str, name: str) -> list[inspect.Parameter]:

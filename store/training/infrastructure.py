@@ -1,7 +1,6 @@
 """Failures that an agent did not cause: the store, a proxy or a model server could not be reached (decision 87).
 
-An attempt is one execution of a rollout, a task for an agent. The endpoint of an attempt is the address of a model in
-its resources.
+An endpoint is the address of a model in the resources of an attempt.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PROBE_SECONDS: Final = 1.0
 _LONGEST_CHAIN: Final = 50
 _PORTS: Final = {"http": 80, "https": 443}
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
-# The names of the errors with which HTTP clients report a failed connection. The clients are not imported for this.
+# The names of the errors that HTTP clients raise for a failed connection. Names avoid imports of the clients.
 _CONNECTION_ERRORS: Final = frozenset(
     {
         "APIConnectionError",
@@ -47,7 +46,7 @@ _CONNECTION_ERRORS: Final = frozenset(
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 0.25
+_CHECK_SECONDS: Final = 0.25
 _REPORTED_SECONDS: Final = 1.0
 
 
@@ -63,11 +62,11 @@ async def unreachable_part(error: BaseException, resources: NamedResources) -> s
     """
     endpoints, proxies = _endpoints(resources)
     errors = list(_chain(error))
-    for each in errors:
-        if (part := _named_part(each, endpoints)) is not None:
+    for failure in errors:
+        if (part := _named_part(failure, endpoints)) is not None:
             return part
     doubtful = proxies
-    failures = [each for each in errors if not isinstance(each, StoreError) and _is_connection_error(each)]
+    failures = [failure for failure in errors if not isinstance(failure, StoreError) and _is_connection_error(failure)]
     # An error that names another server explains the errors without an address that it wraps.
     if failures and not any(_address(failure) for failure in failures):
         if proxies and any(_is_broken_connection(failure) for failure in failures):
@@ -92,7 +91,7 @@ def _named_part(error: BaseException, endpoints: dict[Address, str]) -> str | No
 
 
 def _endpoints(resources: NamedResources) -> tuple[dict[Address, str], dict[Address, str]]:
-    """Return the endpoints by address, first of all models, then of the models behind proxies."""
+    """Return the endpoints of all models and those of the models behind proxies, by address."""
     models = {
         address: resource
         for resource in resources.values()
@@ -118,13 +117,13 @@ class Pause:
         self._failed: AttemptedRollout | None = None
 
     def note(self, rollout: AttemptedRollout, outcome: Outcome) -> None:
-        """Take account of the end of an attempt."""
+        """Note the end of an attempt."""
         if outcome.reason == "infrastructure":
             self._failures, self._failed = self._failures + 1, rollout
         elif outcome.reason in {None, "error"}:
             self._failures, self._failed = 0, None
 
-    async def over(self, stopping: asyncio.Future[Any]) -> None:
+    async def wait(self, stopping: asyncio.Future[Any]) -> None:
         """Wait until rollouts may be claimed, or the runner is stopped."""
         failed, self._failed = self._failed, None
         if failed is None:
@@ -134,12 +133,12 @@ class Pause:
         logger.log(level, "no rollouts are claimed for up to %g s, because models cannot be reached", seconds)
         began = time.monotonic()
         was_down = False
-        while not stopping.done() and (left := began + seconds - time.monotonic()) > 0:
+        while not stopping.done() and (remaining := began + seconds - time.monotonic()) > 0:
             is_down = not await self._accept(failed.resources_id)
             if was_down and not is_down:
                 return
             was_down = was_down or is_down
-            await asyncio.wait({stopping}, timeout=min(left, _LOOK_SECONDS))
+            await asyncio.wait({stopping}, timeout=min(remaining, _CHECK_SECONDS))
 
     async def _accept(self, resources_id: str | None) -> bool:
         """Return whether all endpoints of the current version of the resources accept connections."""
@@ -173,16 +172,16 @@ def _accepts(address: Address) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and the errors that it wraps, in groups and as causes and contexts."""
-    waiting, seen = [error], set[int]()
-    while waiting and len(seen) < _LONGEST_CHAIN:
-        each = waiting.pop(0)
-        if id(each) in seen:
+    waiting, visited = [error], set[int]()
+    while waiting and len(visited) < _LONGEST_CHAIN:
+        current = waiting.pop(0)
+        if id(current) in visited:
             continue
-        seen.add(id(each))
-        yield each
-        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
-        if isinstance(each, BaseExceptionGroup):
-            waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions
+        visited.add(id(current))
+        yield current
+        waiting += [cause for cause in (current.__cause__, current.__context__) if cause is not None]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += cast("BaseExceptionGroup[BaseException]", current).exceptions
 
 
 def _is_connection_error(error: BaseException) -> bool:

@@ -352,19 +352,19 @@ class _Execution:
         own = lineage[rollout.attempt.sequence_id]
         view, graph, fork = f"attempt:{own.sequence_id}", pipeline.graph, own.fork
         rows = (await store.runs.query_events(rollout.rollout_id, view=view, limit=-1, bodies=False)).items
-        mine = completed(graph, [row for row in rows if row.attempt == own.sequence_id], (), None)
+        own_done = completed(graph, [row for row in rows if row.attempt == own.sequence_id], (), None)
         kinds: dict[str, str] = {}
         if fork is not None and fork.kind != "resume":
-            done = mine
+            done = own_done
         else:
             imported = imported_status(rollout.metadata or {}, lineage.values(), own.sequence_id)
             saved = [] if imported is None else await store.runs.list_checkpoints(rollout.rollout_id, view=view)
             done = completed(graph, rows, saved, imported)
         if fork is not None and fork.kind == "resume":
-            # The plan repeats the phases of its cascade, even if the view still has their ends.
-            done = {pair for pair in done if pair[1] not in fork.cascade} | mine
-            seen = await _scopes_in_events(store, rollout.rollout_id, "raw", graph)
-            kinds = {scope: kind for kind, scopes in seen.items() for scope in scopes}
+            # The plan repeats the phases of its cascade, even if the view contains their ends.
+            done = {pair for pair in done if pair[1] not in fork.cascade} | own_done
+            scopes_by_kind = await _scopes_in_events(store, rollout.rollout_id, "raw", graph)
+            kinds = {scope: kind for kind, scopes in scopes_by_kind.items() for scope in scopes}
         return cls(pipeline, store, rollout, initial, fork, done, _forks(lineage, own), kinds)
 
     def repeated_scopes(self) -> dict[str, list[str]]:

@@ -238,11 +238,11 @@ class PipelineRunner(Runner[Any]):
     async def _mismatch(self, rollout: AttemptedRollout) -> str | None:
         resources_id = rollout.resources_id
         resources = None if resources_id is None else await self._found_resources(resources_id)
-        name, own = pipeline_of_run(rollout, resources), self.pipeline.graph.name
-        if name == own or (name is not None and is_default(resources_id)):
+        name, graph_name = pipeline_of_run(rollout, resources), self.pipeline.graph.name
+        if name == graph_name or (name is not None and is_default(resources_id)):
             return None
         kind = "not a run: it has a mode, or no phase graph" if name is None else f"a run of the pipeline {name!r}"
-        return f"it is {kind}, and this runner executes runs of {own!r}"
+        return f"it is {kind}, and this runner executes runs of {graph_name!r}"
 
     async def _requested(self, requests: _OpenRequests, limit: int) -> list[AttemptedRollout]:
         """Start the attempts of requested re-runs."""
@@ -412,7 +412,7 @@ class _GraphResources:
         self._until = float("-inf")
 
     async def resources_ids(self) -> list[str]:
-        """Return the ids. Resources are read that were published or replaced since the last call."""
+        """Return the ids, after reading the resources that were published or replaced since the last call."""
         until, offset = self._until, 0
         while True:
             page = await self._store.query_resources(
@@ -444,7 +444,7 @@ class _OpenRequests:
 
     def __init__(self, store: Store) -> None:
         self.arrived = asyncio.Event()
-        """Set while there are runs to take, and when resources were published, which may have new runs."""
+        """Set while there are runs to take, and after a publication of resources, which may have new runs."""
         self._store = store
         self._open: dict[str, None] = {}
         self._following: asyncio.Task[None] | None = None

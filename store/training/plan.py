@@ -31,7 +31,7 @@ STEADY: Final = RolloutConfig(unresponsive_seconds=30.0, max_attempts=3, retry_c
 
 _ENQUEUED_AT_ONCE: Final = 200
 _REQUEUES: Final = 3
-"""How often one call of `finished` enqueues a rollout again."""
+"""The maximum number of times that one call of `finished` enqueues a rollout again."""
 # A key has at most 512 bytes, including the numbers after the name.
 _LONGEST_NAME: Final = 400
 
@@ -55,8 +55,8 @@ class Plan:
 
     The store accepts one rollout per key. If an algorithm was killed and runs again with the same name and the same
     items, it therefore receives the existing rollouts, finished or not, and only the missing rollouts are created.
-    Rollouts that the agent did not fail are enqueued again: the training was interrupted, a machine died, or the store,
-    the proxy or the model could not be reached.
+    Rollouts whose failure the agent did not cause are enqueued again: the training was interrupted, a machine died, or
+    the store, the proxy or the model could not be reached.
 
     Args:
         run: the name of the run; another name starts a new plan.
@@ -133,13 +133,15 @@ class Plan:
         for start in range(0, len(requests), _ENQUEUED_AT_ONCE):
             rollouts += await store.enqueue_many_rollouts(requests[start : start + _ENQUEUED_AT_ONCE])
         self._inherited |= {rollout.rollout_id for rollout in rollouts if rollout.status in {"preparing", "running"}}
-        requeued = await _requeue_failed(store, [each.rollout_id for each in rollouts if each.status == "failed"])
+        requeued = await _requeue_failed(
+            store, [rollout.rollout_id for rollout in rollouts if rollout.status == "failed"]
+        )
         return [requeued.get(rollout.rollout_id, rollout) for rollout in rollouts]
 
     async def finished(self, store: Store, rollouts: Iterable[Rollout]) -> AsyncGenerator[Rollout]:
         """Yield each rollout once it has ended; see `continuous.finished`.
 
-        A rollout that the agent did not fail is enqueued again, up to three times, instead of being yielded.
+        A rollout whose failure the agent did not cause is enqueued again, up to three times, instead of being yielded.
         """
         requeues = Counter[str]()
         pending = list(rollouts)
@@ -185,18 +187,19 @@ class Plan:
 
 
 async def _requeue_failed(store: Store, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-    """Requeue those of the failed rollouts that the agent did not fail, and return them by id."""
+    """Requeue the failed rollouts whose failure the agent did not cause, and return them by id."""
     requeued: dict[str, Rollout] = {}
     for start in range(0, len(rollout_ids), _ENQUEUED_AT_ONCE):
         failed = await store.query_rollouts(rollout_id_in=rollout_ids[start : start + _ENQUEUED_AT_ONCE])
         cut_short = [rollout.rollout_id for rollout in failed if _may_be_cut_short(rollout)]
-        reopened = await asyncio.gather(*(store.update_rollout(each, status="requeuing") for each in cut_short))
+        updates = (store.update_rollout(rollout_id, status="requeuing") for rollout_id in cut_short)
+        reopened = await asyncio.gather(*updates)
         requeued |= {rollout.rollout_id: rollout for rollout in reopened}
     return requeued
 
 
 def _may_be_cut_short(rollout: Rollout) -> TypeGuard[AttemptedRollout]:
-    """Return whether a rollout failed, and its latest attempt was not failed by the agent."""
+    """Return whether a rollout failed, and the agent did not cause the failure of its latest attempt."""
     if rollout.status != "failed" or not isinstance(rollout, AttemptedRollout):
         return False
     return rollout.attempt.status == "unresponsive" or _has_reason(rollout)

@@ -141,7 +141,7 @@ class Runner(Generic[T]):
         self._announce = announce
         self._mismatch_pause = _FIRST_PAUSE_SECONDS
         self._without_graph = set[str]()
-        """Ids of resources that are not those of a run. They are read once to find this out."""
+        """Ids of resources that no run uses. They are read once to check this."""
         self._agent: LitAgent[T] | None = None
         self._store: Store | None = None
         self._worker_id: int | None = None
@@ -347,7 +347,7 @@ class Runner(Generic[T]):
                 if not free:
                     await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
                     continue
-                await desk.pause.over(stopping)
+                await desk.pause.wait(stopping)
                 if stopping.done():
                     break
                 try:
@@ -433,7 +433,7 @@ class Runner(Generic[T]):
     ) -> list[AttemptedRollout]:
         """Return the claimed rollouts that this runner executes, after putting the others back into the queue.
 
-        If there are only others, wait before the next claim, each time longer, for runners that execute them.
+        If there are only others, wait for runners that execute them, longer each time.
         """
         matching: list[AttemptedRollout] = []
         unchecked = list(claimed)
@@ -464,7 +464,7 @@ class Runner(Generic[T]):
             resources = await self.find_resources(rollout.resources_id)
         except StoreError:
             return None  # the attempt reads the resources again, and reports that it cannot
-        if resources is None or not all(isinstance(each, PhaseGraph) for each in resources.resources.values()):
+        if resources is None or not all(isinstance(resource, PhaseGraph) for resource in resources.resources.values()):
             if len(self._without_graph) < _REMEMBERED:
                 self._without_graph.add(rollout.resources_id)
             return None

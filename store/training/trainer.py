@@ -203,8 +203,8 @@ class Trainer:
     ) -> FitReport:
         """Train the agent, print the report, and return it.
 
-        The report contains the rollouts that ended during the training, and all ended rollouts of the plans of which
-        the algorithm enqueued rollouts, also those of earlier trainings.
+        The report contains the rollouts that ended during the training, and all ended rollouts of the plans that the
+        algorithm used, also those of earlier trainings.
 
         Args:
             agent: a `LitAgent`, or a function as for `rollout`.
@@ -267,7 +267,7 @@ class Trainer:
             self._adapter_spec,
         )
         running = RunnerBundle(acting, self.runner, self.tracer, self.hooks, self.max_rollouts, self.seed, self)
-        with self._proxy_at_work(store):
+        with self._proxy_running(store):
             execution = self.strategy.execute(learning, running, store)
         if isinstance(self.strategy, ClientServerExecutionStrategy) and self.strategy.role == "runner":
             # The algorithm runs in another process, which reads the report.
@@ -284,7 +284,7 @@ class Trainer:
         return not isinstance(self.strategy, ClientServerExecutionStrategy) or self.strategy.has_algorithm_here
 
     @contextlib.contextmanager
-    def _proxy_at_work(self, store: Store) -> Generator[None]:
+    def _proxy_running(self, store: Store) -> Generator[None]:
         """Run the proxy during a block, so that it starts before the runners and stops after them.
 
         A proxy that runs in the event loop or in the process of the algorithm is started by the algorithm's side.

@@ -82,7 +82,7 @@ async def test_rerun_without_cascade_leaves_the_portfolio_alone(store: Store, tm
 
 
 @pytest.mark.parametrize("phase,scope", [("scan", MARKET), ("portfolio", FUND)])
-async def test_rerun_of_the_market_or_the_portfolio_repeats_nothing_else(
+async def test_rerun_of_the_market_or_the_portfolio_repeats_only_its_phases(
     store: Store, tmp_path: Path, phase: str, scope: str
 ) -> None:
     run = await imported(store, COMPLETE, tmp_path)

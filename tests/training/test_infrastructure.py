@@ -1,4 +1,4 @@
-"""Failures of attempts: those of the store, the proxy and the model are told apart from those of the agent."""
+"""Failures of attempts: those of the store, the proxy and the model are distinguished from those of the agent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_client_that_cannot_reach_the_model_shows_a_failure_of_infrastruct
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_answers_of_the_model_are_told_apart_by_their_status(call: Call) -> None:
+async def test_status_of_the_model_decides_whether_the_infrastructure_failed(call: Call) -> None:
     async with model_server() as model:
         for status, part in ((503, f"{model.url} answered 503"), (400, None), (500, None)):
             model.will(says({"error": {"message": "no"}}, status=status))

@@ -203,8 +203,8 @@ async def _keep(
 async def _decision_of(step: Step, ticker: str) -> dict[str, Any]:
     """Return the decision about a ticker.
 
-    Run folders of other programs contain no decisions. The plan of the trader then counts, and a ticker without a plan
-    is not traded.
+    Run folders of other programs contain no decisions. The decision is then that of the trader's plan; without a plan,
+    it is to hold.
 
     Raises:
         LookupError: there is no decision, and the run was not imported.

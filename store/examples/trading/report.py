@@ -78,7 +78,7 @@ def difference(paper: ReportPrinter, found: AttemptDiff) -> None:
 
 def next_steps(paper: ReportPrinter, db: str, run_id: str, attempt: int) -> None:
     """Print commands that show the stored data."""
-    given = "" if db == _DEFAULT_DB else f" --db '{without_passwords(db)}'"
+    option = "" if db == _DEFAULT_DB else f" --db '{without_passwords(db)}'"
     paper.heading("Try next")
     for command in (
         "ui",
@@ -89,4 +89,4 @@ def next_steps(paper: ReportPrinter, db: str, run_id: str, attempt: int) -> None
         f'rerun {run_id} --node "Portfolio Manager" --scope TSDD --plan',
         "runs --scope RIG",
     ):
-        paper.line(f"  rollbook {command}{given}")
+        paper.line(f"  rollbook {command}{option}")

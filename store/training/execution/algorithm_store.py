@@ -60,7 +60,7 @@ class AlgorithmStore(DelegatingStore):
         self._target = target
         self._no_runner = no_runner
         self.plans: set[str] = set()
-        """The names of the plans of which the algorithm enqueued rollouts, also of rollouts that existed already."""
+        """The names of the plans whose rollouts the algorithm enqueued, also if all of them existed already."""
         self._standstill: tuple[float, float] | None = None
         """The times of the first and the last check at which the algorithm waited and no attempt was active."""
 
@@ -80,7 +80,7 @@ class AlgorithmStore(DelegatingStore):
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         enqueued = await self.target.enqueue_many_rollouts(rollouts)
-        keys = {str((each.metadata or {}).get(PLAN_KEY, "")) for each in rollouts}
+        keys = {str((request.metadata or {}).get(PLAN_KEY, "")) for request in rollouts}
         self.plans |= {plan_of(key) for key in keys} - {""}
         return enqueued
 

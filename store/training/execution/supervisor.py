@@ -148,7 +148,7 @@ class Supervisor:
 
     async def _end_all(self) -> None:
         if self._algorithm is not None and not self._algorithm.ended.done():
-            # The algorithm may take a model away from the runners, which would then fail the rest of the queue.
+            # The algorithm may stop a model, after which the runners would fail the rest of the queue.
             for part in self._runners:
                 part.stop()
             self._algorithm.interrupt()
