@@ -160,9 +160,9 @@ def _hide_variables(command: Any) -> None:
 
 
 def _use(ctx: typer.Context, name: str, command: Any, db: str) -> None:
-    """Make the value of `--db` before the name of the command the default of its option `--db`."""
+    """Use the value of `--db` before the name of the command as the default of the command's `--db`."""
     nested: dict[str, Any] = getattr(command, "commands", {})
-    if not any(param.name == "db" for each in (command, *nested.values()) for param in each.params):
+    if not any(param.name == "db" for owner in (command, *nested.values()) for param in owner.params):
         raise typer.BadParameter(f"{name} has no option --db; see: rollbook {name} --help", param_hint="--db")
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = db

@@ -188,7 +188,7 @@ def _claim(command: Claim, working_set: WorkingSet) -> list[ClaimView]:
     taken = (
         working_set.take_heads(command.limit)
         if command.rollout_ids is None
-        else [each for each in command.rollout_ids if _waits(each, working_set)][: command.limit]
+        else [rollout_id for rollout_id in command.rollout_ids if _waits(rollout_id, working_set)][: command.limit]
     )
     claims: list[ClaimView] = []
     cause: int | None = None

@@ -63,10 +63,10 @@ class LockedStore(DelegatingStore):
         deadline = loop.time() + wait_seconds
         while True:
             claimed = await self._calls.dequeue_many_rollouts(limit=limit, worker_id=worker_id)
-            left = deadline - loop.time()
-            if claimed or left <= 0:
+            remaining = deadline - loop.time()
+            if claimed or remaining <= 0:
                 return claimed
-            await asyncio.sleep(min(left, _POLL_SECONDS))
+            await asyncio.sleep(min(remaining, _POLL_SECONDS))
 
     async def close(self) -> None:
         await self._calls.close()

@@ -181,7 +181,7 @@ class Routes:
             self._waiting_calls += 1
             try:
                 if change is not None and not await self._await_change(change, until - time.monotonic()):
-                    raise _still_waiting(has_backends=bool(self._active))
+                    raise _wait_refusal(has_backends=bool(self._active))
                 if active is not None and await self._enter_after(active, wait):
                     return active
             finally:
@@ -281,7 +281,7 @@ class Routes:
                 loop.call_soon_threadsafe(_end, change)
 
 
-def _still_waiting(*, has_backends: bool) -> Refusal:
+def _wait_refusal(*, has_backends: bool) -> Refusal:
     if not has_backends:
         return Refusal(503, "the proxy has no backend yet; try again", "no_backend", 1.0)
     return Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)

@@ -38,8 +38,8 @@ async def store_damage_reported(url: str, reporter: ProgressReporter | None = No
             raise
         if (fault := await _first_fault(url)) is not None:
             raise Corrupt(f"{fault.table.name} {fault.key}, {fault.column}", fault.found, fault.expected) from error
-        what = f"a value in the store {parse(url).shown}"
-        raise Corrupt(what, f"one that causes {type(error).__name__}: {error}", "one that a store wrote") from error
+        subject = f"a value in the store {parse(url).shown}"
+        raise Corrupt(subject, f"one that causes {type(error).__name__}: {error}", "one that a store wrote") from error
 
 
 async def _first_fault(url: str) -> TypeFault | None:

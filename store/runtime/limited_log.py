@@ -15,7 +15,7 @@ _MAX_KEYS: Final = 1000
 class LimitedLog:
     """Writer of log lines without tracebacks, at most one in a minute for each kind of failure.
 
-    The next line of the same kind tells how many were left out. All methods are thread-safe.
+    The next line of the same kind contains the number of omitted lines. All methods are thread-safe.
 
     Args:
         logger: receives the lines.

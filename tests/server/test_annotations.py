@@ -56,7 +56,7 @@ async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterat
         yield keyed
 
 
-async def test_the_log_names_the_key_of_who_said_it(keyed: Keyed, store: Store) -> None:
+async def test_log_names_the_key_of_the_annotator(keyed: Keyed, store: Store) -> None:
     key, text = await keyed.make("algorithm")
     (rollout,) = (await keyed.ask(text, "POST", "/queues/rollouts/enqueue", json={"rollouts": [{"input": 1}]})).ok(201)
     path = f"/rollouts/{rollout['rollout_id']}/annotations"

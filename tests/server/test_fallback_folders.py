@@ -60,7 +60,7 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
 
 @pytest.mark.slow
 @pytest.mark.postgres
-async def test_folders_are_readable_with_the_last_keys_during_a_whole_outage(
+async def test_folders_are_readable_with_the_last_keys_throughout_an_outage(
     private_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     Written().write(tmp_path)

@@ -136,7 +136,7 @@ async def _found(store: Store, given: Sequence[str]) -> list[Rollout]:
 def _parsed(text: str) -> Any:
     try:
         # In a locale without UTF-8, Python replaces the bytes of other characters by surrogates.
-        return orjson.loads(os.fsencode(text) if any("\udc80" <= each <= "\udcff" for each in text) else text)
+        return orjson.loads(os.fsencode(text) if any("\udc80" <= character <= "\udcff" for character in text) else text)
     except orjson.JSONDecodeError as error:
         raise Invalid("INPUT", f"{text!r} is not JSON ({error}); put text into double quotes: '\"text\"'") from None
 

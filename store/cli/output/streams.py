@@ -79,7 +79,7 @@ def _is_utf8(encoding: str | None) -> bool:
 def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_PLAIN.get(each) or _escape(each) for each in error.object[error.start : error.end]), error.end
+    return "".join(_PLAIN.get(part) or _escape(part) for part in error.object[error.start : error.end]), error.end
 
 
 def _escape(character: str) -> str:

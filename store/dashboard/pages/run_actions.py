@@ -191,7 +191,7 @@ async def _choices(request: PageRequest, rollout: Rollout) -> dict[str, Any] | N
     if phases is None:
         return None
     drawing = await drawing_of(request, "head", phases)
-    drawn = [each.scope for each in drawing.scopes if each.scope is not None]
+    drawn = [row.scope for row in drawing.scopes if row.scope is not None]
     named = sorted(named_scopes(phases, rollout.input, rollout.metadata))
     return {"phases": [phase.name for phase in phases.phases], "scopes": list(dict.fromkeys((*drawn, *named)))}
 

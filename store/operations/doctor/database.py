@@ -173,7 +173,7 @@ async def _has_sent_heartbeat(dialect: Dialect, session: ReadSession, worker_id:
     if cause is None:
         return isinstance(fact, WorkerStatusChanged) and fact.to == "idle"
     started = [log_queries.event_of(row).fact for row in await scan.events_at(dialect, session, [cause])]
-    return any(isinstance(each, AttemptStarted) and each.via == "dequeue" for each in started)
+    return any(isinstance(event, AttemptStarted) and event.via == "dequeue" for event in started)
 
 
 async def check_queue(target: Target) -> Found:

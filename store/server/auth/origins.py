@@ -115,8 +115,8 @@ def may_come_from(scope: Scope, allowed: Collection[str]) -> bool:
     if not origin or "*" in allowed or origin in allowed:
         return True
     scheme = _SCHEMES.get(scope["scheme"], scope["scheme"])
-    own = _parts_of(f"{scheme}://{headers.get(b'host', b'').decode('latin-1').lower()}")
-    return own is not None and _parts_of(origin) == own
+    server = _parts_of(f"{scheme}://{headers.get(b'host', b'').decode('latin-1').lower()}")
+    return server is not None and _parts_of(origin) == server
 
 
 def _parts_of(origin: str) -> tuple[str, str, int] | None:
