@@ -355,7 +355,9 @@ class LogTime:
         for at, pause in reversed(self._pauses):
             if at <= heard:
                 between = heard - at
-                if length <= between:
+                # The first pause is the time before this process opened the store. An explicit heartbeat may set its
+                # time back to before that.
+                if length <= between or pause == _FOREVER:
                     break
                 counted += between
                 length -= between + pause

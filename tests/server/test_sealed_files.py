@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -68,32 +69,18 @@ async def test_the_use_of_a_key_does_not_change_a_backup(url: str, tmp_path: Pat
     await restore_store(file, f"sqlite:///{tmp_path / 'restored.db'}")
 
 
-async def test_a_backup_among_the_partitions_is_only_read(url: str, tmp_path: Path) -> None:
+async def test_backup_with_the_name_of_a_partition_is_not_served_and_not_changed(url: str, tmp_path: Path) -> None:
     file = tmp_path / "monday.backup"
     await backup_store(url, file)
     partition = Path(shutil.copy(file, tmp_path / "run.monday.db"))
     before = partition.read_bytes()
     with serving("serve", "--db", url, "--port", "0") as (process, server):
         async with aiohttp.ClientSession() as session:
-            place = f"{server}/p/monday/v1/agl"
-            async with session.get(f"{place}/rollouts") as answer:
-                assert answer.status == 200
-                (rollout,) = (await answer.json())["items"]
-                # The time limit of the attempt has passed, and the server does not end it.
-                assert rollout["status"] == "preparing"
-            async with session.post(f"{place}/queues/rollouts/enqueue", json={"rollouts": [{"input": 1}]}) as answer:
-                assert answer.status == 400
-                assert (await answer.json())["error_type"] == "ReadOnly"
-            for path, status in (("", 200), ("/admin", 200), ("/rollouts", 200)):
-                async with session.get(f"{server}/p/monday/ui{path}") as answer:
-                    assert answer.status == status, await answer.text()
-            async with session.post(
-                f"{server}/p/monday/ui/admin/operations/verify/run", headers={"Origin": server}
-            ) as answer:
-                assert answer.status == 501
-                assert "this partition is a backup or an archive, which is only read" in await answer.text()
+            for path in ("/v1/agl/rollouts", "/ui", "/ui/admin"):
+                async with session.get(f"{server}/p/monday{path}") as answer:
+                    assert answer.status == 404, await answer.text()
             async with session.get(f"{server}/metrics") as answer:
-                assert 'rollbook_partition_up{partition="monday"} 1' in await answer.text()
+                assert "monday" not in await answer.text()
         process.send_signal(signal.SIGTERM)
         code, logged = finish(process)
     assert code == 0
@@ -110,7 +97,7 @@ async def test_no_attempt_of_a_backup_is_watched_and_no_operation_runs_on_it(url
         assert sorted(await root.core.dialect.watched_partitions()) == ["default", "second"]
 
         async def open_partition(name: str) -> Store:
-            return await SQLStore.open(name, create=False, read_only="monday" in name)
+            return await SQLStore.open(name, create=False)
 
         partitions = Partitions(root, url, open_partition)
         scheduler = Scheduler(partitions, url, Schedule(sample_seconds=0.2, verify_at=None))
@@ -118,16 +105,24 @@ async def test_no_attempt_of_a_backup_is_watched_and_no_operation_runs_on_it(url
         async with asyncio.timeout(200):
             while (await second.core.look(operation_runs.all_runs)).get("verify_sample") is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        async with partitions.use("monday") as monday:
-            assert isinstance(monday, SQLStore)
-            assert "verify_sample" not in await monday.core.look(operation_runs.all_runs)
-            with pytest.raises(Conflict, match="the partition monday is only read"):
-                await scheduler.start(monday, "monday", "verify")
         running.cancel()
         await asyncio.wait([running])
         await scheduler.close()
         await partitions.close()
     assert partition.read_bytes() == before
+
+
+async def test_operation_on_a_sealed_file_is_refused(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "monday.backup"
+    await backup_store(url, file)
+    backup_url = f"sqlite:///{file}"
+    async with await SQLStore.open(backup_url, read_only=True) as backup:
+        partitions = Partitions(backup, backup_url, partial(SQLStore.open, create=False, read_only=True))
+        scheduler = Scheduler(partitions, backup_url, Schedule(sample_seconds=0.2, verify_at=None))
+        with pytest.raises(Conflict, match="the partition default is only read"):
+            await scheduler.start(backup, "default", "verify")
+        await scheduler.close()
+        await partitions.close()
 
 
 async def test_keys_of_an_older_file_are_read_before_it_is_upgraded(url: str) -> None:
