@@ -30,7 +30,7 @@ def demo(
     new: Annotated[bool, typer.Option("--new", help="Start a new run if the last one has finished.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Tune a search engine over Python's own documentation, and kill a runner meanwhile. Takes 2 to 3 minutes, offline.
+    """Tune a search engine over Python's own documentation, and kill a runner meanwhile. Takes 1 to 3 minutes, offline.
 
     A demo that was stopped or killed continues where it stopped. After a finished demo, the report is printed again.
     """
