@@ -68,7 +68,7 @@ async def while_admitted(scope: Scope, begin: Callable[[], Coroutine[Any, Any, T
             # Wait until the call has released its resources.
             await asyncio.wait((task,))
         if not task.cancelled():
-            # If this call was cancelled when the task failed, nobody needs the error, and asyncio would report it.
+            # If this call was cancelled when the task failed, no caller needs the error, and asyncio would report it.
             task.exception()
 
 
