@@ -226,11 +226,11 @@ if TYPE_CHECKING:
         with_llm_proxy,
         with_store,
     )
-    from store.training.agent import FunctionalLitAgent
-    from store.training.core_fields import SpanRecordingContext
-    from store.training.operations import OperationContext
-    from store.training.reward_spans import get_rewards_from_span
-    from store.training.runner import ExecutionEvent
+    from store.training.running.agent import FunctionalLitAgent
+    from store.training.running.runner import ExecutionEvent
+    from store.training.tracing.core_fields import SpanRecordingContext
+    from store.training.tracing.operations import OperationContext
+    from store.training.tracing.reward_spans import get_rewards_from_span
 
 __version__ = "0.1.0"
 
@@ -537,11 +537,11 @@ _TRAINING = (
 _LATE = {
     **dict.fromkeys(set(__all__) - globals().keys(), "store.models"),
     **dict.fromkeys(_TRAINING, "store.training"),
-    "ExecutionEvent": "store.training.runner",
-    "FunctionalLitAgent": "store.training.agent",
-    "OperationContext": "store.training.operations",
-    "SpanRecordingContext": "store.training.core_fields",
-    "get_rewards_from_span": "store.training.reward_spans",
+    "ExecutionEvent": "store.training.running.runner",
+    "FunctionalLitAgent": "store.training.running.agent",
+    "OperationContext": "store.training.tracing.operations",
+    "SpanRecordingContext": "store.training.tracing.core_fields",
+    "get_rewards_from_span": "store.training.tracing.reward_spans",
     "AsAt": "store.interface.store",
     "LightningStore": "store.interface.store",
     "Store": "store.interface.store",

@@ -86,8 +86,8 @@ def test_every_forbidden_import_is_reported(checkout: Path) -> None:
 @pytest.mark.parametrize(
     "module,line",
     [
-        ("training/agent.py", "import store.training.runner"),
-        ("training/algorithm.py", "def f():\n    import store.training.trainer"),
+        ("training/running/agent.py", "import store.training.running.runner"),
+        ("training/algorithms/algorithm.py", "def f():\n    import store.training.trainer"),
     ],
 )
 def test_an_import_cycle_is_reported(checkout: Path, module: str, line: str) -> None:

@@ -156,8 +156,8 @@ async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGener
     if settings is None or settings.pipeline is None:
         yield
         return
+    from store.pipelines.pipeline_runner import PipelineBundle
     from store.training.execution.parts import ThreadPart
-    from store.training.pipeline_runner import PipelineBundle
 
     pipeline = pipeline_named("--pipeline", settings.pipeline)
     side = PipelineBundle(pipeline, settings.pipeline_options)

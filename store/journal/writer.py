@@ -17,9 +17,8 @@ import random
 import socket
 import threading
 import time
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
@@ -40,6 +39,7 @@ from store.errors import Busy, Closed, Corrupt, ReadOnly, StoreError, TimedOut, 
 from store.journal.loader import DRAWING, Loader, redraw_taken
 from store.journal.log_rows import log_rows
 from store.projections.rollouts import projected, signalled
+from store.runtime.histogram import Histogram
 from store.runtime.limited_log import LimitedLog
 
 logger = logging.getLogger("store.journal")
@@ -157,34 +157,6 @@ class Committed:
     commit_id: int
     first_position: int
     last_position: int
-
-
-class Histogram:
-    """Counts of values by upper bound.
-
-    Only one thread may add values. A reader in another thread may see a new value in `counts` before `total` contains
-    the value.
-
-    Args:
-        bounds: the upper bounds in ascending order. Values above the last bound are counted too.
-    """
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        """For each bound, the number of values up to this bound and above the bound before.
-
-        The last item is the number of values above all bounds.
-        """
-        self.total = 0.0
-        """The sum of all values."""
-
-    def add(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from store.llm_proxy.refusals import Refusal, send_json
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
 from store.model_calls.json_values import Json
-from store.server.metrics.requests import CONTENT_TYPE
+from store.runtime.metrics_text import CONTENT_TYPE
 
 HEALTH: Final = "/health"
 METRICS: Final = "/metrics"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from store.journal.writer import Histogram
 from store.llm_proxy.routes import Routes
-from store.server.metrics.process import process
-from store.server.metrics.requests import Family, text_of
+from store.runtime.histogram import Histogram
+from store.runtime.metrics_text import Family, text_of
+from store.runtime.process_metrics import process
 
 _SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 

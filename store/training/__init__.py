@@ -19,14 +19,28 @@ if TYPE_CHECKING:
     from store.adapters.tree import TraceTree
     from store.adapters.triplets import LlmProxyTraceToTriplet, TracerTraceToTriplet
     from store.llm_proxy import Backend, LLMProxy, ProxySettings
-    from store.training.agent import LitAgent, UnsupportedSignature, llm_rollout, prompt_rollout, rollout
-    from store.training.algorithm import Algorithm, Dataset, FastAlgorithm, algo, with_llm_proxy, with_store
-    from store.training.anthropic_spans import instrument_anthropic
-    from store.training.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
-    from store.training.baseline import Baseline
-    from store.training.continuous import Finished, follow
-    from store.training.core_fields import SpanCoreFields
-    from store.training.emit import (
+    from store.pipelines.phases import NodeCall, Pipeline, Step
+    from store.pipelines.pipeline_runner import PipelineBundle, PipelineRunner
+    from store.training.algorithms.algorithm import Algorithm, Dataset, FastAlgorithm, algo, with_llm_proxy, with_store
+    from store.training.algorithms.baseline import Baseline
+    from store.training.algorithms.continuous import Finished, follow
+    from store.training.algorithms.fit_report import FitReport
+    from store.training.algorithms.plan import Plan
+    from store.training.execution import (
+        ClientServerExecutionStrategy,
+        ExecutionReport,
+        ExecutionStrategy,
+        RunnersGone,
+        SharedMemoryExecutionStrategy,
+    )
+    from store.training.running.agent import LitAgent, UnsupportedSignature, llm_rollout, prompt_rollout, rollout
+    from store.training.running.failing_agent import AgentFails
+    from store.training.running.hooks import Hook
+    from store.training.running.outcome import Outcome
+    from store.training.running.runner import LitAgentRunner, Runner
+    from store.training.tracing.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
+    from store.training.tracing.core_fields import SpanCoreFields
+    from store.training.tracing.emit import (
         emit_annotation,
         emit_annotation_async,
         emit_exception,
@@ -37,109 +51,100 @@ if TYPE_CHECKING:
         get_message_value,
         get_object_value,
     )
-    from store.training.execution import (
-        ClientServerExecutionStrategy,
-        ExecutionReport,
-        ExecutionStrategy,
-        RunnersGone,
-        SharedMemoryExecutionStrategy,
+    from store.training.tracing.model_clients.anthropic_spans import instrument_anthropic
+    from store.training.tracing.model_clients.openai_spans import instrument_openai
+    from store.training.tracing.operations import operation
+    from store.training.tracing.reward_spans import (
+        find_final_reward,
+        find_reward_spans,
+        get_reward_value,
+        is_reward_span,
     )
-    from store.training.failing import AgentFails
-    from store.training.fit_report import FitReport
-    from store.training.hooks import Hook
-    from store.training.openai_spans import instrument_openai
-    from store.training.operations import operation
-    from store.training.outcome import Outcome
-    from store.training.phases import NodeCall, Pipeline, Step
-    from store.training.pipeline_runner import PipelineBundle, PipelineRunner
-    from store.training.plan import Plan
-    from store.training.reward_spans import find_final_reward, find_reward_spans, get_reward_value, is_reward_span
-    from store.training.runner import LitAgentRunner, Runner
-    from store.training.scope import AttemptScope, current_scope, run_in_scope
-    from store.training.spool import SpanSpool
-    from store.training.tracer import OtelTracer, Tracer
+    from store.training.tracing.scope import AttemptScope, current_scope, run_in_scope
+    from store.training.tracing.spool import SpanSpool
+    from store.training.tracing.tracer import OtelTracer, Tracer
     from store.training.trainer import Trainer
 
 # The module that defines each name. It is imported when the name is first used.
 _LATE = {
     "AdaptReport": "store.adapters.records",
     "Adapter": "store.adapters.base",
-    "AgentFails": "store.training.failing",
-    "Algorithm": "store.training.algorithm",
-    "AttemptScope": "store.training.scope",
+    "AgentFails": "store.training.running.failing_agent",
+    "Algorithm": "store.training.algorithms.algorithm",
+    "AttemptScope": "store.training.tracing.scope",
     "Backend": "store.llm_proxy",
-    "Baseline": "store.training.baseline",
+    "Baseline": "store.training.algorithms.baseline",
     "ClientServerExecutionStrategy": "store.training.execution",
     "DataProtoFields": "store.adapters.data_proto",
-    "Dataset": "store.training.algorithm",
+    "Dataset": "store.training.algorithms.algorithm",
     "Dropped": "store.adapters.records",
     "ExecutionReport": "store.training.execution",
     "ExecutionStrategy": "store.training.execution",
-    "FastAlgorithm": "store.training.algorithm",
-    "Finished": "store.training.continuous",
-    "FitReport": "store.training.fit_report",
-    "Hook": "store.training.hooks",
+    "FastAlgorithm": "store.training.algorithms.algorithm",
+    "Finished": "store.training.algorithms.continuous",
+    "FitReport": "store.training.algorithms.fit_report",
+    "Hook": "store.training.running.hooks",
     "LLMProxy": "store.llm_proxy",
     "LeftOut": "store.adapters.rows",
-    "LitAgent": "store.training.agent",
-    "LitAgentRunner": "store.training.runner",
+    "LitAgent": "store.training.running.agent",
+    "LitAgentRunner": "store.training.running.runner",
     "LlmProxyTraceToTriplet": "store.adapters.triplets",
     "Lost": "store.adapters.records",
-    "NodeCall": "store.training.phases",
+    "NodeCall": "store.pipelines.phases",
     "OpenAIMessages": "store.adapters.messages",
-    "OtelTracer": "store.training.tracer",
-    "Outcome": "store.training.outcome",
-    "Pipeline": "store.training.phases",
-    "PipelineBundle": "store.training.pipeline_runner",
-    "PipelineRunner": "store.training.pipeline_runner",
-    "Plan": "store.training.plan",
+    "OtelTracer": "store.training.tracing.tracer",
+    "Outcome": "store.training.running.outcome",
+    "Pipeline": "store.pipelines.phases",
+    "PipelineBundle": "store.pipelines.pipeline_runner",
+    "PipelineRunner": "store.pipelines.pipeline_runner",
+    "Plan": "store.training.algorithms.plan",
     "ProxySettings": "store.llm_proxy",
     "RewardMatchPolicy": "store.adapters.rewards",
-    "Runner": "store.training.runner",
+    "Runner": "store.training.running.runner",
     "RunnersGone": "store.training.execution",
     "SharedMemoryExecutionStrategy": "store.training.execution",
-    "SpanCoreFields": "store.training.core_fields",
-    "SpanSpool": "store.training.spool",
-    "Step": "store.training.phases",
+    "SpanCoreFields": "store.training.tracing.core_fields",
+    "SpanSpool": "store.training.tracing.spool",
+    "Step": "store.pipelines.phases",
     "TraceAdapter": "store.adapters.base",
     "TraceToMessages": "store.adapters.messages",
     "TraceTree": "store.adapters.tree",
-    "Tracer": "store.training.tracer",
+    "Tracer": "store.training.tracing.tracer",
     "TracerTraceToTriplet": "store.adapters.triplets",
     "Trainer": "store.training.trainer",
     "Trajectories": "store.adapters.rows",
     "Triplet": "store.adapters.records",
-    "UnsupportedSignature": "store.training.agent",
-    "algo": "store.training.algorithm",
-    "current_scope": "store.training.scope",
+    "UnsupportedSignature": "store.training.running.agent",
+    "algo": "store.training.algorithms.algorithm",
+    "current_scope": "store.training.tracing.scope",
     "data_proto_fields": "store.adapters.data_proto",
-    "emit_annotation": "store.training.emit",
-    "emit_annotation_async": "store.training.emit",
-    "emit_exception": "store.training.emit",
-    "emit_message": "store.training.emit",
-    "emit_object": "store.training.emit",
-    "emit_reward": "store.training.emit",
-    "emit_reward_async": "store.training.emit",
-    "find_final_reward": "store.training.reward_spans",
-    "find_reward_spans": "store.training.reward_spans",
-    "follow": "store.training.continuous",
-    "get_message_value": "store.training.emit",
-    "get_object_value": "store.training.emit",
-    "get_reward_value": "store.training.reward_spans",
-    "instrument_anthropic": "store.training.anthropic_spans",
-    "instrument_openai": "store.training.openai_spans",
-    "is_reward_span": "store.training.reward_spans",
-    "llm_rollout": "store.training.agent",
-    "make_link_attributes": "store.training.attrs",
-    "make_tag_attributes": "store.training.attrs",
-    "operation": "store.training.operations",
-    "prompt_rollout": "store.training.agent",
-    "query_linked_spans": "store.training.attrs",
-    "rollout": "store.training.agent",
-    "run_in_scope": "store.training.scope",
+    "emit_annotation": "store.training.tracing.emit",
+    "emit_annotation_async": "store.training.tracing.emit",
+    "emit_exception": "store.training.tracing.emit",
+    "emit_message": "store.training.tracing.emit",
+    "emit_object": "store.training.tracing.emit",
+    "emit_reward": "store.training.tracing.emit",
+    "emit_reward_async": "store.training.tracing.emit",
+    "find_final_reward": "store.training.tracing.reward_spans",
+    "find_reward_spans": "store.training.tracing.reward_spans",
+    "follow": "store.training.algorithms.continuous",
+    "get_message_value": "store.training.tracing.emit",
+    "get_object_value": "store.training.tracing.emit",
+    "get_reward_value": "store.training.tracing.reward_spans",
+    "instrument_anthropic": "store.training.tracing.model_clients.anthropic_spans",
+    "instrument_openai": "store.training.tracing.model_clients.openai_spans",
+    "is_reward_span": "store.training.tracing.reward_spans",
+    "llm_rollout": "store.training.running.agent",
+    "make_link_attributes": "store.training.tracing.attrs",
+    "make_tag_attributes": "store.training.tracing.attrs",
+    "operation": "store.training.tracing.operations",
+    "prompt_rollout": "store.training.running.agent",
+    "query_linked_spans": "store.training.tracing.attrs",
+    "rollout": "store.training.running.agent",
+    "run_in_scope": "store.training.tracing.scope",
     "trajectories": "store.adapters.rows",
-    "with_llm_proxy": "store.training.algorithm",
-    "with_store": "store.training.algorithm",
+    "with_llm_proxy": "store.training.algorithms.algorithm",
+    "with_store": "store.training.algorithms.algorithm",
 }
 
 __all__ = [

@@ -19,21 +19,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from store.adapters.triplets import TracerTraceToTriplet
-from store.training.addresses import move_to_proxy
-from store.training.algorithm import Algorithm, AlgorithmTrainer, Dataset, SpanAdapter
+from store.training.algorithms.addresses import move_to_proxy
+from store.training.algorithms.algorithm import Algorithm, AlgorithmTrainer, Dataset, SpanAdapter
+from store.training.algorithms.continuous import newest_cursor
 from store.training.components import Components
-from store.training.continuous import newest_cursor
 from store.training.execution.algorithm_store import AlgorithmStore
-from store.training.failing import first_attempts_fail
-from store.training.runner import ExecutionEvent, Runner
-from store.training.tracer import Tracer
+from store.training.running.failing_agent import first_attempts_fail
+from store.training.running.runner import ExecutionEvent, Runner
+from store.training.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
     from store.interface.store import Store
     from store.llm_proxy import LLMProxy
     from store.models import NamedResources
-    from store.training.agent import LitAgent
-    from store.training.hooks import Hook
+    from store.training.running.agent import LitAgent
+    from store.training.running.hooks import Hook
 
 T = TypeVar("T")
 

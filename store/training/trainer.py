@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from store.adapters.triplets import TracerTraceToTriplet
 from store.errors import Invalid
 from store.interface.store import Store
-from store.training.agent import LitAgent, rollout
-from store.training.algorithm import Algorithm, Dataset, FastAlgorithm, algo
-from store.training.baseline import Baseline
+from store.training.algorithms.algorithm import Algorithm, Dataset, FastAlgorithm, algo
+from store.training.algorithms.baseline import Baseline
+from store.training.algorithms.continuous import newest_cursor
+from store.training.algorithms.fit_report import FitReport, read_report
 from store.training.bundle import ADAPTERS, AlgorithmBundle, RunnerBundle, start_proxy
 from store.training.components import Components
-from store.training.continuous import newest_cursor
 from store.training.execution import ClientServerExecutionStrategy, ExecutionStrategy
 from store.training.execution.blocking import run_blocking
-from store.training.fit_report import FitReport, read_report
-from store.training.hooks import Hook, HookCalls
+from store.training.running.agent import LitAgent, rollout
+from store.training.running.hooks import Hook, HookCalls
 
 if TYPE_CHECKING:
     from store.llm_proxy import LLMProxy

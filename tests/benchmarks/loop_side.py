@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, NamedResources, PromptTemplate
 from store.sql.store import SQLStore
 from store.training import Runner, Tracer, rollout
-from store.training.scope import entered
+from store.training.tracing.scope import entered
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.workload import cpu_seconds
 

@@ -15,7 +15,13 @@ from typing import Any
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
-        *("store.opening", "store.sql.store", "store.server.app", "store.testing.samples", "store.training.runner"),
+        *(
+            "store.opening",
+            "store.sql.store",
+            "store.server.app",
+            "store.testing.samples",
+            "store.training.running.runner",
+        ),
         *("tests.client.server_process", "tests.examples.guessing", "tests.faults.work", "tests.operations.work"),
         *("tests.faults.gap_hammer", "tests.faults.turn_taking"),
     ]

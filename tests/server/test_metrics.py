@@ -17,11 +17,12 @@ from store.db.dialect import ReadSession
 from store.db.queries.counts import Counts, counts
 from store.db.url import with_partition
 from store.interface.store import Store
-from store.journal.writer import Histogram
 from store.models import EnqueueRolloutRequest
+from store.runtime.histogram import Histogram
+from store.runtime.metrics_text import Family, text_of
 from store.server.metrics import gauges
 from store.server.metrics.gauges import Measured
-from store.server.metrics.requests import Family, Metrics, text_of
+from store.server.metrics.requests import Metrics
 from store.server.partitions import Partitions
 from store.server.process.peers import Heads, Peers, merged
 from store.server.quotas import Quota, Quotas

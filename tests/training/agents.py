@@ -11,12 +11,12 @@ from typing import Any
 from store import open_store
 from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, RolloutMode
-from store.training.agent import LitAgent, rollout
-from store.training.algorithm import algo
-from store.training.emit import emit_annotation, emit_message
-from store.training.hooks import Hook
-from store.training.plan import Plan
-from store.training.runner import Runner
+from store.training.algorithms.algorithm import algo
+from store.training.algorithms.plan import Plan
+from store.training.running.agent import LitAgent, rollout
+from store.training.running.hooks import Hook
+from store.training.running.runner import Runner
+from store.training.tracing.emit import emit_annotation, emit_message
 from tests.faults import processes
 
 RESOURCES: NamedResources = {

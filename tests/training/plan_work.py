@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from store import open_store
-from store.training.plan import Plan
+from store.training.algorithms.plan import Plan
 from tests.torture import IS_TORTURE
 
 RUN = "killed"

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from store.training.agent_threads import AgentThreads
+from store.training.running.agent_threads import AgentThreads
 
 _LONGEST = 30
 

@@ -12,7 +12,7 @@ import pytest
 from store.interface.store import Store
 from store.llm_proxy import LLMProxy
 from store.models import LLM, NamedResources, Span
-from store.training.algorithm import Algorithm, algo, with_llm_proxy, with_store
+from store.training.algorithms.algorithm import Algorithm, algo, with_llm_proxy, with_store
 from tests.training.given import collect
 
 RESOURCES: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:9", model="m")}

@@ -14,7 +14,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.models import LLM, AttemptedRollout, NamedResources
 from store.testing.samples import make_span
-from store.training.baseline import Baseline
+from store.training.algorithms.baseline import Baseline
 
 RESOURCES: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:9", model="m")}
 

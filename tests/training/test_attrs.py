@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.models import Span
-from store.training.attrs import (
+from store.training.tracing.attrs import (
     check_attributes_sanity,
     extract_links_from_attributes,
     extract_tags_from_attributes,

@@ -20,9 +20,10 @@ from starlette.responses import Response
 from store.interface.store import Store
 from store.model_calls.attributes import TRUNCATED
 from store.models import Span
-from store.training import client_attributes, emit_reward, instrument_anthropic
-from store.training.anthropic_spans import uninstrument_anthropic
-from store.training.openai_spans import instrument_openai, uninstrument_openai
+from store.training import emit_reward, instrument_anthropic
+from store.training.tracing.model_clients import client_attributes
+from store.training.tracing.model_clients.anthropic_spans import uninstrument_anthropic
+from store.training.tracing.model_clients.openai_spans import instrument_openai, uninstrument_openai
 from tests.llm_proxy.model_server import (
     MESSAGES,
     MODEL,

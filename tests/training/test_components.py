@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from store.errors import Invalid
-from store.training.baseline import Baseline
+from store.training.algorithms.baseline import Baseline
 from store.training.components import Components
 
-PATH = "store.training.baseline.Baseline"
+PATH = "store.training.algorithms.baseline.Baseline"
 BASELINES: Components[Baseline] = Components("algorithm", Baseline, registry={"base": PATH})
 
 
@@ -35,7 +35,7 @@ def test_another_callable_is_called_without_arguments() -> None:
 
 def test_a_string_is_a_short_name_or_a_dotted_path() -> None:
     assert epochs("base", n_epochs=2) == epochs(PATH, n_epochs=2) == 2
-    assert epochs("store.training.baseline:Baseline") == 1
+    assert epochs("store.training.algorithms.baseline:Baseline") == 1
 
 
 def test_a_dict_names_its_type_and_its_settings_outrank_the_defaults() -> None:
@@ -57,7 +57,7 @@ def test_what_leads_nowhere_is_said_by_name() -> None:
     cases: list[tuple[Any, str]] = [
         ("bas", r"'bas' is neither a short name \(base\)"),
         ("store.training.nothing.Here", "cannot be imported"),
-        ("store.training.baseline.Nobody", "cannot be imported"),
+        ("store.training.algorithms.baseline.Nobody", "cannot be imported"),
         ({"type": 7}, "7 is neither a class"),
         (7, "7 is not a specification"),
     ]

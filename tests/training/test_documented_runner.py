@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from store.training.outcome import Outcome, Reason
+from store.training.running.outcome import Outcome, Reason
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "docs" / "agents.md").read_text().partition("## Agents and runners\n")[2].partition("\n## ")[0]
@@ -42,4 +42,4 @@ def test_every_reason_is_described_with_the_status_it_gives() -> None:
         outcome = Outcome()
         outcome.fail(reason)
         assert outcome.status == described[reason]
-        assert f"`{reason}`" in (Path(ROOT / "store/training/outcome.py").read_text())
+        assert f"`{reason}`" in (Path(ROOT / "store/training/running/outcome.py").read_text())

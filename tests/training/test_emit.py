@@ -32,7 +32,7 @@ from store.training import (
     operation,
     run_in_scope,
 )
-from store.training.reward_spans import get_rewards_from_span
+from store.training.tracing.reward_spans import get_rewards_from_span
 from tests.training.given import spans_of, started
 
 INPUT = "agentlightning.operation.input"

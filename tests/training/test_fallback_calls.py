@@ -16,10 +16,10 @@ from store.errors import Invalid, Unavailable
 from store.interface.delegating import DelegatingRuns
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent, Span
+from store.pipelines.fallback.fallback_store import FallbackStore
 from store.runtime.process import started_at, this_process
 from store.semconv import CHANGED
-from store.training.fallback import FallbackStore
-from store.training.spool import process_name
+from store.training.tracing.spool import process_name
 from tests.run_folders.given import everything
 from tests.training.test_fallback import GRAPH, journals, posted
 from tests.training.unreliable import Unreliable
@@ -252,7 +252,7 @@ async def test_the_part_of_an_attempt_that_was_superseded_meanwhile_stays_in_its
 async def test_a_runner_that_ends_during_the_outage_leaves_its_calls_to_the_next_one(
     away: Away, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("store.training.fallback.LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr("store.pipelines.fallback.fallback_store.LEAVE_SECONDS", 0.05)
     run = await claimed(away.target)
     async with FallbackStore(away, tmp_path, patience=0.5).working() as store:
         store.begin(run, GRAPH)

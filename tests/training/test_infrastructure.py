@@ -16,9 +16,9 @@ import pytest
 from store.errors import NotFound, Unavailable
 from store.interface.store import Store
 from store.models import LLM, AttemptedRollout, NamedResources, ProxyLLM
-from store.training.agent import LitAgent, rollout
-from store.training.infrastructure import unreachable_part
-from store.training.runner import Runner
+from store.training.running.agent import LitAgent, rollout
+from store.training.running.infrastructure import unreachable_part
+from store.training.running.runner import Runner
 from tests.llm_proxy.model_server import ModelServer, model_server, says
 from tests.postgres import free_port
 from tests.training.given import until

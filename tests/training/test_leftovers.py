@@ -15,14 +15,14 @@ import pytest
 from store.interface.store import Store
 from store.models import AttemptedRollout, Span
 from store.training import Runner, Tracer
-from store.training.leftovers import replay
-from store.training.spool import SpanSpool, SpoolFile
+from store.training.running.leftovers import replay
+from store.training.tracing.spool import SpanSpool, SpoolFile
 from tests.training.doing import returning
 from tests.training.given import names_of, started
 
 DIE = """
 import os, signal, sys
-from store.training.spool import SpanSpool, SpoolFile
+from store.training.tracing.spool import SpanSpool, SpoolFile
 from store.models import Span
 directory, rollout_id, attempt_id = sys.argv[1:]
 file = SpoolFile(SpanSpool(directory), rollout_id, attempt_id)

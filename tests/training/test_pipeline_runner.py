@@ -31,7 +31,7 @@ from store.models import (
 from store.planning.run_state import CUT_OFF
 from store.runtime.process import this_process
 from store.training import Pipeline, PipelineBundle, PipelineRunner, SharedMemoryExecutionStrategy, Step
-from store.training.runner import ExecutionEvent
+from store.training.running.runner import ExecutionEvent
 
 pytestmark = pytest.mark.slow
 

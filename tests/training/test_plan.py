@@ -11,7 +11,7 @@ import pytest
 from store.errors import Conflict, Invalid
 from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, ProxyLLM, RolloutConfig
-from store.training.plan import STEADY, Plan
+from store.training.algorithms.plan import STEADY, Plan
 
 ITEMS = [{"question": number} for number in range(7)]
 RESOURCES: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:9", model="m")}

@@ -14,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-import store.training.recorder as recording
+import store.training.tracing.recorder as recording
 from store.errors import Invalid, WrongProcess
 from store.interface.store import Store
 from store.models import Span
@@ -33,10 +33,10 @@ from store.training import (
     operation,
     rollout,
 )
-from store.training.attrs import sanitize_attributes
-from store.training.reward_spans import get_reward_value, get_rewards_from_span
-from store.training.spool import SpanSpool
-from store.training.tracer import ATTEMPT_SPAN
+from store.training.tracing.attrs import sanitize_attributes
+from store.training.tracing.reward_spans import get_reward_value, get_rewards_from_span
+from store.training.tracing.spool import SpanSpool
+from store.training.tracing.tracer import ATTEMPT_SPAN
 from tests.training.any_values import Textless, TextlessError, deep, endless
 from tests.training.given import names_of, spans_of, spans_of_attempt, started
 from tests.training.unreliable import Unreliable

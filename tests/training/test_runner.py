@@ -25,8 +25,8 @@ from store.training import (
     get_reward_value,
 )
 from store.training import rollout as decorated
-from store.training import runner as runner_module
-from store.training.tracer import ATTEMPT_SPAN
+from store.training.running import runner as runner_module
+from store.training.tracing.tracer import ATTEMPT_SPAN
 from tests.torture import rounds
 from tests.training.doing import (
     Doing,

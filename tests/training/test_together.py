@@ -10,7 +10,7 @@ import pytest
 from store.interface.store import Store
 from store.models import LLM, ResourcesUpdate
 from store.training import Runner, rollout
-from store.training.single_flight import SingleFlight
+from store.training.running.single_flight import SingleFlight
 from tests.training.unreliable import Unreliable
 
 

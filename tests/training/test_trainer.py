@@ -18,18 +18,18 @@ from store.llm_proxy import Backend, LLMProxy
 from store.models import LLM, ProxyLLM
 from store.runtime.process import worker_name
 from store.server.process.listener import PortTaken
-from store.training.agent import llm_rollout as agent
-from store.training.algorithm import Algorithm, algo
-from store.training.baseline import Baseline
+from store.training.algorithms.algorithm import Algorithm, algo
+from store.training.algorithms.baseline import Baseline
+from store.training.algorithms.fit_report import Version
 from store.training.bundle import AlgorithmBundle, RunnerBundle
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone, SharedMemoryExecutionStrategy
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.sending import pack, unpack
-from store.training.failing import AgentFails
-from store.training.fit_report import Version
-from store.training.hooks import Hook
-from store.training.runner import Runner
-from store.training.tracer import Tracer
+from store.training.running.agent import llm_rollout as agent
+from store.training.running.failing_agent import AgentFails
+from store.training.running.hooks import Hook
+from store.training.running.runner import Runner
+from store.training.tracing.tracer import Tracer
 from store.training.trainer import Trainer
 from tests.training import agents
 

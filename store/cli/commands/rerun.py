@@ -248,7 +248,7 @@ async def _execute(
     store: Store, planned: ForkPlan, selection: _Selection, options: _Options, pipeline: Pipeline, *, json: bool
 ) -> int:
     """Execute the re-run in this process, and return the exit code."""
-    from store.training.pipeline_runner import PipelineRunner
+    from store.pipelines.pipeline_runner import PipelineRunner
 
     await _check_scopes(store, planned, pipeline)
     forked: list[ForkResult] = []

@@ -22,8 +22,8 @@ from store.errors import Invalid
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.training.agent import LitAgent
     from store.training.execution.strategy import RunnerSide
+    from store.training.running.agent import LitAgent
     from store.training.trainer import Trainer
 
 app = typer.Typer()
@@ -58,7 +58,7 @@ def train(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of all random choices.")] = None,
 ) -> None:
     """Train an agent with your Trainer, and print the report."""
-    from store.training.agent import LitAgent
+    from store.training.running.agent import LitAgent
     from store.training.trainer import Trainer
 
     trainer: Trainer = named("MODULE:TRAINER", target, Trainer)
@@ -118,11 +118,11 @@ def runner(
 
     The runner of a pipeline claims posted runs and requested re-runs, and resumes runs whose process died.
     """
-    from store.training.agent import LitAgent
+    from store.pipelines.pipeline_runner import PipelineBundle
     from store.training.bundle import RunnerBundle
     from store.training.execution import ClientServerExecutionStrategy
-    from store.training.metrics_server import MeasuredBundle
-    from store.training.pipeline_runner import PipelineBundle
+    from store.training.execution.metrics_server import MeasuredBundle
+    from store.training.running.agent import LitAgent
 
     if (target is None) == (pipeline is None):
         raise Invalid("MODULE:AGENT", "give either an agent or --pipeline MODULE:PIPELINE")
@@ -160,7 +160,7 @@ async def _nothing(store: Store) -> None:
 def _exit_codes() -> Generator[None]:
     """Convert an interruption or a failure of the training to an exit code."""
     from store.training.execution import RunnersGone
-    from store.training.failing import AgentFails
+    from store.training.running.failing_agent import AgentFails
 
     try:
         yield
@@ -176,7 +176,7 @@ def _exit_codes() -> Generator[None]:
 
 
 def _only_agent(target: str) -> Any:
-    from store.training.agent import LitAgent
+    from store.training.running.agent import LitAgent
 
     module = imported("MODULE:TRAINER", target.partition(":")[0])
     defined: dict[str, Any] = module.__dict__

@@ -11,13 +11,13 @@ from store.examples.doc_search.bm25f import Ranking, Searcher
 from store.examples.doc_search.corpus import split_words
 from store.examples.doc_search.library import Library
 from store.models import NamedResources, PromptTemplate, Rollout
-from store.training.agent import LitAgent
-from store.training.emit import emit_annotation, emit_message, emit_reward
+from store.training.running.agent import LitAgent
+from store.training.tracing.emit import emit_annotation, emit_message, emit_reward
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from store.training.agent import AgentRunner
+    from store.training.running.agent import AgentRunner
 
 RESULTS = 10
 """The maximum number of results of a query. The reward is 0 if the right document is not among the results."""

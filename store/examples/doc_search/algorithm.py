@@ -22,9 +22,9 @@ from store.examples.doc_search.loss import Loss, lose_a_runner
 from store.examples.doc_search.runs import Run, begin, last_finished
 from store.examples.doc_search.tuner import CANDIDATES, ROUNDS, Tuner
 from store.models import AttemptedRollout
-from store.training.algorithm import Algorithm, Dataset
-from store.training.continuous import ENDED
-from store.training.plan import Plan
+from store.training.algorithms.algorithm import Algorithm, Dataset
+from store.training.algorithms.continuous import ENDED
+from store.training.algorithms.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

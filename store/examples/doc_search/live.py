@@ -19,15 +19,15 @@ from store.examples.doc_search.bm25f import Ranking
 from store.examples.doc_search.corpus import FIELDS
 from store.examples.doc_search.tuner import nearby
 from store.models import PromptTemplate
-from store.training.continuous import Finished, follow
-from store.training.heartbeat import Heartbeat
+from store.training.algorithms.continuous import Finished, follow
+from store.training.running.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from store.interface.store import Store
     from store.models import Rollout
-    from store.training.runner import Runner
+    from store.training.running.runner import Runner
 
 LIVE = "doc-search-live"
 """The id of the resources that every query uses. Each version of the ranking is a version of these resources."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from store.interface.store import Store
     from store.models import NamedResources, Rollout, Span
     from store.training import LLMProxy
-    from store.training.algorithm import Dataset
+    from store.training.algorithms.algorithm import Dataset
 
 LIMITS: Final = RolloutConfig(
     timeout_seconds=120.0, unresponsive_seconds=30.0, max_attempts=3, retry_condition=["failed", "unresponsive"]

@@ -13,8 +13,8 @@ from store.examples.trading.feeds import DATE, TICKERS
 from store.interface.liveness import is_orphan
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
+from store.pipelines.pipeline_runner import PipelineRunner
 from store.run_folders.trading_phases import TA
-from store.training.pipeline_runner import PipelineRunner
 
 _NAME: Final = "trading"
 _PREFIX: Final = "trading-"

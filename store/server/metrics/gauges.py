@@ -15,7 +15,7 @@ from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptStatus, RolloutStatus, WorkerStatus
 from store.runtime.clock import MICROSECONDS, system_clock
-from store.server.metrics.requests import Family
+from store.runtime.metrics_text import Family
 from store.server.partitions import Partitions
 from store.server.pending import OpenStream
 from store.server.quotas import Kind, PartitionQuota

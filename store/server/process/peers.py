@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from store.server.metrics.requests import Family
+from store.runtime.metrics_text import Family
 
 _PATIENCE_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 16 * 1024 * 1024

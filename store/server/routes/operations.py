@@ -11,12 +11,13 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from store.runtime.metrics_text import CONTENT_TYPE, Family, text_of
+from store.runtime.process_metrics import process
 from store.server.api_schema import refusals
 from store.server.auth.keyring import KeyRing
 from store.server.database_check import database_fault
 from store.server.metrics.gauges import Measured, quotas, streams, writers
-from store.server.metrics.process import process
-from store.server.metrics.requests import CONTENT_TYPE, Family, Metrics, text_of
+from store.server.metrics.requests import Metrics
 from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.process.peers import Heads, Peers

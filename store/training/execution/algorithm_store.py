@@ -27,7 +27,7 @@ from store.training.execution.strategy import RunnersGone
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.training.runner import ExecutionEvent
+    from store.training.running.runner import ExecutionEvent
 
 T = TypeVar("T")
 

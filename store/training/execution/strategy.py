@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.training.runner import ExecutionEvent
+    from store.training.running.runner import ExecutionEvent
 
 AlgorithmSide = Callable[["Store", "ExecutionEvent"], Awaitable[None]]
 """Function that runs the algorithm on a store. Its event is set when no runner is left, or at an interruption."""

@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from store.models import NamedResources, PromptTemplate
-from store.training.agent import rollout
-from store.training.algorithm import algo
-from store.training.emit import emit_message
+from store.training.algorithms.algorithm import algo
+from store.training.running.agent import rollout
+from store.training.tracing.emit import emit_message
 from store.training.trainer import Trainer
 
 RESOURCES: NamedResources = {"prompt": PromptTemplate(template="0", engine="f-string")}

@@ -12,12 +12,12 @@ import sys
 from typing import Any
 
 from store.models import PromptTemplate, RolloutConfig
-from store.training.agent import rollout
-from store.training.algorithm import algo
-from store.training.emit import emit_message, emit_reward
+from store.training.algorithms.algorithm import algo
+from store.training.algorithms.plan import Plan
 from store.training.execution import ClientServerExecutionStrategy
-from store.training.plan import Plan
-from store.training.runner import Runner
+from store.training.running.agent import rollout
+from store.training.running.runner import Runner
+from store.training.tracing.emit import emit_message, emit_reward
 from store.training.trainer import Trainer
 
 RUN = "killed"

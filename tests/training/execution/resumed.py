@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 
 from store.models import LLM
-from store.training.agent import llm_rollout
-from store.training.algorithm import algo
-from store.training.plan import Plan
-from store.training.runner import Runner
+from store.training.algorithms.algorithm import algo
+from store.training.algorithms.plan import Plan
+from store.training.running.agent import llm_rollout
+from store.training.running.runner import Runner
 from store.training.trainer import Trainer
 
 RUN = "resumed"

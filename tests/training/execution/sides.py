@@ -12,8 +12,8 @@ from typing import Any
 from store.interface.store import Store
 from store.models import AttemptedRollout, PromptTemplate, Rollout, RolloutConfig
 from store.runtime.process import worker_name
-from store.training.continuous import finished
-from store.training.runner import ExecutionEvent
+from store.training.algorithms.continuous import finished
+from store.training.running.runner import ExecutionEvent
 
 COMPUTED = PromptTemplate(template="computed", engine="f-string")
 """What an algorithm publishes after computing."""

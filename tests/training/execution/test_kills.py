@@ -17,7 +17,7 @@ import pytest
 
 from store import open_store
 from store.interface.store import Store
-from store.training.plan import Plan
+from store.training.algorithms.plan import Plan
 from tests.client.server_process import ServerProcess
 from tests.conftest import POSTGRES, SQLITE
 from tests.torture import rounds

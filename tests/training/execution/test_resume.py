@@ -20,7 +20,7 @@ from starlette.responses import Response
 from store import open_store
 from store.interface.store import Store
 from store.models import AttemptedRollout
-from store.training.plan import Plan
+from store.training.algorithms.plan import Plan
 from tests.conftest import SQLITE
 from tests.llm_proxy.model_server import Asked, chats, model_server
 from tests.torture import IS_TORTURE

@@ -1,0 +1,1 @@
+"""Pipelines: phases of runs, and the runner that executes them."""

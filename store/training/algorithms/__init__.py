@@ -1,0 +1,1 @@
+"""Algorithms, their plans, and reports of trainings."""

@@ -1,0 +1,1 @@
+"""Runners: claims, attempts, hooks, heartbeats and the metrics of executions."""

@@ -1,0 +1,394 @@
+"""Execution of one attempt, from its claim to the report of its status.
+
+An attempt is one execution of a rollout, a task for an agent. Its steps are: get the resources (named data for agents),
+call hooks, open a trace, call the agent, record the reward, store the spans, and report the status. A rollout is
+decided elsewhere if another attempt or a user determines its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copy
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from store.errors import StoreError
+from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, ResourcesUpdate, Span
+from store.runtime.lenient_json import safe_text, storable_text
+from store.training.running.agent import AgentRunner
+from store.training.running.agent_threads import AgentThreads
+from store.training.running.hooks import HookCalls
+from store.training.running.infrastructure import unreachable_part
+from store.training.running.outcome import Outcome, Reason
+from store.training.running.return_value import record_returned
+from store.training.tracing.core_fields import type_name
+from store.training.tracing.scope import AttemptScope, entered
+
+logger = logging.getLogger("store.training.attempt")
+
+REPORT_SECONDS: Final = 60.0
+"""The runner tries at most this many seconds to report a status to a store that cannot be reached."""
+
+INTERRUPTED_SECONDS: Final = 5.0
+"""An interrupted attempt waits at most this many seconds until its spans are stored."""
+
+_PAUSE_SECONDS: Final = 0.5
+_threads: Final = AgentThreads()
+_AT_WORK: Final = ("preparing", "running")
+
+FindResources = Callable[[str | None], Awaitable[ResourcesUpdate | None]]
+
+
+class Stopped(Exception):
+    """The runner stopped the agent: its time limit was reached, or the rollout was cancelled or decided elsewhere."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+
+
+class AttemptRunner(AgentRunner, Protocol):
+    """The part of a runner that one attempt uses."""
+
+    hook_calls: HookCalls
+    sync_in_thread: bool
+    hooks_before_status: bool
+    grace_seconds: float
+
+
+class AttemptRun:
+    """Execution of one attempt by the agent of a runner.
+
+    Args:
+        runner: provides the agent, the tracer and the hooks.
+        rollout: the claimed rollout.
+        resources_of: function that returns the resources with an id, or the latest resources for None.
+    """
+
+    def __init__(self, runner: AttemptRunner, rollout: AttemptedRollout, resources_of: FindResources) -> None:
+        self._runner = runner
+        self._resources_of = resources_of
+        self._rollout = rollout
+        self._store = runner.store
+        self._loop = asyncio.get_running_loop()
+        self._stop_reason: asyncio.Future[Reason] = self._loop.create_future()
+        self._began = self._loop.time()
+        self._scope: AttemptScope | None = None
+        self._hooks_ran = False
+        self._resources: NamedResources = {}
+        self.outcome = Outcome()
+
+    def stop(self, reason: Reason) -> None:
+        """Request the end of the attempt. Any thread may call this."""
+        with suppress(RuntimeError):  # the loop is closed, so the attempt has ended
+            self._loop.call_soon_threadsafe(self._set_stop_reason, reason)
+
+    def _set_stop_reason(self, reason: Reason) -> None:
+        if not self._stop_reason.done():
+            self._stop_reason.set_result(reason)
+
+    async def run(self) -> Outcome:
+        """Run the attempt, report its status, and return the outcome, with the exception if the agent raised one.
+
+        Raises:
+            BaseException: the attempt was interrupted, for example by `CancelledError`, and its status was reported.
+        """
+        interruption: BaseException | None = None
+        try:
+            await self._work()
+        except Stopped as stopped:
+            self.outcome.fail(stopped.reason, TimeoutError(str(stopped)) if stopped.reason == "timeout" else stopped)
+        except Exception as error:
+            logger.exception("the agent failed on rollout %s", self._rollout.rollout_id)
+            self.outcome.fail("error", error)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            self.outcome.fail("interrupted", error)
+            interruption = error
+        finishing = asyncio.ensure_future(self._finish())
+        while not finishing.done():
+            try:
+                await asyncio.shield(finishing)
+            except asyncio.CancelledError as error:
+                # Without the report, the attempt would stay open. So a cancellation is raised only after the report.
+                interruption = interruption or error
+        if interruption is not None:
+            raise interruption
+        finishing.result()
+        return self.outcome
+
+    async def refuse(self) -> None:
+        """Report that the attempt was interrupted before it began."""
+        self.outcome.fail("interrupted")
+        await self._report(0)
+
+    # -- the agent ---------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        runner, rollout = self._runner, self._rollout
+        resources = await self._find_resources()
+        if resources is None:
+            return
+        self._resources = resources
+        self._hooks_ran = True
+        await self._call("on_rollout_start")
+        tracer = runner.tracer
+        self._scope = scope = tracer.open_scope(
+            store=self._store,
+            rollout_id=rollout.rollout_id,
+            attempt_id=rollout.attempt.attempt_id,
+            worker_id=runner.label,
+            runner=runner,
+        )
+        with entered(scope), tracer.root_span(scope) as root:
+            self.outcome.error_span_id = f"{root.get_span_context().span_id:016x}"
+            await self._call("on_trace_start")
+            await record_returned(await self._call_agent(resources), scope)
+            await self._call("on_trace_end")
+
+    async def _find_resources(self) -> NamedResources | None:
+        resources_id = self._rollout.resources_id
+        update = await self._resources_of(resources_id)
+        if update is not None:
+            # Other attempts may share these resources, and an agent may change its copy.
+            return copy.deepcopy(update.resources)
+        if resources_id is None and self._runner.agent.missing_resource(None) is None:
+            return {}
+        named = "there are none" if resources_id is None else f"there are none of id {resources_id}"
+        error = RuntimeError(f"rollout {self._rollout.rollout_id} needs resources, and {named}; publish them first")
+        logger.error("%s", error)
+        self.outcome.fail("resources", error)
+        return None
+
+    async def _call_agent(self, resources: NamedResources) -> Any:
+        agent, rollout = self._runner.agent, self._rollout
+        trains = rollout.mode == "train"
+        if agent.is_async():
+            method: Any = agent.training_rollout_async if trains else agent.validation_rollout_async
+            work: asyncio.Future[Any] = asyncio.create_task(
+                returning_exits(method(rollout.input, resources=resources, rollout=rollout))
+            )
+        else:
+            method = agent.training_rollout if trains else agent.validation_rollout
+            if not self._runner.sync_in_thread:
+                return method(rollout.input, resources=resources, rollout=rollout)
+            work = _in_thread(lambda: method(rollout.input, resources=resources, rollout=rollout), self._loop)
+        try:
+            await asyncio.wait(
+                {work, self._stop_reason}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
+            )
+        except BaseException:
+            # The runner is ended on purpose, so an agent that does not stop is logged at level INFO.
+            await self._stop(work, logging.INFO)
+            raise
+        if work.done():
+            return _result(work)
+        await self._stop(work)
+        if self._stop_reason.done():
+            reason = self._stop_reason.result()
+            raise Stopped(reason, f"the rollout was {'cancelled' if reason == 'cancelled' else 'decided elsewhere'}")
+        raise Stopped("timeout", f"the attempt took longer than {rollout.config.timeout_seconds:g} s")
+
+    def _seconds_left(self) -> float | None:
+        limit = self._rollout.config.timeout_seconds
+        return None if limit is None else max(self._began + limit - self._loop.time(), 0.0)
+
+    async def _stop(self, work: asyncio.Future[Any], level: int = logging.WARNING) -> None:
+        """Cancel an async agent and wait `grace_seconds`. A sync agent in a thread continues; its result is ignored."""
+        if isinstance(work, asyncio.Task):
+            work.cancel()
+            await asyncio.wait({work}, timeout=self._runner.grace_seconds)
+        if not work.done():
+            logger.log(level, "the agent of rollout %s does not stop; its result is ignored", self._rollout.rollout_id)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        outcome = self.outcome
+        lost = 0
+        if outcome.reason in {"error", "timeout"} and outcome.error is not None:
+            outcome.unreachable = await unreachable_part(outcome.error, self._resources)
+            if outcome.unreachable is not None:
+                outcome.reason = "infrastructure"
+        if outcome.reason == "superseded":
+            # The store ends attempts without heartbeats as unresponsive. Storing the last spans sets such an attempt to
+            # running again. The report with this status ends the attempt again.
+            outcome.status = await self._status_in_store() or outcome.status
+        if self._scope is not None:
+            wait = INTERRUPTED_SECONDS if outcome.kind == "interrupted" else None
+            recorded = await self._runner.tracer.close_scope(self._scope, wait)
+            outcome.spans, lost = recorded.spans, recorded.lost
+            if recorded.left:
+                outcome.fail("spool", RuntimeError(f"{recorded.left} spans could not be stored in time"))
+        if outcome.reason is None and self._stop_reason.done() and not await self._was_revived():
+            # The rollout was cancelled or decided elsewhere while the last spans of the agent were being stored.
+            outcome.fail(self._stop_reason.result())
+        if outcome.error is not None:
+            outcome.error_span_id = _span_of(outcome.error, outcome.spans) or outcome.error_span_id
+        if self._runner.hooks_before_status:
+            await self._call_end()
+        await self._report(lost)
+        if not self._runner.hooks_before_status:
+            await self._call_end()
+
+    async def _report(self, lost: int) -> None:
+        outcome, attempt = self.outcome, self._rollout.attempt
+        fields: dict[str, Any] = {"status": outcome.status}
+        notes: dict[str, Any] = {} if outcome.reason is None else {"reason": outcome.reason}
+        if lost:
+            notes["spans_lost"] = lost
+        if notes:
+            fields["metadata"] = {**(attempt.metadata or {}), **notes}
+        if outcome.reason is not None:
+            fields["error"] = self._error(outcome)
+        deadline = self._loop.time() + REPORT_SECONDS
+        while True:
+            try:
+                if outcome.reason != "superseded" or await self._ended_status() is None:
+                    await self._store.update_attempt(self._rollout.rollout_id, attempt.attempt_id, **fields)
+            except StoreError as error:
+                if error.retryable and self._loop.time() < deadline:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    continue
+                logger.exception(
+                    "attempt %s ended as %s, but could not be reported", attempt.attempt_id, outcome.status
+                )
+            return
+
+    async def _status_in_store(self) -> AttemptStatus | None:
+        """Return the status with which the store or a user ended this attempt.
+
+        Return "unresponsive" if late spans have revived the attempt since then. Return None if the attempt was not
+        ended, or if the store cannot be read.
+        """
+        with suppress(StoreError):
+            return await self._ended_status() or ("unresponsive" if await self._was_revived() else None)
+        return None
+
+    async def _ended_status(self) -> AttemptStatus | None:
+        """Return the status with which the store or a user ended the attempt; None while the attempt is active."""
+        for each in await self._store.query_attempts(self._rollout.rollout_id):
+            if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
+                return each.status
+        return None
+
+    async def _was_revived(self) -> bool:
+        """Return whether late spans revived this attempt after its end, so that it is the active attempt again."""
+        if self._stop_reason.result() != "superseded":
+            return False
+        with suppress(StoreError):
+            found = await self._store.get_rollout_by_id(self._rollout.rollout_id)
+            if isinstance(found, AttemptedRollout) and found.attempt.attempt_id == self._rollout.attempt.attempt_id:
+                return found.status in _AT_WORK and found.attempt.status in _AT_WORK
+        return False
+
+    def _error(self, outcome: Outcome) -> AttemptError:
+        error = outcome.error
+        if outcome.unreachable is not None and error is not None:
+            return AttemptError(
+                type="infrastructure",
+                message=_storable(f"{outcome.unreachable}; {type_name(error)}: {safe_text(error)}"),
+                span_id=outcome.error_span_id,
+            )
+        if error is None or isinstance(error, Stopped):
+            return AttemptError(type=str(outcome.reason), message=str(error or ""))
+        if outcome.kind == "interrupted" and isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            # The runner was stopped. The exception is not an error of the agent.
+            return AttemptError(
+                type=str(outcome.reason), message=_storable(safe_text(error)), span_id=outcome.error_span_id
+            )
+        return AttemptError(
+            type=_storable(type_name(error)), message=_storable(safe_text(error)), span_id=outcome.error_span_id
+        )
+
+    async def _call(self, name: str, **about: Any) -> None:
+        runner, rollout = self._runner, self._rollout
+        about |= {"agent": runner.agent, "runner": runner, "tracer": runner.tracer}
+        await runner.hook_calls.call(name, rollout=rollout, task=rollout.input, **about)
+
+    async def _call_end(self) -> None:
+        if self._hooks_ran:
+            outcome = self.outcome
+            about = {"spans": outcome.spans, "status": outcome.status, "error": outcome.error}
+            await self._call("on_rollout_end", outcome=outcome, **about)
+
+
+# -- helpers ---------------------------------------------------------------------------------------------------------
+
+
+class Exit:
+    """Wrapper of KeyboardInterrupt or SystemExit. Tasks return it, because raising these would end the event loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def returning_exits(work: Awaitable[Any]) -> Any:
+    """Return the result of an awaitable, or `Exit` if it raises an exception that ends the process."""
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit) as error:
+        return Exit(error)
+
+
+def _result(work: asyncio.Future[Any]) -> Any:
+    if work.cancelled():
+        raise RuntimeError("the agent was cancelled by itself, or by a library that it uses")
+    result = work.result()
+    if isinstance(result, Exit):
+        raise result.error
+    return result
+
+
+def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+    """Run a function in its own thread with a copy of the current context, and return a future of its result.
+
+    A function that never returns blocks no other work.
+    """
+    answer: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def give(result: Any, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    def run() -> None:
+        result: Any = None
+        raised: Exception | None = None
+        try:
+            result = context.run(function)
+        except StopIteration as error:
+            # `Future.set_exception` refuses StopIteration.
+            raised = RuntimeError("the agent raised StopIteration")
+            raised.__cause__ = error
+        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
+            raised = error
+        except BaseException as error:  # noqa: BLE001 - as above
+            result = Exit(error)
+        with suppress(RuntimeError):  # the loop was closed, so no caller waits
+            loop.call_soon_threadsafe(give, result, raised)
+
+    _threads.run(run)
+    return answer
+
+
+def _span_of(error: BaseException, spans: list[Span]) -> str | None:
+    """Return the id of the first span that ended with the error. The error was raised in this span."""
+    kind, message = type_name(error), storable_text(safe_text(error))
+    for span in spans:
+        for event in span.events:
+            attributes = event.attributes
+            if attributes.get("exception.type") == kind and attributes.get("exception.message") == message:
+                return span.span_id
+    return None
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "").encode("utf-8", "replace").decode()

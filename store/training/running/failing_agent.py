@@ -1,0 +1,104 @@
+"""Early detection of an agent whose first attempts all fail. An attempt is one execution of a task by the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from store.errors import Incompatible, StoreError, Unsupported
+from store.interface.liveness import WORKER_GONE
+
+if TYPE_CHECKING:
+    from store.interface.store import Store
+    from store.models import LoggedEvent, Span
+
+logger = logging.getLogger("store.training.failing")
+
+PATIENCE: Final = 10
+"""The number of failed attempts, without a success, after which the training is stopped."""
+
+_BEGUN: Final = "attempt.started"
+_ENDED: Final = "attempt.status_changed"
+_FAILED: Final = frozenset({"failed", "timeout", "unresponsive"})
+# These errors are not caused by the agent.
+_INTERRUPTED: Final = frozenset({"interrupted", "cancelled", "superseded", WORKER_GONE})
+_STACK: Final = "exception.stacktrace"
+
+
+class AgentFails(RuntimeError):
+    """The first attempts of a training all failed; the message contains the most common error and its traceback."""
+
+
+async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
+    """Return an error once `PATIENCE` attempts have failed and none has succeeded.
+
+    If an attempt succeeds first, or the log cannot be read, the call waits until it is cancelled. Only attempts that
+    began after the cursor count. An attempt that an earlier, killed training left open does not count: it may fail
+    after the cursor, because the next training closes such attempts when it begins.
+
+    Args:
+        store: the store of the attempts.
+        after: the cursor (a position in the store's log) at which the training begins.
+    """
+    begun: set[str] = set()
+    failures: list[LoggedEvent] = []
+    try:
+        async with aclosing(_attempt_events(store, after)) as events:
+            async for event in events:
+                if event.type == _BEGUN:
+                    begun.add(event.data["attempt_id"])
+                    continue
+                if event.data["attempt_id"] not in begun:
+                    continue
+                if event.data["to"] == "succeeded":
+                    break
+                if event.data["to"] in _FAILED and _error(event).get("type") not in _INTERRUPTED:
+                    failures.append(event)
+                if len(failures) >= PATIENCE:
+                    return await _explained(store, failures)
+    except (Unsupported, Incompatible) as error:
+        logger.info("failing attempts are not watched: %s", error)
+    except StoreError as error:
+        logger.warning("failing attempts are no longer watched: %s", error)
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def _attempt_events(store: Store, after: str | None) -> Any:
+    return store.log.tail(after, follow=True, types=[_BEGUN, _ENDED])
+
+
+async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:
+    """Return an error that describes the most common failure."""
+    messages = [_message(event) for event in failures]
+    commonest, times = Counter(messages).most_common(1)[0]
+    text = f"the first {len(failures)} attempts all failed, {times} of them with {commonest}"
+    event = failures[messages.index(commonest)]
+    rollout_id = event.stream.removeprefix("rollout/")
+    spans = await store.query_spans(rollout_id, event.data["attempt_id"])
+    stack = _stack(list(spans), _error(event).get("span_id"))
+    where = f"rollout {rollout_id}"
+    return AgentFails(f"{text}\n\n{where}:\n{stack.strip()}" if stack else f"{text}; see `rollbook show {rollout_id}`")
+
+
+def _error(event: LoggedEvent) -> dict[str, Any]:
+    return event.data.get("error") or {}
+
+
+def _message(event: LoggedEvent) -> str:
+    error = _error(event)
+    if not error:
+        return str(event.data["to"])
+    return f"{error.get('type')}: {error.get('message') or ''}".strip(": ")
+
+
+def _stack(spans: list[Span], span_id: str | None) -> str | None:
+    """Return a traceback from the spans of an attempt, preferably from the span in which the attempt failed."""
+    for span in sorted(spans, key=lambda span: span.span_id != span_id):
+        for attributes in (span.attributes, *(event.attributes for event in span.events)):
+            if isinstance(stack := attributes.get(_STACK), str):
+                return stack
+    return None

@@ -1,0 +1,106 @@
+"""Recording of an agent's return value as spans of its attempt, which is the execution of a task by the agent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, cast
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from store.models import Span
+from store.semconv import PRIMARY
+from store.training.tracing.core_fields import SpanCoreFields, type_name
+from store.training.tracing.emit import emit_reward
+from store.training.tracing.recorder import StoreRecorder
+from store.training.tracing.reward_spans import check_rewards, finite
+from store.training.tracing.scope import AttemptScope
+from store.training.tracing.tracer import record_fields
+
+logger = logging.getLogger("store.training.returned")
+
+
+async def record_returned(result: Any, scope: AttemptScope) -> None:
+    """Record an agent's return value in an attempt, as children of the current span.
+
+    Raises:
+        TypeError: the value has a type that agents may not return.
+        Invalid: a number of a reward is not finite.
+        ValueError: a reward has several numbers, and none has the name `primary`;
+            or a list contains objects of several types.
+    """
+    if result is None:
+        return
+    reward = _reward(result)
+    if reward is not None:
+        # The agent makes no further calls, so there is no need to wait until the reward is stored.
+        key = _primary(reward) if isinstance(reward, Mapping) else None
+        record_fields(scope, emit_reward(reward, primary_key=key, propagate=False))
+    elif isinstance(result, list):
+        await _record_spans(cast("list[Any]", result), scope)
+    else:
+        raise TypeError(
+            f"the agent returned {type_name(result)}; return None, a number, a dict of numbers, or a list of spans"
+        )
+
+
+def _reward(result: Any) -> float | Mapping[str, float] | None:
+    if isinstance(result, Mapping):
+        named = cast("Mapping[Any, Any]", result)
+        numbers = {name: _number(value, f"reward {name!r}") for name, value in named.items()}
+        if not named or any(value is None or not isinstance(name, str) for name, value in numbers.items()):
+            raise TypeError("the agent returned a dict that is not a reward; return a dict of numbers by name")
+        return cast("dict[str, float]", numbers)
+    if isinstance(result, (bool, int)):
+        logger.warning("the agent returned %r, taken as the reward %s", result, finite(result, "reward"))
+    return _number(result)
+
+
+def _number(value: Any, field: str = "reward") -> float | None:
+    """Return a Python or numpy number as a float, or None for another value.
+
+    Some numpy scalars are not registered as `numbers.Real`, so their method `item` converts them to Python numbers.
+    """
+    if isinstance(value, (str, bytes, list, tuple)):
+        return None
+    item: Callable[[], Any] | None = getattr(value, "item", None)
+    bare = item() if item is not None and getattr(value, "ndim", None) == 0 else value
+    return finite(cast("float", bare), field) if isinstance(bare, Real) else None
+
+
+def _primary(dimensions: Mapping[str, float]) -> str:
+    if PRIMARY in dimensions:
+        return PRIMARY
+    if len(dimensions) == 1:
+        return next(iter(dimensions))
+    raise ValueError(
+        f"the agent returned the dimensions {', '.join(map(repr, dimensions))}; name one of them {PRIMARY!r}"
+    )
+
+
+async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:
+    if not spans:
+        logger.warning("the agent of attempt %s returned an empty list", scope.attempt_id)
+    elif _all(spans, SpanCoreFields):
+        for fields in cast("list[SpanCoreFields]", spans):
+            check_rewards(fields.name, fields.attributes)
+        for fields in cast("list[SpanCoreFields]", spans):
+            record_fields(scope, fields)
+    elif _all(spans, ReadableSpan):
+        for span in cast("list[ReadableSpan]", spans):
+            check_rewards(span.name, span.attributes or {})
+        for span in cast("list[ReadableSpan]", spans):
+            scope.recorder.put(span)
+    elif _all(spans, Span):
+        for span in cast("list[Span]", spans):
+            check_rewards(span.name, span.attributes)
+        assert isinstance(scope.recorder, StoreRecorder)  # every attempt has a StoreRecorder
+        await scope.recorder.add(cast("list[Span]", spans))
+    else:
+        kinds = ", ".join(sorted({type_name(span) for span in spans}))
+        raise ValueError(f"the agent returned a list of {kinds}; return a list of spans of one type")
+
+
+def _all(spans: Sequence[Any], kind: type[Any]) -> bool:
+    return all(isinstance(span, kind) for span in spans)

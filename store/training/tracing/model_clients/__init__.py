@@ -1,0 +1,1 @@
+"""Instrumentation of SDKs of model providers and of LangChain."""

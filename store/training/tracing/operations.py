@@ -1,0 +1,225 @@
+"""Recording of functions and blocks as spans of the current attempt, with their inputs and outputs.
+
+An attempt is one execution of a task by an agent.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast, overload
+
+from store.models import StatusCode, TraceStatus
+from store.otel.repair import add_attributes
+from store.runtime.lenient_json import safe_text
+from store.semconv import OPERATION_INPUT, OPERATION_NAME, OPERATION_OUTPUT, OPERATION_SPAN
+from store.training.tracing.attrs import flat_attributes, sanitize_attributes
+from store.training.tracing.core_fields import SpanCoreFields, SpanRecordingContext, exception_attributes, trace_status
+from store.training.tracing.scope import require_scope
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def operation(fn: F, *, propagate: bool = True, **attributes: Any) -> F: ...
+@overload
+def operation(fn: None = None, *, propagate: bool = True, **attributes: Any) -> OperationContext: ...
+def operation(fn: Any = None, *, propagate: bool = True, **attributes: Any) -> Any:
+    """Record a function or a block as a span of the current attempt.
+
+        @operation
+        def search(query): ...
+
+        @operation(name="rerank")
+        async def order(documents): ...
+
+        with operation(name="vote", round=2) as op:
+            op.set_input(answers)
+            op.set_output(best)
+
+    A function's arguments and its result are recorded; exceptions are recorded and raised again. The current attempt is
+    looked up at each call, so modules may decorate functions when they are imported. Outside of attempts, a decorated
+    function runs without being recorded.
+
+    Args:
+        fn: the function; None for a block, or for a decorator with arguments.
+        propagate: whether to record the span. If false, the span is only built, and `OperationContext.span` returns it.
+        attributes: further attributes; `name` is the operation's name, by default the name of the function.
+
+    Raises:
+        ValueError: `fn` is not a function, or the name was given twice.
+        RuntimeError: a block was entered without a current attempt, although `propagate` is true.
+    """
+    if "name" in attributes:
+        if OPERATION_NAME in attributes:
+            raise ValueError(f"the operation's name was given twice, as name and as {OPERATION_NAME}")
+        attributes[OPERATION_NAME] = attributes.pop("name")
+    context = OperationContext(sanitize_attributes(attributes), propagate=propagate)
+    if fn is None:
+        return context
+    if not callable(fn):
+        raise ValueError(f"operation needs a function or attributes by name, not {type(fn).__name__}")  # noqa: TRY004
+    return context(fn)
+
+
+class OperationContext:
+    """Result of `operation(...)`, usable as a decorator or as a context manager."""
+
+    def __init__(self, attributes: Mapping[str, Any], *, propagate: bool) -> None:
+        self._attributes = dict(attributes)
+        self._propagate = propagate
+        self._entered: Any = None
+        self._recording: SpanRecordingContext | None = None
+
+    def __call__(self, function: F) -> F:
+        """Return a function that is recorded at each call."""
+        signature = _signature(function)
+        named = {OPERATION_NAME: getattr(function, "__name__", type(function).__name__)} | self._attributes
+
+        def attributes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+            return named | flat_attributes(OPERATION_INPUT, _bound(signature, args, kwargs))
+
+        if inspect.iscoroutinefunction(function):
+
+            @wraps(function)
+            async def awaiting(*args: Any, **kwargs: Any) -> Any:
+                with _recorded(attributes_of(args, kwargs), propagate=self._propagate, required=False) as span:
+                    result = await function(*args, **kwargs)
+                    span.record_attributes(flat_attributes(OPERATION_OUTPUT, result))
+                    return result
+
+            return cast("F", awaiting)
+
+        @wraps(function)
+        def calling(*args: Any, **kwargs: Any) -> Any:
+            with _recorded(attributes_of(args, kwargs), propagate=self._propagate, required=False) as span:
+                result = function(*args, **kwargs)
+                span.record_attributes(flat_attributes(OPERATION_OUTPUT, result))
+                return result
+
+        return cast("F", calling)
+
+    def __enter__(self) -> Self:
+        self._entered = _recorded(self._attributes, propagate=self._propagate, required=True)
+        self._recording = self._entered.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._entered.__exit__(kind, error, trace)
+
+    def set_input(self, *args: Any, **kwargs: Any) -> None:
+        """Record the input: keyword arguments by name, positional arguments as the list `args`."""
+        given: dict[str, Any] = ({"args": list(args)} if args else {}) | kwargs
+        self._begun_recording().record_attributes(flat_attributes(OPERATION_INPUT, given))
+
+    def set_output(self, output: Any) -> None:
+        """Record the output."""
+        self._begun_recording().record_attributes(flat_attributes(OPERATION_OUTPUT, output))
+
+    def span(self) -> SpanCoreFields:
+        """Return the span of the block.
+
+        Raises:
+            RuntimeError: the block was not entered, or has not ended yet.
+        """
+        return self._begun_recording().get_recorded_span()
+
+    def _begun_recording(self) -> SpanRecordingContext:
+        if self._recording is None:
+            raise RuntimeError("the operation has not begun; use it in a with block")
+        return self._recording
+
+
+class UnrecordedOperation:
+    """An operation whose span is built but not recorded."""
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        self._attributes = sanitize_attributes(attributes)
+        self._start_time = time.time()
+        self._end_time: float | None = None
+        self._status = TraceStatus(status_code="UNSET")
+
+    def record_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes; values of types that spans do not support become JSON text."""
+        add_attributes(self._attributes, sanitize_attributes(attributes))
+
+    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        """Set the status."""
+        self._status = trace_status(status_code, description)
+
+    def record_exception(self, exception: BaseException) -> None:
+        """Record an exception as attributes, and set the status to an error."""
+        self._attributes |= exception_attributes(exception)
+        self.record_status("ERROR", safe_text(exception))
+
+    def finish(self) -> None:
+        """End the span."""
+        if self._status.status_code == "UNSET":
+            self.record_status("OK")
+        self._end_time = time.time()
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        """Return the span that was built.
+
+        Raises:
+            RuntimeError: the span has not ended yet.
+        """
+        if self._end_time is None:
+            raise RuntimeError("the operation has not ended; call span() after its with block")
+        return SpanCoreFields(
+            name=OPERATION_SPAN,
+            status=self._status,
+            attributes=self._attributes,
+            start_time=self._start_time,
+            end_time=self._end_time,
+        )
+
+
+@contextmanager
+def _recorded(attributes: Mapping[str, Any], *, propagate: bool, required: bool) -> Generator[SpanRecordingContext]:
+    # Modules with decorated functions must be importable without the SDK, so the tracer is imported here.
+    from store.training.tracing.scope import current_scope
+    from store.training.tracing.tracer import recording
+
+    scope = require_scope("operation") if propagate and required else current_scope()
+    if propagate and scope is not None:
+        with recording(scope, OPERATION_SPAN, attributes) as span:
+            yield span
+        return
+    built = UnrecordedOperation(attributes)
+    try:
+        yield built
+    except BaseException as error:
+        built.record_exception(error)
+        raise
+    finally:
+        built.finish()
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # some builtins have no signature
+
+
+def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by parameter name, including defaults.
+
+    If the arguments do not match the signature, return them under the names `args` and `kwargs`.
+    """
+    unbound = {"args": list(args), "kwargs": kwargs}
+    if signature is None:
+        return unbound
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return unbound
+    bound.apply_defaults()
+    return bound.arguments
