@@ -85,7 +85,7 @@ def test_imports_are_renamed_and_nothing_else(source: str, expected: str) -> Non
         ('x = ("store."\n "errors")', "on one line"),
     ],
 )
-def test_what_cannot_be_renamed_is_refused(source: str, advice: str) -> None:
+def test_source_that_cannot_be_renamed_is_refused(source: str, advice: str) -> None:
     with pytest.raises(ValueError, match=advice):
         renamed(source, "store.sample", MODULES)
 

@@ -91,7 +91,7 @@ def test_sqlite_in_a_container_has_the_directory_of_the_file_as_its_volume() -> 
     assert server["command"] == _compose()["services"]["server"]["command"]
 
 
-def test_the_services_refer_to_what_exists() -> None:
+def test_references_of_the_services_resolve() -> None:
     compose = _compose()
     for service in compose["services"].values():
         assert set(service.get("secrets", [])) <= compose["secrets"].keys()

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.mark.xdist_group("alone")
-def test_groups_are_known_to_whoever_spreads_the_tests(request: pytest.FixtureRequest) -> None:
+def test_groups_are_passed_to_the_scheduler_of_tests(request: pytest.FixtureRequest) -> None:
     # An option of the test processes; where there is but one, all tests are one group.
     is_spread = request.config.getoption("loadgroup", default=False)
     name = str(request.node.nodeid)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  untyped

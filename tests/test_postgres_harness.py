@@ -42,7 +42,7 @@ def test_a_server_dies_with_a_killed_test_process() -> None:
     assert eventually(lambda: not Path(directory).exists())
 
 
-def test_a_crashed_server_comes_back_with_what_was_committed(private_postgres: postgres.PostgresServer) -> None:
+def test_crashed_server_restarts_with_its_committed_data(private_postgres: postgres.PostgresServer) -> None:
     postgres.execute(private_postgres.url, "CREATE TABLE kept AS SELECT 7 AS n")
     private_postgres.stop("immediate")
     assert not private_postgres.is_running

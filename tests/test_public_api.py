@@ -269,7 +269,7 @@ async def test_two_stores_in_memory_share_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_store_in_memory_that_nobody_closes_neither_holds_up_the_exit_nor_leaves_a_file() -> None:
+def test_unclosed_memory_store_neither_delays_exit_nor_leaves_a_file() -> None:
     program = (
         "import asyncio, store\n"
         "memory = store.InMemoryLightningStore()\n"

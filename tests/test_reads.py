@@ -216,7 +216,7 @@ def test_payload_that_was_dropped_reads_as_nothing_and_a_mark() -> None:
         (None, 11, 4.0, 10, None),
     ],
 )
-def test_what_was_stamped_last_is_the_sign_of_life(
+def test_latest_stamp_is_the_sign_of_life(
     beat: float | None, stamped: int | None, known: float | None, known_at: int | None, expected: float | None
 ) -> None:
     stored = row(ATTEMPT_COLUMNS, last_heartbeat_time=known, heartbeat_stamped_at=known_at)

@@ -76,7 +76,7 @@ def test_prompts_stand_at_the_right_of_theirs_and_responses_at_the_left(as_numpy
     assert fields.meta_info == {"temperature": 1.0}
 
 
-def test_turns_of_one_row_are_told_apart_by_the_response_mask() -> None:
+def test_response_mask_separates_the_turns_of_a_row() -> None:
     made = trajectories([CALLS[0], CALLS[2]], 0, 2, 4, merge_turns=True)
     batch = data_proto_fields(made, [CALLS[0], CALLS[2]]).batch
     assert batch["responses"].tolist() == [[21, 22, 13, 24]]

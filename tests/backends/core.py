@@ -18,7 +18,7 @@ from store.testing import contract
 CORE: dict[type, tuple[str, ...]] = {
     contract.QueueContract: (
         "test_an_enqueued_rollout_is_queuing_and_has_no_attempt",
-        "test_a_rollout_keeps_what_it_was_created_with",
+        "test_rollout_preserves_the_fields_of_its_creation",
         "test_an_input_of_any_json_kind_comes_back_as_it_was_sent",
         "test_enqueueing_many_keeps_their_order_and_gives_each_an_id_and_a_start_of_its_own",
         "test_calls_in_sequence_have_strictly_rising_times_even_when_the_clock_stands_still",
@@ -131,13 +131,13 @@ CORE: dict[type, tuple[str, ...]] = {
         "test_a_claim_whose_caller_leaves_as_it_is_made_is_not_lost_and_costs_no_attempt",
     ),
     contract.StatisticsContract: ("test_everything_is_counted_once",),
-    contract.ResultsContract: ("test_changing_what_a_result_holds_changes_nothing_in_the_store",),
+    contract.ResultsContract: ("test_changing_a_result_does_not_change_the_store",),
     contract.BadInputContract: (
         "test_one_bad_rollout_among_many_refuses_them_all",
         "test_one_bad_span_among_many_refuses_them_all",
         "test_names_that_no_database_keeps_are_refused_or_find_nothing",
     ),
-    contract.WrongKindsContract: ("test_what_names_something_is_text",),
+    contract.WrongKindsContract: ("test_ids_must_be_text",),
     contract.ConcurrencyContract: (
         "test_thirty_claims_of_twenty_rollouts_give_each_of_them_to_one",
         "test_thirty_spans_at_once_are_numbered_one_to_thirty",

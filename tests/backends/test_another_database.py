@@ -89,7 +89,7 @@ async def test_verify_and_rebuild_work_without_another_line(plain: Store, tmp_pa
     assert rebuilt.state_hash == report.state_hash
 
 
-async def test_what_was_stored_is_there_when_the_url_is_opened_again(url: str) -> None:
+async def test_rollouts_remain_when_the_url_is_opened_again(url: str) -> None:
     async with await open_store(url) as first:
         rollout = await first.enqueue_rollout("kept")
     async with await open_store(url, create=False) as again:
@@ -106,6 +106,6 @@ async def test_errors_of_the_store_reach_the_caller_as_on_every_database(plain: 
         await open_store(f"sqlite-plain://{tmp_path / 'none.db'}", create=False)
 
 
-async def test_a_scheme_nobody_registered_is_answered_with_those_there_are() -> None:
+async def test_unknown_scheme_is_refused_with_the_registered_schemes() -> None:
     with pytest.raises(Invalid, match="sqlite-plain"):
         await open_store("duckdb:///run.db")

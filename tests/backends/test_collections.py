@@ -212,7 +212,7 @@ async def test_a_second_store_goes_on_where_the_first_was_closed() -> None:
         assert following.input == "b"
 
 
-async def test_a_waiting_claim_sees_what_another_process_enqueued(
+async def test_waiting_claim_sees_a_rollout_of_another_process(
     plain: CollectionBasedLightningStore[InMemoryLightningCollections],
 ) -> None:
     claiming = asyncio.ensure_future(plain.dequeue_rollout(wait_seconds=60))
@@ -230,7 +230,7 @@ async def test_a_waiting_claim_sees_what_another_process_enqueued(
     assert claimed.rollout_id == foreign.rollout_id
 
 
-async def test_what_needs_a_log_is_unsupported(plain: Store) -> None:
+async def test_calls_that_need_a_log_are_unsupported(plain: Store) -> None:
     rollout_id = (await plain.enqueue_rollout(1)).rollout_id
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: plain.log.history(rollout_id),
@@ -338,7 +338,7 @@ def workers(*names: str) -> ListBasedCollection[Worker]:
         ({"current_rollout_id": {"contains": ""}}, []),
     ],
 )
-async def test_a_query_finds_what_its_conditions_say(conditions: Any, found: list[str]) -> None:
+async def test_query_returns_the_items_that_match_its_conditions(conditions: Any, found: list[str]) -> None:
     page = await workers("c", "a", "b", "ab").query(conditions)
     assert [each.worker_id for each in page] == found
     assert (page.total, page.limit, page.offset) == (len(found), -1, 0)
@@ -368,7 +368,7 @@ async def test_a_page_is_cut_after_sorting_and_none_has_its_place() -> None:
         assert first.rollout_id == found[0]
 
 
-async def test_writes_replace_what_they_name_and_refuse_what_cannot_be() -> None:
+async def test_writes_replace_existing_items_and_refuse_invalid_ones() -> None:
     collection = workers("a")
     busy = Worker(worker_id="a", status="busy", last_idle_time=5.0)
     new = Worker(worker_id="n")

@@ -111,7 +111,7 @@ def peer_loop(report: Report) -> Iterator[Side | None]:
         yield side
 
 
-def test_what_a_span_costs(loop: Side, report: Report, scale: Scale, sqlite_url: NewURL) -> None:
+def test_cost_of_a_span(loop: Side, report: Report, scale: Scale, sqlite_url: NewURL) -> None:
     rounds = loop.ask("spans", url=sqlite_url(), count=scale.spans, rounds=scale.rounds)
     report.raw("span", rounds)
     detail = (
@@ -193,7 +193,7 @@ def stage(sqlite_url: NewURL) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("form", ["call", "stream"])
 @pytest.mark.parametrize("callers", CALLERS)
-def test_what_the_proxy_adds(stage: Stage, report: Report, scale: Scale, callers: int, form: str) -> None:
+def test_latency_added_by_the_proxy(stage: Stage, report: Report, scale: Scale, callers: int, form: str) -> None:
     is_stream = form == "stream"
     stage.latencies(callers, 20, stream=is_stream)
     # Many short rounds, each way in each: what else the machine does falls on all of them.

@@ -27,13 +27,13 @@ def test_labels_are_taken_off(rollbook: Rollbook, filled: Filled) -> None:
     assert (again.code, "nothing changed" in again.out) == (0, True)
 
 
-def test_the_past_is_shown_without_what_was_said_since(rollbook: Rollbook, filled: Filled) -> None:
+def test_past_is_shown_without_later_annotations(rollbook: Rollbook, filled: Filled) -> None:
     rollbook("annotate", filled.retried, "-l", "new", "-m", "seen")
     past = rollbook("show", filled.retried, "--at", "1", "--json").json
     assert (past["labels"], past["notes"]) == ([], [])
 
 
-def test_the_history_tells_what_was_said(rollbook: Rollbook, filled: Filled) -> None:
+def test_history_describes_annotations(rollbook: Rollbook, filled: Filled) -> None:
     rollbook("annotate", filled.retried, "-l", "new", "-l", "good")
     rollbook("annotate", filled.retried, "-l", "bad", "--remove-label", "good", "-m", "no")
     told = [row["what"] for row in rollbook("history", filled.retried).table if row["type"] == "rollout.annotated"]
@@ -49,7 +49,7 @@ def test_the_history_tells_what_was_said(rollbook: Rollbook, filled: Filled) -> 
     ],
     ids=["nothing", "untrimmed", "both"],
 )
-def test_what_cannot_be_said_is_refused(
+def test_invalid_annotation_is_refused(
     rollbook: Rollbook, filled: Filled, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     refused = rollbook("annotate", filled.retried, *arguments)

@@ -170,7 +170,7 @@ def test_the_version_is_that_of_the_distribution(bare: Rollbook) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_mistyped_is_usage(bare: Rollbook, arguments: tuple[str, ...]) -> None:
+def test_mistyped_command_is_a_usage_error(bare: Rollbook, arguments: tuple[str, ...]) -> None:
     printed = bare(*arguments)
     assert (printed.code, printed.out) == (2, "")
     assert printed.err

@@ -19,7 +19,7 @@ def event(type_: str, /, at: float = AT, **data: Any) -> HistoryEvent:
     return HistoryEvent(number=1, position=1, at=at, type=type_, actor=None, cause=None, data=told, body=None)
 
 
-def test_every_type_of_event_is_told() -> None:
+def test_every_event_type_has_a_description() -> None:
     assert set(FACTS) == DESCRIBED_TYPES
 
 
@@ -167,7 +167,7 @@ STARTED = event("attempt.started", attempt_id="at-1", sequence=1, via="dequeue",
         (event("moon.landed", crew=3), '{"crew":3}'),
     ],
 )
-def test_an_event_is_told_in_a_sentence(told: HistoryEvent, sentence: str) -> None:
+def test_event_is_described_in_a_sentence(told: HistoryEvent, sentence: str) -> None:
     narrator = Narrator()
     narrator.describe(STARTED)
     assert narrator.describe(told) == sentence

@@ -25,7 +25,7 @@ def plain(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_each_command_of_the_first_project_prints_what_its_page_shows(
+def test_commands_of_the_first_project_print_the_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = PAGE.read_text()

@@ -37,9 +37,7 @@ def test_a_rewritten_folder_comes_in_again_when_asked(rollbook: Rollbook, tmp_pa
     assert [row["outcome"] for row in rollbook("import-runs", str(tmp_path), "--again").table] == ["imported"]
 
 
-def test_what_is_damaged_is_told_on_standard_error_and_what_is_refused_by_the_exit_code(
-    rollbook: Rollbook, tmp_path: Path
-) -> None:
+def test_damaged_lines_are_warnings_and_refused_folders_an_exit_code(rollbook: Rollbook, tmp_path: Path) -> None:
     folder = Written(events=b'{"type": "log"}\n{"ty').write(tmp_path)
     done = rollbook("import-runs", str(tmp_path))
     assert done.code == 0
@@ -50,7 +48,7 @@ def test_what_is_damaged_is_told_on_standard_error_and_what_is_refused_by_the_ex
     assert "\trefused\t" in refused.out
 
 
-def test_a_directory_without_runs_is_said_to_be_one(rollbook: Rollbook, tmp_path: Path) -> None:
+def test_import_from_a_directory_without_runs_gives_a_notice(rollbook: Rollbook, tmp_path: Path) -> None:
     done = rollbook("import-runs", str(tmp_path), "--json")
     assert (done.code, done.json) == (0, [])
     assert "contains no run" in done.err
@@ -62,7 +60,7 @@ def test_any_rollout_can_be_exported(rollbook: Rollbook, filled: Filled, tmp_pat
     assert (meta["id"], meta["flow_id"], meta["status"]) == (filled.retried, "night", "completed")
 
 
-def test_a_mirror_catches_up_and_tells_what_it_wrote(rollbook: Rollbook, tmp_path: Path) -> None:
+def test_mirror_catches_up_and_prints_the_folders_it_wrote(rollbook: Rollbook, tmp_path: Path) -> None:
     Written().write(tmp_path / "in")
     rollbook("import-runs", str(tmp_path / "in"))
     written = rollbook("mirror", str(tmp_path / "out"), "--once")

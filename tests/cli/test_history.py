@@ -48,7 +48,7 @@ def test_history_as_json_is_the_events_themselves(rollbook: Rollbook, filled: Fi
     assert rollbook("history", filled.retried, "--json").json == asyncio.run(read())
 
 
-def test_history_ends_where_it_is_told_to(rollbook: Rollbook, filled: Filled) -> None:
+def test_history_ends_at_the_requested_position(rollbook: Rollbook, filled: Filled) -> None:
     whole = rollbook("history", filled.retried, "--json").json
     cut = rollbook("history", filled.retried, "--json", "--as-at", str(whole[2]["position"])).json
     assert cut == whole[: len(cut)]
@@ -132,7 +132,7 @@ def test_a_text_that_is_no_cursor_is_refused(rollbook: Rollbook) -> None:
 
 
 @pytest.mark.slow
-def test_following_prints_what_comes_and_ends_quietly_with_ctrl_c(filled: Filled) -> None:
+def test_follow_prints_new_events_and_ends_quietly_on_ctrl_c(filled: Filled) -> None:
     with subprocess.Popen(
         [*COMMAND, "tail", "--follow", "--last", "0", "--json"],
         env=environment(filled.url),

@@ -135,7 +135,7 @@ NOT_IN_A_SERVER = {
         ("store.operations", {"sqlalchemy", "store.models", "store.operations.copying", "store.operations.doctor"}),
     ],
 )
-def test_a_package_imports_only_what_every_program_with_it_needs(module: str, unused: set[str]) -> None:
+def test_package_does_not_import_optional_modules(module: str, unused: set[str]) -> None:
     loaded = set(run(f"import sys, {module}; print(*sys.modules)").stdout.split())
     assert module in loaded
     assert loaded & unused == set()

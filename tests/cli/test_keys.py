@@ -44,7 +44,7 @@ async def _kept(url: str) -> dict[str, bytes]:
         await keys.close()
 
 
-def test_a_key_alone_is_printed_and_all_else_is_said_aside(rollbook: Rollbook, url: str) -> None:
+def test_key_is_printed_on_stdout_and_advice_on_stderr(rollbook: Rollbook, url: str) -> None:
     printed = rollbook("keys", "create", "--role", "runner", "--expires", "30d")
     found = KEY.fullmatch(printed.out)
     assert printed.code == 0
@@ -57,7 +57,7 @@ def test_a_key_alone_is_printed_and_all_else_is_said_aside(rollbook: Rollbook, u
     assert "rollbook keys enforce" not in rollbook("keys", "create", "--role", "admin").err
 
 
-def test_what_is_known_of_keys_is_listed_and_never_a_secret(rollbook: Rollbook) -> None:
+def test_key_list_shows_metadata_without_secrets(rollbook: Rollbook) -> None:
     made = rollbook("keys", "create", "--role", "reader", "--partition", "one", "--name", "night é", "--json").json
     other = rollbook("keys", "create", "--role", "admin", "--expires", "12h", "--json").json
     for terminal in (False, True):
@@ -117,7 +117,7 @@ def test_a_key_is_rotated(rollbook: Rollbook) -> None:
 
 
 @pytest.mark.slow
-def test_what_names_no_key_or_more_than_one_is_told(rollbook: Rollbook) -> None:
+def test_missing_or_ambiguous_key_prefix_is_refused(rollbook: Rollbook) -> None:
     rollbook("keys", "create", "--role", "admin")
     rollbook("keys", "create", "--role", "admin")
     missing = rollbook("keys", "revoke", "zz")
@@ -146,7 +146,7 @@ def test_what_names_no_key_or_more_than_one_is_told(rollbook: Rollbook) -> None:
     ],
     ids=" ".join,
 )
-def test_what_is_mistyped_is_usage(bare: Rollbook, arguments: tuple[str, ...]) -> None:
+def test_mistyped_keys_command_is_a_usage_error(bare: Rollbook, arguments: tuple[str, ...]) -> None:
     printed = bare("keys", *arguments)
     assert (printed.code, printed.out) == (2, "")
     assert printed.err

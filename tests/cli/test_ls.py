@@ -49,7 +49,7 @@ def test_rollouts_are_listed_newest_first(rollbook: Rollbook, filled: Filled) ->
     assert float(rows[-1]["seconds"]) == pytest.approx(0.75, abs=0.001)
 
 
-def test_rollouts_are_filtered_by_what_training_knows_of_them(rollbook: Rollbook, filled: Filled) -> None:
+def test_rollouts_are_filtered_by_training_fields(rollbook: Rollbook, filled: Filled) -> None:
     def listed(*options: str) -> list[str]:
         return [row["rollout"] for row in rollbook("ls", "rollouts", *options).table]
 
@@ -62,7 +62,7 @@ def test_rollouts_are_filtered_by_what_training_knows_of_them(rollbook: Rollbook
     assert "train, val, test" in refused.err
 
 
-def test_json_is_what_the_query_returns(rollbook: Rollbook, filled: Filled) -> None:
+def test_json_output_equals_the_query_result(rollbook: Rollbook, filled: Filled) -> None:
     queries: dict[tuple[str, ...], Query] = {
         ("rollouts",): lambda store: store.query_rollouts(),
         ("attempts", filled.retried): lambda store: store.query_attempts(filled.retried),
@@ -153,14 +153,14 @@ def test_a_span_shows_its_rewards(rollbook: Rollbook, filled: Filled) -> None:
     assert (row["rewards"], row["seconds"]) == ("reward 0.75", "1.25")
 
 
-def test_resources_show_what_they_hold(rollbook: Rollbook, filled: Filled) -> None:
+def test_resources_are_listed_with_their_contents(rollbook: Rollbook, filled: Filled) -> None:
     (row,) = rollbook("ls", "resources").table
     assert (row["resources"], row["version"], row["holds"]) == (filled.prompts, "2", "llm (llm)")
     assert rollbook("ls", "resources", "--id", "rs-").table == []
     assert len(rollbook("ls", "resources", "--id", filled.prompts, "--id-contains", "rs-").table) == 1
 
 
-def test_workers_show_what_they_do(rollbook: Rollbook) -> None:
+def test_workers_are_listed_with_their_status(rollbook: Rollbook) -> None:
     rows = {row["worker"]: row["status"] for row in rollbook("ls", "workers").table}
     assert rows == {"worker-1": "unknown", "worker-2": "idle"}
     assert [row["worker"] for row in rollbook("ls", "workers", "--status", "idle").table] == ["worker-2"]

@@ -118,7 +118,7 @@ async def test_a_call_in_flight_is_answered_and_recorded_before_it_ends(durable_
 
 
 @pytest.mark.slow
-async def test_keys_come_from_the_environment_and_are_told_nobody(durable_url: str) -> None:
+async def test_keys_come_from_the_environment_and_are_not_printed(durable_url: str) -> None:
     keys = {"ROLLBOOK_PROXY_KEY": "of-the-proxy", "ROLLBOOK_BACKEND_KEY": "of-the-model"}
     async with model_server() as model, await open_store(durable_url) as store:
         started = await store.start_rollout(1)
@@ -160,7 +160,7 @@ BACKEND = ("--backend", "main=http://127.0.0.1:9/v1")
     ids=["none", "form", "nameless", "no-model", "no-http", "twice", "host", "port", "no-store", "no-server"],
 )
 @pytest.mark.slow
-def test_what_cannot_be_is_one_message(
+def test_invalid_proxy_options_give_one_message(
     bare: Rollbook, arguments: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A client goes on trying for half a minute.

@@ -90,7 +90,7 @@ def test_files_of_windows_are_read(rollbook: Rollbook, tmp_path: Path) -> None:
         (("retry", "ro-none"), "no id of a rollout begins with"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
+def test_invalid_queue_commands_are_refused_with_the_reason(
     rollbook: Rollbook, empty: str, arguments: tuple[str, ...], said: str
 ) -> None:
     refused = rollbook(*arguments)

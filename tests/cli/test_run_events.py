@@ -12,7 +12,7 @@ from store.domain.run_events import RUN_FACTS
 WHERE: dict[str, Any] = {"attempt_id": "at-1", "scope": "RIG"}
 
 
-def test_every_fact_of_a_run_is_told() -> None:
+def test_every_event_type_of_runs_has_a_description() -> None:
     assert {fact.type for fact in RUN_FACTS} == TYPES
 
 
@@ -71,5 +71,5 @@ def test_every_fact_of_a_run_is_told() -> None:
         ("rollout.head_moved", {"from": 2, "to": 1}, "head moved from attempt 2 to attempt 1"),
     ],
 )
-def test_an_event_of_a_run_is_told_in_a_sentence(type_: str, data: dict[str, Any], sentence: str) -> None:
+def test_run_event_is_described_in_a_sentence(type_: str, data: dict[str, Any], sentence: str) -> None:
     assert describe(type_, data, "attempt 1") == sentence

@@ -132,7 +132,7 @@ def view(kept: Runs, name: str = "head") -> list[str]:
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-def test_runs_are_listed_newest_first_without_what_is_no_run(looking: Rollbook, shared: Runs) -> None:
+def test_runs_are_listed_newest_first_without_plain_rollouts(looking: Rollbook, shared: Runs) -> None:
     rows = looking("runs").table
     assert [row["run"] for row in rows] == [shared.at_work, shared.rerun]
     assert [row["status"] for row in rows] == ["running", "succeeded"]
@@ -145,7 +145,7 @@ def test_runs_are_listed_newest_first_without_what_is_no_run(looking: Rollbook, 
     assert (told["phases_done"], told["phases_begun"]) == (8, 8)
 
 
-def test_what_was_decided_about_a_scope_is_listed_across_runs(looking: Rollbook, shared: Runs) -> None:
+def test_decisions_about_a_scope_are_listed_across_runs(looking: Rollbook, shared: Runs) -> None:
     rows = looking("runs", "--scope", "RIG", "--name", "final_trade_decision").table
     assert [(row["run"], row["attempt"], row["name"], row["phase"], row["content"]) for row in rows] == [
         (shared.rerun, "2", "final_trade_decision", "risk", '{"action":"SELL","shares":20}'),
@@ -156,7 +156,7 @@ def test_what_was_decided_about_a_scope_is_listed_across_runs(looking: Rollbook,
     assert len(looking("runs", "--scope", "main_portfolio", "-n", "1").table) == 1
 
 
-def test_what_was_taken_back_is_listed_as_such(rollbook: Rollbook, kept: Runs) -> None:
+def test_retracted_artifacts_are_listed_as_retracted(rollbook: Rollbook, kept: Runs) -> None:
     wanted: dict[str, Any] = {"scope": "RIG", "name": "final_trade_decision", "view": "attempt:1"}
     (found,) = ask(kept.url, lambda store: store.runs.query_artifacts(kept.rerun, **wanted))
     ask(kept.url, lambda store: store.runs.retract_artifact(kept.rerun, found.artifact_id))
@@ -166,13 +166,13 @@ def test_what_was_taken_back_is_listed_as_such(rollbook: Rollbook, kept: Runs) -
     ]
 
 
-def test_a_scope_that_nobody_spells_so_is_told(looking: Rollbook) -> None:
+def test_unknown_scope_gives_a_notice(looking: Rollbook) -> None:
     printed = looking("runs", "--scope", "rig")
     assert (printed.code, printed.table) == (0, [])
     assert "give the exact name of the scope" in printed.err
 
 
-def test_the_lineage_tells_what_each_attempt_builds_on(looking: Rollbook, shared: Runs) -> None:
+def test_lineage_shows_the_base_of_each_attempt(looking: Rollbook, shared: Runs) -> None:
     first, again = looking("lineage", shared.rerun.removeprefix("ro-")).table
     assert (first["#"], first["head"], first["kind"], first["base"], first["again"]) == ("1", "", "first", "", "")
     assert (again["#"], again["head"], again["kind"], again["base"]) == ("2", "head", "rerun", "1")
@@ -197,7 +197,7 @@ def test_two_attempts_are_compared_node_by_node(looking: Rollbook, shared: Runs)
     assert looking("compare", shared.rerun, "1", "2", "--json").json["counts"]["replaced"] == 17
 
 
-def test_on_a_terminal_only_what_changed_is_compared_unless_all_is_asked_for(looking: Rollbook, shared: Runs) -> None:
+def test_comparison_on_a_terminal_shows_only_changes_by_default(looking: Rollbook, shared: Runs) -> None:
     short = looking("compare", shared.rerun, "1", "2", terminal=True).out
     assert "Trader" in short
     assert "macro_synthesis" not in short
@@ -207,7 +207,7 @@ def test_on_a_terminal_only_what_changed_is_compared_unless_all_is_asked_for(loo
 # -- running again ---------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_tells_what_would_be_done_and_does_nothing(looking: Rollbook, shared: Runs) -> None:
+def test_plan_describes_the_rerun_and_changes_nothing(looking: Rollbook, shared: Runs) -> None:
     before = view(shared, "raw")
     printed = looking("rerun", shared.rerun, *RIG, "--plan")
     assert printed.code == 0
@@ -261,7 +261,7 @@ def test_a_rerun_with_a_pipeline_is_run_to_its_end(rollbook: Rollbook, kept: Run
     assert rollbook("runs", "--limit", "2").table[1]["head"] == "3"
 
 
-def test_what_a_pipeline_raises_is_told_and_the_attempt_has_failed(
+def test_error_of_a_pipeline_is_printed_and_fails_the_attempt(
     rollbook: Rollbook, kept: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -301,7 +301,7 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
 ]
 
 
-def test_what_cannot_be_run_again_is_refused_with_what_to_type(looking: Rollbook, shared: Runs) -> None:
+def test_impossible_rerun_is_refused_with_the_command_to_use(looking: Rollbook, shared: Runs) -> None:
     for options, code, text in REFUSED:
         printed = looking("rerun", shared.rerun, *options)
         assert (printed.code, text in printed.err) == (code, True), (options, printed)
@@ -327,7 +327,7 @@ def test_a_missing_checkpoint_is_refused_or_all_is_run(looking: Rollbook, shared
     assert "risk needs trader_checkpoint, which RIG does not have" in degraded
 
 
-def test_a_pipeline_is_not_begun_while_it_is_unknown_what_it_is_about(
+def test_pipeline_is_not_started_while_a_scope_is_missing(
     looking: Rollbook, shared: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -37,7 +37,7 @@ def is_part(shown: list[str], printed: list[str]) -> bool:
 
 
 @pytest.mark.slow
-def test_each_command_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_documented_commands_print_the_documented_output(tmp_path: Path) -> None:
     calls = re.findall(r"^\$ (rollbook [^\n]+)\n(.*?)(?=^\$ |^```)", SECTION, re.MULTILINE | re.DOTALL)
     assert [typed.split()[1] for typed, _ in calls] == ["trading", "runs", "rerun", "undo", "runs"]
     run_id = ""

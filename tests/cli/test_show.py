@@ -41,7 +41,7 @@ def test_show_lists_invalid_rewards(rollbook: Rollbook, filled: Filled) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_matters_is_on_the_screen_and_in_a_pipe(rollbook: Rollbook, filled: Filled, terminal: bool) -> None:
+def test_show_prints_the_same_facts_to_terminal_and_pipe(rollbook: Rollbook, filled: Filled, terminal: bool) -> None:
     out = rollbook("show", filled.retried, terminal=terminal).out
     for expected in (
         *(filled.retried, "succeeded", "train", filled.prompts, *filled.attempts, "unresponsive", "worker-2"),

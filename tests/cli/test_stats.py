@@ -42,14 +42,14 @@ def test_a_person_and_a_program_read_the_same_counts(rollbook: Rollbook) -> None
     assert "queuing" in shown
 
 
-def test_a_log_ahead_of_the_clock_is_told(rollbook: Rollbook, filled: Filled) -> None:
+def test_log_ahead_of_the_clock_gives_a_warning(rollbook: Rollbook, filled: Filled) -> None:
     assert rollbook("stats").err == ""
     asyncio.run(_write_in_the_future(filled.url))
     assert "ahead of this machine's clock" in rollbook("stats").err
 
 
 @pytest.mark.slow
-def test_of_a_server_all_is_told_but_its_log_and_its_disk(rollbook: Rollbook, filled_file: Filled) -> None:
+def test_stats_of_a_server_omit_log_and_disk(rollbook: Rollbook, filled_file: Filled) -> None:
     counted = rollbook("stats", "--json", db=filled_file.url).json
     behind = asyncio.run(open_store(filled_file.url))
     with Served() as server, server.serving(behind) as url:

@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
         ("2 days ago", NOW - timedelta(days=2)),
     ],
 )
-def test_a_position_and_a_time_are_told_apart(text: str, expected: int | datetime) -> None:
+def test_positions_and_times_are_distinguished(text: str, expected: int | datetime) -> None:
     assert moment(text, NOW) == expected
 
 
@@ -40,7 +40,7 @@ def test_a_time_of_day_is_todays(text: str, second: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "1.5", "2026-13-01", "25:00", "ten minutes ago", "٣"])
-def test_what_is_neither_is_refused_with_examples(text: str) -> None:
+def test_text_that_is_neither_position_nor_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="10m ago"):
         moment(text, NOW)
 
@@ -77,7 +77,7 @@ def test_a_duration_has_the_figures_that_tell_something(seconds: float, text: st
     "seconds, text",
     [(0.2, "now"), (42, "42 s ago"), (61, "1 min ago"), (7300, "2 h ago"), (190_000, "2 d ago"), (-90, "in 1 min")],
 )
-def test_how_long_ago_is_told_in_one_unit(seconds: float, text: str) -> None:
+def test_age_is_printed_in_one_unit(seconds: float, text: str) -> None:
     assert ago(1_000_000.0 - seconds, 1_000_000.0) == text
 
 

@@ -149,7 +149,7 @@ def test_a_training_that_fails_says_why_in_one_message(inside: Inside) -> None:
     ],
     ids=["agent", "form", "import", "name", "kind", "no-agent", "fallback", "json", "empty"],
 )
-def test_what_leads_nowhere_is_a_usage_error_by_name(inside: Inside, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_training_arguments_are_usage_errors(inside: Inside, arguments: tuple[str, ...], said: str) -> None:
     done = inside(*arguments)
     assert (done.code, said in done.err) == (2, True), done.err
 
@@ -209,7 +209,7 @@ def runners(place: Path, metrics_port: int) -> Iterator[psutil.Popen]:
 @pytest.mark.parametrize(
     "signal_, code", [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.torture_only)]
 )
-async def test_runners_do_what_is_enqueued_until_they_are_told_to_leave(
+async def test_runners_work_on_the_queue_until_a_signal(
     place: Path, runners: psutil.Popen, metrics_port: int, signal_: str, code: int
 ) -> None:
     async with await open_store(f"sqlite:///{place}/run.db") as store:

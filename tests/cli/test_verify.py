@@ -72,7 +72,7 @@ def test_rebuild_mends_the_row_and_says_which(rollbook: Rollbook, filled: Filled
 
 @pytest.mark.new_partition
 @ON_BOTH
-def test_damage_to_the_log_is_not_said_to_be_mendable(rollbook: Rollbook, filled: Filled) -> None:
+def test_damage_to_the_log_is_reported_as_irreparable(rollbook: Rollbook, filled: Filled) -> None:
     if filled.url.startswith("sqlite"):
         for name in execute(
             filled.url, "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'events'"
@@ -152,7 +152,7 @@ def test_a_value_of_another_type_is_named_and_repaired(rollbook: Rollbook, fille
     assert rollbook("verify").code == 0
 
 
-def test_a_missing_index_is_not_said_to_damage_the_log(rollbook: Rollbook, filled: Filled) -> None:
+def test_missing_index_is_not_reported_as_damage_to_the_log(rollbook: Rollbook, filled: Filled) -> None:
     execute(filled.url, "DROP INDEX ix_rollouts_first_position")
     printed = rollbook("verify")
     assert printed.code == 3

@@ -53,7 +53,7 @@ def test_a_server_is_named_by_its_url_and_a_partition_by_its_path_or_query(url: 
         ("http://host/p/one?partition=two", "names another partition"),
     ],
 )
-def test_what_is_no_url_of_a_server_is_refused_with_the_reason(url: str, reason: str) -> None:
+def test_invalid_server_url_is_refused_with_the_reason(url: str, reason: str) -> None:
     with pytest.raises(Invalid, match=reason) as refused:
         parse(url)
     assert refused.value.field == "url"

@@ -110,7 +110,7 @@ async def test_a_refusal_reads_the_same_over_http_as_beside_the_store(store: HTT
         assert vars(over_http.value) == vars(beside.value)
 
 
-async def test_what_has_the_wrong_shape_is_refused_by_the_name_of_its_field(store: HTTPStore) -> None:
+async def test_invalid_argument_is_refused_by_the_name_of_its_field(store: HTTPStore) -> None:
     wrong: Any = "practice"
     for call in (store.enqueue_rollout(1, mode=wrong), store.start_rollout(1, mode=wrong)):
         with pytest.raises(Invalid) as refused:
@@ -118,7 +118,7 @@ async def test_what_has_the_wrong_shape_is_refused_by_the_name_of_its_field(stor
         assert refused.value.field == "mode"
 
 
-async def test_a_bug_in_the_server_is_told_without_its_traceback(server: Served, behind: Store) -> None:
+async def test_unexpected_server_error_is_raised_without_its_traceback(server: Served, behind: Store) -> None:
     class Broken(Failing):
         async def statistics(self, *args: Any, **kwargs: Any) -> Any:
             raise KeyError("inside")

@@ -40,7 +40,7 @@ OURS: list[Callable[[HTTPStore], Awaitable[object]]] = [
 
 @pytest.mark.parametrize("said", [NO_ROUTE, NO_METHOD], ids=["404", "405"])
 @pytest.mark.parametrize("call", OURS)
-async def test_what_agent_lightnings_servers_do_not_have_says_so(
+async def test_calls_missing_on_agent_lightning_servers_raise_incompatible(
     said: bytes, call: Callable[[HTTPStore], Awaitable[object]]
 ) -> None:
     with ScriptedServer([said]) as server:
@@ -50,7 +50,7 @@ async def test_what_agent_lightnings_servers_do_not_have_says_so(
         assert len(server.requests) == 1
 
 
-async def test_what_agent_lightnings_servers_do_have_works_there() -> None:
+async def test_calls_available_on_agent_lightning_servers_work_there() -> None:
     with ScriptedServer([NO_ROUTE, HEALTHY, answer("200 OK", b"[]")]) as server:
         async with await open_store(server.url) as store:
             assert await store.dequeue_rollout() is None
@@ -75,7 +75,7 @@ async def test_a_server_that_does_not_wait_is_not_asked_in_a_hurry() -> None:
     ],
     ids=["a login page", "other json", "nothing", "a redirect", "another redirect", "another protocol"],
 )
-async def test_another_service_is_told_from_a_store(said: bytes) -> None:
+async def test_service_that_is_no_store_raises_incompatible(said: bytes) -> None:
     with ScriptedServer([said]) as server:
         async with HTTPStore(server.url) as store:
             with pytest.raises(Incompatible, match="give the URL of a Rollbook server"):

@@ -61,7 +61,7 @@ async def test_the_key_of_the_environment_is_sent_unless_another_is_given(
         assert await store.dequeue_rollout("w") is None
 
 
-async def test_who_may_not_is_told_at_once_by_an_error_of_its_own(keyed: Keyed) -> None:
+async def test_missing_permission_raises_a_permission_error_without_retries(keyed: Keyed) -> None:
     reader, of_other = await keyed.key("reader"), await keyed.key("admin", partition="other")
     for key, kind in ((None, Unauthorized), ("rbk_no", Unauthorized), (of_other, Forbidden)):
         with pytest.raises(kind) as refused:
@@ -109,7 +109,7 @@ async def test_a_client_without_a_key_is_warned_once_before_keys_are_required(
         assert "requires an API key from 20" in warned.getMessage()
 
 
-async def test_whoever_follows_is_told_when_the_key_counts_no_more(
+async def test_follower_is_refused_when_its_key_is_revoked(
     keyed: Keyed, behind: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "CHECK_SECONDS", 0.02)
@@ -163,7 +163,7 @@ async def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> No
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "clé", "\x00"])
-async def test_what_no_header_can_carry_is_refused_and_not_repeated(key: str) -> None:
+async def test_key_unfit_for_a_header_is_refused_without_repeating_it(key: str) -> None:
     with pytest.raises(Invalid, match="api_key") as refused:
         HTTPStore("http://127.0.0.1:1", api_key=key)
     assert key not in str(refused.value)

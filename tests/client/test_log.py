@@ -143,7 +143,7 @@ async def test_the_past_is_read_as_beside_the_store(store: HTTPStore, behind: St
         assert await store.get_latest_attempt(ro, at=at) == await behind.get_latest_attempt(ro, at=at)
 
 
-async def test_verify_and_rebuild_report_what_they_do_beside_the_store(store: HTTPStore, behind: Store) -> None:
+async def test_verify_and_rebuild_over_http_report_like_the_store(store: HTTPStore, behind: Store) -> None:
     await lived(store)
     here, there = await store.log.verify(), await behind.log.verify()
     assert here.model_copy(update={"seconds": there.seconds}) == there
@@ -189,7 +189,7 @@ async def test_a_stream_that_breaks_off_is_resumed_after_the_last_event_that_cam
     assert after == [["c0"], ["c2"], ["c2"], ["c2"], ["c3"]]
 
 
-async def test_a_stream_that_ends_for_good_raises_what_it_said() -> None:
+async def test_permanent_end_of_a_stream_raises_its_error() -> None:
     gone = error_body(Incompatible("commit 7 is not in this log any more", "start from the beginning"))
     with ScriptedServer([stream(event(1), frame("gap", **gone, retryable=False))]) as server:
         with pytest.raises(Incompatible, match="commit 7 is not in this log any more; start from the beginning"):

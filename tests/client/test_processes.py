@@ -129,7 +129,7 @@ def test_a_fork_makes_connections_of_its_own_and_leaves_its_parents_alone(url: s
     asyncio.run(parent())
 
 
-def test_a_forked_copy_of_a_sync_client_is_told_to_use_its_own(url: str) -> None:
+def test_forked_copy_of_a_blocking_client_opens_its_own_connection(url: str) -> None:
     store = HTTPStore(url)
     store.sync.enqueue_rollout(1)
     told = in_fork(lambda: asyncio.run(enqueue(store, 2)).input)

@@ -48,6 +48,6 @@ def test_a_span_taken_at_its_word_is_the_span(span: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"null", b'{"items":[{}],"limit":-1,"offset":0,"total":1}'])
-def test_what_is_no_page_of_spans_is_told(text: bytes) -> None:
+def test_malformed_page_of_spans_raises_an_error(text: bytes) -> None:
     with pytest.raises((LookupError, TypeError, orjson.JSONDecodeError)):
         decode_span_page(text)

@@ -60,7 +60,7 @@ def refusal(error: StoreError, status: str = "503 Service Unavailable", **header
     ],
     ids=["hung up", "503", "502", "504", "busy", "unavailable", "limited", "429", "cut off"],
 )
-async def test_what_may_work_later_is_sent_again_unchanged_until_it_works(trouble: bytes) -> None:
+async def test_retryable_request_is_repeated_unchanged_until_it_succeeds(trouble: bytes) -> None:
     with ScriptedServer([trouble, trouble, WORKER]) as server:
         async with HTTPStore(server.url) as store:
             assert (await store.update_worker("w1", {"n": 1})).worker_id == "w1"
@@ -83,7 +83,7 @@ async def test_what_may_work_later_is_sent_again_unchanged_until_it_works(troubl
         (refusal(QuotaExceeded("run_7", "bytes", 9, 2, 10), "507 Insufficient Storage"), QuotaExceeded),
     ],
 )
-async def test_what_was_refused_is_not_sent_again(said: bytes, error: type[StoreError]) -> None:
+async def test_refused_request_is_not_repeated(said: bytes, error: type[StoreError]) -> None:
     with ScriptedServer([said]) as server:
         async with HTTPStore(server.url) as store:
             with pytest.raises(error):

@@ -231,7 +231,7 @@ async def test_a_second_process_with_a_wrong_clock_ends_no_live_attempt(
             assert await statuses(right, limited) == ("failed", "timeout")
 
 
-async def test_what_another_process_recorded_is_a_sign_of_life(durable_url: str, clock: ManualClock) -> None:
+async def test_heartbeat_of_another_process_is_a_sign_of_life(durable_url: str, clock: ManualClock) -> None:
     async with opened(durable_url, clock) as one, opened(durable_url, clock) as two:
         rollout = await started(one, unresponsive_seconds=5)
         for _ in range(3):

@@ -107,7 +107,7 @@ async def test_a_repeated_span_changes_nothing(store: SQLStore, store_url: str) 
     assert (await tokens(store_url), await counted_before(store, attempt)) == ((30, 7), [None])
 
 
-async def test_rebuild_restores_what_was_counted(store: SQLStore, store_url: str) -> None:
+async def test_rebuild_restores_token_counts(store: SQLStore, store_url: str) -> None:
     attempt = (await store.start_rollout("task")).attempt
     call = calls(attempt)
     await store.add_many_spans([call(_USED), call(_USED)])

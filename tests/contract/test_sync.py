@@ -87,7 +87,7 @@ async def test_it_works_beside_a_running_loop(thread: LoopThread) -> None:
     assert thread.wait(answer()) == 42
 
 
-def test_a_call_raises_what_the_store_raises(thread: LoopThread) -> None:
+def test_blocking_call_raises_the_error_of_the_store(thread: LoopThread) -> None:
     async def fail() -> None:
         raise NotFound.rollout("ro-1")
 
@@ -235,7 +235,7 @@ def test_it_is_one_object_and_closing_it_closes_the_store(store: Store) -> None:
     store.sync.close()
 
 
-def test_a_forked_child_is_told_to_open_its_own(store: Store) -> None:
+def test_blocking_store_in_a_forked_child_raises_wrong_process(store: Store) -> None:
     sync = store.sync
     sync.statistics()
     reading, writing = os.pipe()

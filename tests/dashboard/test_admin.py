@@ -118,7 +118,7 @@ async def test_a_revoked_key_counts_no_more_and_ones_own_is_not_revoked(keyed: K
     assert (await keyed.ask(admin, "POST", "//ui/admin/keys/nope/revoke")).status == 404
 
 
-async def test_whoever_is_no_admin_sees_nothing_of_keys(keyed: Keyed) -> None:
+async def test_only_admins_see_keys_and_seals(keyed: Keyed) -> None:
     await keyed.key("admin")
     other, _ = await keyed.make("reader")
     key = await keyed.key("algorithm")

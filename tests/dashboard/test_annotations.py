@@ -21,7 +21,7 @@ async def test_labels_and_notes_are_on_the_page_and_in_its_twin(store: Store, ap
     assert page.text.index("second") < page.text.index("first")
 
 
-async def test_the_past_shows_what_was_said_by_then_and_asks_for_nothing(store: Store, api: Api) -> None:
+async def test_past_shows_earlier_annotations_without_a_form(store: Store, api: Api) -> None:
     rollout = await store.enqueue_rollout({"q": 1})
     await store.annotations.annotate(rollout.rollout_id, "first", add_labels=["infra"])
     await store.annotations.annotate(rollout.rollout_id, "second", remove_labels=["infra"])

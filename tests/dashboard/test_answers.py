@@ -27,7 +27,7 @@ async def test_only_browsers_are_sent_from_the_root_to_the_dashboard(api: Api) -
     assert (await api.get("//ui", headers=HTML, allow_redirects=False)).headers["location"] == "/ui/"
 
 
-async def test_a_page_that_there_is_not_is_told_as_it_was_asked(api: Api) -> None:
+async def test_missing_page_is_answered_in_the_format_of_the_request(api: Api) -> None:
     page = await api.get("//ui/nothing", headers=HTML)
     assert (page.status, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "There is no such page" in page.body.decode()
@@ -40,7 +40,7 @@ async def test_a_page_that_there_is_not_is_told_as_it_was_asked(api: Api) -> Non
     assert "&lt;b&gt;many" in shown.body.decode()
 
 
-async def test_what_is_asked_by_head_is_answered_without_a_body(api: Api) -> None:
+async def test_head_requests_are_answered_without_a_body(api: Api) -> None:
     for path in (
         "//ui/rollouts",
         "//ui/rollouts.json",
@@ -65,7 +65,7 @@ async def test_a_file_may_be_kept_for_ever_under_its_version_alone(api: Api) -> 
     assert (older.status, older.headers["cache-control"]) == (200, "no-cache")
 
 
-async def test_files_and_pages_come_packed_to_who_can_unpack(api: Api) -> None:
+async def test_files_and_pages_are_compressed_for_clients_that_accept_gzip(api: Api) -> None:
     for path in (rendering.static_url("app.css"), "/ui/rollouts"):
         async with api.session.get(api.url + path, headers={"Accept-Encoding": "gzip"}) as answer:
             assert answer.headers["content-encoding"] == "gzip"

@@ -63,7 +63,7 @@ async def test_events_are_found_by_stream_type_and_actor(api: Api, store: Store)
     assert "No event matches" in Read(nothing.body).text
 
 
-async def test_what_matches_rarely_is_looked_for_in_pieces(
+async def test_rare_events_are_searched_in_bounded_steps(
     api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_rows, "LOOKED_AT", 4)
@@ -109,7 +109,7 @@ async def test_the_words_of_strangers_stay_words_in_the_log(api: Api, store: Sto
     assert f"resources/{HOSTILE}" in read.marked("title")
 
 
-async def test_an_empty_log_says_what_begins_it(api: Api) -> None:
+async def test_empty_log_explains_how_to_begin(api: Api) -> None:
     page = (await api.get("//ui/audit.json")).ok()
     assert (page["events"], page["total"], page["chain_head"], page["next_before"]) == ([], 0, "", None)
     assert "enqueue_rollout" in Read((await api.get("//ui/audit")).body).text
@@ -118,7 +118,7 @@ async def test_an_empty_log_says_what_begins_it(api: Api) -> None:
 # -- proof -----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_verified_is_told_with_the_head_that_the_page_shows(api: Api, store: Store) -> None:
+async def test_verification_reports_the_chain_head_of_the_page(api: Api, store: Store) -> None:
     await succeeded(store)
     head = (await api.get("//ui/audit.json")).ok()["chain_head"]
     asked = Read((await api.get("//ui/audit/verify")).body)
@@ -129,7 +129,7 @@ async def test_what_is_verified_is_told_with_the_head_that_the_page_shows(api: A
     assert head == (await store.log.verify()).chain_head
 
 
-async def test_what_somebody_changed_beside_the_log_is_found(api: Api, store: Store, store_url: str) -> None:
+async def test_verification_reports_rows_changed_beside_the_log(api: Api, store: Store, store_url: str) -> None:
     run = await succeeded(store)
     database = await databases.connect(store_url)
     await database.execute("UPDATE rollouts SET status = 'queuing'")

@@ -29,7 +29,7 @@ def other(segments: list[list[Any]]) -> str:
     return "".join(each[0] for each in segments if each[1])
 
 
-async def test_what_differs_of_two_rollouts_is_marked_from_the_first_place_on(api: Api, store: Store) -> None:
+async def test_differences_of_two_rollouts_are_marked_from_the_first_place(api: Api, store: Store) -> None:
     one = await member(store, "g", 1.0, "It is forty-two.", worker_id="w-1")
     two = await member(store, "g", 0.0, "It is forty-three.", worker_id="w-2")
     shown = await compared(api, one.rollout_id, two.rollout_id)
@@ -45,7 +45,7 @@ async def test_what_differs_of_two_rollouts_is_marked_from_the_first_place_on(ap
     assert shown["paths_differing"] == 0
 
 
-async def test_two_attempts_of_one_rollout_are_told_apart_by_their_numbers(api: Api, store: Store) -> None:
+async def test_two_attempts_of_one_rollout_are_addressed_by_number(api: Api, store: Store) -> None:
     first = await store.start_rollout("task", config=None)
     await store.add_many_spans([a_span(first, 1, "agent"), a_span(first, 2, "tool", 1, status="ERROR")])
     await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
@@ -73,7 +73,7 @@ async def test_a_call_that_agent_and_proxy_recorded_counts_once(api: Api, store:
     assert [(fact["a"], fact["b"]) for fact in facts if fact["name"] == "Tokens in"] == [(35, 35)]
 
 
-async def test_what_cannot_be_compared_is_named(api: Api, store: Store) -> None:
+async def test_missing_sides_of_a_comparison_are_not_found(api: Api, store: Store) -> None:
     rollout = await store.enqueue_rollout("task")
     page = Read((await api.get("//ui/compare")).body)
     assert "Enter two rollouts" in page.text
@@ -114,7 +114,7 @@ def kinds(rows: list[MessageRow]) -> list[str]:
     return [row.kind for row in rows]
 
 
-def test_what_is_alike_is_left_out_but_for_what_stands_beside_a_difference() -> None:
+def test_equal_messages_are_folded_except_beside_a_difference() -> None:
     found = compare_messages(said(*"abcdefg"), said(*"abcXefg"))
     assert kinds(found.rows) == ["gap", "same", "changed", "same", "gap"]
     assert (found.rows[0].skipped, found.rows[-1].skipped, found.differing) == (2, 2, 1)
@@ -124,7 +124,7 @@ def test_what_is_alike_is_left_out_but_for_what_stands_beside_a_difference() -> 
     assert kinds(found.rows) == ["gap", "same", "only_b"]
 
 
-def test_what_only_one_side_says_stands_alone() -> None:
+def test_message_of_one_side_has_a_row_alone() -> None:
     found = compare_messages(said("a", "b", "c"), said("a", "c"))
     assert kinds(found.rows) == ["same", "only_a", "same"]
     assert (found.differing, found.rows[1].is_first) == (1, True)
@@ -132,19 +132,19 @@ def test_what_only_one_side_says_stands_alone() -> None:
     assert (kinds(found.rows), found.differing) == (["only_b"], 1)
 
 
-def test_what_was_not_read_to_its_end_is_not_alike_by_its_beginning() -> None:
+def test_truncated_messages_with_equal_beginnings_are_not_equal() -> None:
     found = compare_messages([SideMessage("user", "a", None, 5)], [SideMessage("user", "a", None, 6)])
     assert (kinds(found.rows), found.differing) == (["changed"], 1)
 
 
-def test_rows_beyond_those_shown_are_counted_and_what_recurs_too_often_is_not_matched() -> None:
+def test_omitted_rows_are_counted_and_frequent_messages_are_not_matched() -> None:
     found = compare_messages(said(*map(str, range(MOST_ROWS + 5))), said("x"))
     assert (len(found.rows), found.left_out, found.differing, found.is_rough) == (MOST_ROWS, 5, MOST_ROWS + 5, False)
     often = said("first a", *["again"] * 3_000, "last a"), said("first b", *["again"] * 3_000, "last b")
     assert compare_messages(*often).is_rough
 
 
-async def test_a_comparison_says_what_it_leaves_out(api: Api, store: Store) -> None:
+async def test_comparison_states_its_omissions(api: Api, store: Store) -> None:
     sides = [await store.start_rollout("task") for _ in range(2)]
     for number, side in enumerate(sides):
         spans = [
@@ -165,7 +165,7 @@ def row(number: int, name: str, parent: int | None = None, *, seconds: float = 1
     )  # fmt: skip
 
 
-def test_paths_say_what_was_done_by_one_side_alone_more_often_or_slower() -> None:
+def test_paths_mark_steps_that_differ_in_presence_count_status_or_speed() -> None:
     a = [row(1, "agent"), row(2, "plan", 1), row(3, "search", 1), row(4, "write", 1), row(5, "check", 4)]
     b = [
         row(1, "agent"),

@@ -65,7 +65,7 @@ async def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
 
 
 @pytest.mark.parametrize("path", page_paths())
-async def test_a_page_shows_the_texts_of_strangers_as_text_asks_nobody_else_and_can_be_used_by_everybody(
+async def test_page_escapes_texts_loads_only_own_files_and_is_accessible(
     tab: tuple[Page, Watch], filled: tuple[Site, Filled], path: str
 ) -> None:
     site, given = filled

@@ -104,7 +104,9 @@ async def test_they_are_filtered_by_type_status_and_words(api: Api, store: Store
     assert "No failed attempt matches." in Read((await api.get("//ui/failures?status=timeout")).body).text
 
 
-async def test_what_cannot_be_found_any_more_is_told(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_states_that_only_the_newest_failures_are_counted(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("store.dashboard.pages.failures.MOST", 2)
     for number in range(3):
         await failed(store, AttemptError(type=f"Error{number}"))
@@ -114,7 +116,7 @@ async def test_what_cannot_be_found_any_more_is_told(api: Api, store: Store, mon
     assert "of the newest 2 of 3" in Read((await api.get("//ui/failures")).body).text
 
 
-async def test_what_errors_say_stays_text(api: Api, store: Store) -> None:
+async def test_texts_of_errors_are_escaped(api: Api, store: Store) -> None:
     await failed(store, AttemptError(type=HOSTILE, message=HOSTILE, span_id=HOSTILE), worker=HOSTILE)
     for query in ("", f"?type={quote(HOSTILE)}", f"?q={quote(HOSTILE)}"):
         page = Read((await api.get(f"//ui/failures{query}")).body)

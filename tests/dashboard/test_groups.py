@@ -34,7 +34,7 @@ async def given(store: Store) -> None:
     await member(store, "alone", step=3)
 
 
-async def test_a_group_tells_how_its_rollouts_ended_and_what_they_earned(api: Api, store: Store) -> None:
+async def test_group_shows_outcomes_and_rewards_of_its_rollouts(api: Api, store: Store) -> None:
     await given(store)
     begun = await store.start_rollout("task", metadata={"rollbook.group": "differs"})
     await store.update_rollout(begun.rollout_id, status="cancelled")
@@ -70,7 +70,7 @@ async def test_groups_are_sorted_filtered_and_paged(api: Api, store: Store) -> N
 
 
 @ON_BOTH
-async def test_a_group_of_several_steps_is_found_by_each_and_told_of_as_a_whole(api: Api, store: Store) -> None:
+async def test_group_of_several_steps_is_listed_for_each_step_with_all_rewards(api: Api, store: Store) -> None:
     for reward, step in ((0.0, -1), (1.0, 2**60)):
         await member(store, "long", reward, step=step)
     await member(store, "short", 0.25, step=-1)
@@ -122,7 +122,7 @@ async def test_a_group_shows_its_rollouts_best_first_and_offers_to_compare_best_
     assert [row["rollout_id"] for row in oldest_first] == [rollout.rollout_id for rollout in made]
 
 
-async def test_equal_rewards_are_said_to_teach_nothing(api: Api, store: Store) -> None:
+async def test_group_with_equal_rewards_shows_no_training_signal(api: Api, store: Store) -> None:
     await given(store)
     assert "no training signal" in Read((await api.get("//ui/groups/agrees")).body).text
     assert "no training signal" not in Read((await api.get("//ui/groups/differs")).body).text

@@ -21,7 +21,7 @@ from tests.dashboard.browsing import BROWSER, Site, watched
 pytestmark = BROWSER
 
 
-async def test_a_list_hears_of_what_happens_without_being_asked_again(page: Page, site: Site) -> None:
+async def test_list_updates_without_a_reload(page: Page, site: Site) -> None:
     await page.goto(site.at("rollouts"))
     await expect(page.locator("#live-state")).to_have_text("live")
     rollout = await site.store.enqueue_rollout({"question": 1})
@@ -120,7 +120,7 @@ async def test_keys_alone_lead_through_a_list(page: Page, site: Site) -> None:
     await expect(page).to_have_url(site.at(f"rollouts/{rollouts[1].rollout_id}"))
 
 
-async def test_what_is_being_worked_with_is_drawn_anew_when_that_is_done(page: Page, site: Site) -> None:
+async def test_page_with_an_open_dialog_is_redrawn_after_it_closes(page: Page, site: Site) -> None:
     rollout = await site.store.enqueue_rollout({"question": 1})
     await page.goto(site.at(f"rollouts/{rollout.rollout_id}"))
     await expect(page.locator("#live-state")).to_have_text("live")

@@ -41,7 +41,7 @@ def test_a_long_text_is_cut_and_says_how_long_it_is() -> None:
     assert (node.text, node.count, node.is_cut) == ("x" * 10, 50, True)
 
 
-def test_what_lies_very_deep_is_left_out() -> None:
+def test_tree_omits_deeply_nested_values() -> None:
     value: Any = "end"
     for _ in range(500):
         value = {"down": value}

@@ -10,7 +10,7 @@ from tests.journal.given import run_sql
 from tests.server.api import Api
 
 
-async def test_an_empty_store_says_what_to_do_first(api: Api) -> None:
+async def test_empty_store_explains_the_first_steps(api: Api) -> None:
     values = (await api.get("//ui/overview.json")).ok()
     assert values["total"] == 0
     assert set(values["statuses"].values()) == {0}
@@ -38,7 +38,7 @@ async def test_counts_by_status_lead_to_the_rollouts_in_it(api: Api, store: Stor
 
 
 @ON_BOTH
-async def test_what_ended_is_counted_in_its_minute(api: Api, store: Store, clock: ManualClock) -> None:
+async def test_ended_rollouts_are_counted_by_minute(api: Api, store: Store, clock: ManualClock) -> None:
     await succeeded(store)
     clock.advance(3 * 60)
     await succeeded(store)
@@ -79,7 +79,7 @@ async def test_the_stuck_are_named_with_their_reasons(api: Api, store: Store, cl
     assert values["queue"]["oldest"]["rollout_id"] == waiting.rollout_id
 
 
-async def test_of_a_long_queue_it_is_said_that_more_may_be_stuck(api: Api, store: Store, clock: ManualClock) -> None:
+async def test_long_queue_shows_that_more_rollouts_may_be_stuck(api: Api, store: Store, clock: ManualClock) -> None:
     for count, is_whole in ((8, True), (1, False)):
         for number in range(count):
             await store.enqueue_rollout(number)
@@ -108,7 +108,7 @@ async def test_a_heartbeat_unsticks(api: Api, store: Store, clock: ManualClock) 
     assert values["running"][0]["last_sign"] == clock() / 1e6
 
 
-async def test_what_workers_and_attempts_are_called_stays_text(api: Api, store: Store) -> None:
+async def test_names_of_workers_and_errors_are_escaped(api: Api, store: Store) -> None:
     error = AttemptError(type=HOSTILE, message=HOSTILE, span_id=HOSTILE)
     await failed(store, error, worker=HOSTILE)
     await store.start_rollout({"question": 1}, worker_id=HOSTILE)

@@ -321,7 +321,7 @@ async def test_an_invalid_choice_of_events_is_refused(api: Api, store: Store) ->
     assert await _runs(store) == {}
 
 
-async def test_pages_lead_to_the_removal_of_what_they_show(api: Api, store: Store) -> None:
+async def test_pages_link_to_the_removal_of_their_payload(api: Api, store: Store) -> None:
     rollout = await succeeded(store)
     span = await _span(store, rollout)
     removal = f"/ui/rollouts/{rollout.rollout_id}/payload"

@@ -34,7 +34,7 @@ async def confirm(api: Api, run: AttemptedRollout, form: dict[str, str], **ticke
     return await api.send("POST", f"//ui/runs/{run.rollout_id}/rerun", data=fields, allow_redirects=False)
 
 
-async def test_from_a_node_on_only_its_phase_runs_again_and_what_follows_from_it(api: Api, store: Store) -> None:
+async def test_rerun_of_a_node_runs_its_phase_and_the_dependent_phases(api: Api, store: Store) -> None:
     assert isinstance(store, SQLStore)
     run = await auto_run(store)
     before = await store.core.position()
@@ -50,7 +50,7 @@ async def test_from_a_node_on_only_its_phase_runs_again_and_what_follows_from_it
     assert await store.core.position() == before
 
 
-async def test_what_becomes_of_a_plan_is_what_it_said(api: Api, store: Store) -> None:
+async def test_confirmed_rerun_matches_its_plan(api: Api, store: Store) -> None:
     run = await auto_run(store)
     page = (await api.get(f"//ui/runs/{run.rollout_id}/rerun.json?{TRADER}")).ok()
     reused = {(node["scope"], node["node_id"]) for node in page["nodes"] if not node["runs_again"]}
@@ -143,7 +143,7 @@ async def test_a_state_that_is_no_object_is_refused(api: Api, store: Store) -> N
     assert len(await store.runs.list_lineage(run.rollout_id)) == 1
 
 
-async def test_whoever_names_nothing_is_asked_what(api: Api, store: Store) -> None:
+async def test_rerun_page_without_a_node_offers_choices(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     page: Any = (await api.get(f"//ui/runs/{run.rollout_id}/rerun.json")).ok()
     assert page["choices"]["phases"] == ["scan", "analysts", "debate_and_trader", "risk", "portfolio"]
@@ -159,7 +159,7 @@ async def test_a_command_is_offered_that_plans_the_same(api: Api, store: Store) 
     assert f"rollbook rerun {run.rollout_id} --node 'Bull Researcher' --scope RIG --no-cascade --plan" in commands
 
 
-async def test_moving_the_head_undoes_a_rerun_and_says_who_did_it(api: Api, store: Store) -> None:
+async def test_moving_the_head_undoes_a_rerun_and_records_the_actor(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     before = await seen(store, run)
     await whole_rerun(store, run, "risk", "RIG")

@@ -43,7 +43,7 @@ async def test_an_empty_store_says_how_resources_are_published(api: Api) -> None
 
 
 @ON_BOTH
-async def test_the_list_tells_what_is_in_them_and_how_rollouts_fared(api: Api, store: Store) -> None:
+async def test_list_shows_names_use_and_rewards_of_resources(api: Api, store: Store) -> None:
     older = await _versions(store, make_prompt("A"))
     newer = await _versions(store, make_prompt("B"), {**make_prompt("C"), "llm": LLM(endpoint="http://l", model="m")})
     await _used(store, older, 0.25)
@@ -60,7 +60,7 @@ async def test_the_list_tells_what_is_in_them_and_how_rollouts_fared(api: Api, s
     ]
 
 
-async def test_the_list_is_told_in_pages(api: Api, store: Store) -> None:
+async def test_resource_list_is_paged(api: Api, store: Store) -> None:
     ids = [await _versions(store, make_prompt(str(number))) for number in range(5)]
     shown: list[str] = []
     for offset in (0, 2, 4):
@@ -143,7 +143,7 @@ async def test_long_texts_are_cut_unless_all_is_asked_for(api: Api, store: Store
     assert len(whole["text"]) == 200_000
 
 
-async def test_texts_too_long_to_be_compared_are_said_to_differ(api: Api, store: Store) -> None:
+async def test_texts_too_long_to_compare_are_marked_as_different(api: Api, store: Store) -> None:
     resources_id = await _versions(store, make_prompt("x" * 400_000), make_prompt("y" * 400_000))
     (change,) = (await _one(api, resources_id))["changes"]
     assert (change["state"], change["diff"]) == ("too large", None)
@@ -162,7 +162,7 @@ async def test_hostile_texts_stay_text(api: Api, store: Store) -> None:
         assert "<script>alert(1)</script>" in page.text
 
 
-async def test_what_there_is_not_is_refused(api: Api, store: Store) -> None:
+async def test_missing_resources_and_versions_are_refused(api: Api, store: Store) -> None:
     resources_id = await _versions(store, make_prompt())
     for path, status in (
         ("none.json", 404),
@@ -186,7 +186,7 @@ def _sides(rows: Sequence[DiffRow]) -> tuple[dict[int, str], dict[int, str]]:
     return old, new
 
 
-def test_a_difference_tells_both_texts_truly_and_leaves_out_only_what_is_the_same() -> None:
+def test_diff_reproduces_both_texts_and_omits_only_equal_lines() -> None:
     drawn = random.Random(11)
     for _ in range(50):
         before = [drawn.choice(("a b", "b", "", "c d e", "<x>")) for _ in range(drawn.randrange(60))]

@@ -68,9 +68,7 @@ async def _act(api: Api, rollout_id: str, action: str) -> Answer:
 
 
 @ON_BOTH
-async def test_as_of_each_of_its_events_the_page_shows_what_the_store_says_of_that_moment(
-    store: SQLStore, api: Api
-) -> None:
+async def test_page_at_each_event_equals_the_state_of_the_store_then(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
     history = await store.log.history(rollout_id)
     for event in history:
@@ -162,7 +160,7 @@ async def test_the_latest_attempt_is_shown_unless_another_is_named(store: SQLSto
 # -- text ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_strangers_wrote_stays_text_in_every_tab(store: SQLStore, api: Api) -> None:
+async def test_texts_of_a_rollout_are_escaped_in_every_tab(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
     for tab in (*TABS, "/raw?span=" + f"{22:016x}", "?attempt=1"):
         page = Read((await api.get(f"//ui/rollouts/{rollout_id}{tab}")).body)
@@ -215,7 +213,7 @@ async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: A
 # -- what it waits for, and what may be done -------------------------------------------------------------------------
 
 
-async def test_a_rollout_that_waits_says_what_for(store: SQLStore, api: Api) -> None:
+async def test_waiting_rollout_shows_its_place_in_the_queue(store: SQLStore, api: Api) -> None:
     rollouts = [await store.enqueue_rollout(number) for number in range(3)]
     page = Read((await api.get(f"//ui/rollouts/{rollouts[2].rollout_id}")).body)
     assert "2 rollouts are ahead of it in the queue. No worker has ever requested work" in page.text
@@ -230,7 +228,7 @@ async def test_a_rollout_that_waits_says_what_for(store: SQLStore, api: Api) -> 
     assert (await _twin(api, ended.rollout_id))["waiting"] is None
 
 
-async def test_a_rollout_is_cancelled_and_tried_again_by_who_asks(store: SQLStore, api: Api) -> None:
+async def test_rollout_is_cancelled_and_retried_from_its_page(store: SQLStore, api: Api) -> None:
     rollout = await store.enqueue_rollout(1)
     page = Read((await api.get(f"//ui/rollouts/{rollout.rollout_id}")).body)
     assert "cancel-it" in page.marked("id")

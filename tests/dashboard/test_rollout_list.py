@@ -79,9 +79,7 @@ async def test_a_page_past_the_first_stays_as_it_is_while_new_rollouts_come(api:
     assert await shown(api, newest) == new[1:3]
 
 
-async def test_the_first_page_is_asked_for_again_without_what_is_new_and_says_how_many_that_are(
-    api: Api, store: Store
-) -> None:
+async def test_refreshed_first_page_omits_and_counts_new_rollouts(api: Api, store: Store) -> None:
     made = await enqueued(store, 3)
     page = Read((await api.get("//ui/rollouts?status=queuing")).body)
     (again,) = page.marked("data-again")
@@ -146,7 +144,7 @@ async def test_steps_lie_within_a_range_whose_ends_are_no_whole_numbers(api: Api
     assert await ids(api, step_min=-1.5, step_max=1.5) == [made[1].rollout_id, made[-1].rollout_id]
 
 
-async def test_what_no_list_has_is_refused_by_name(api: Api) -> None:
+async def test_invalid_list_parameters_are_refused_by_name(api: Api) -> None:
     for name, value in {
         "sort": "size",
         "desc": "2",
@@ -162,7 +160,7 @@ async def test_what_no_list_has_is_refused_by_name(api: Api) -> None:
         assert answer.json["field"] == name
 
 
-async def test_what_a_form_left_empty_is_no_filter_and_in_no_link(api: Api, store: Store) -> None:
+async def test_empty_form_fields_are_neither_filters_nor_in_links(api: Api, store: Store) -> None:
     await enqueued(store, 2)
     page = Read((await api.get("//ui/rollouts?q=&mode=&group=&step=&limit=1")).body)
     # The navigation leads to the whole list; a way back to it would be another such link.
@@ -175,7 +173,7 @@ async def test_rows_say_why_a_rollout_failed(api: Api, store: Store) -> None:
     assert "failed KeyError" in Read((await api.get("//ui/rollouts")).body).text
 
 
-async def test_an_empty_list_says_what_to_do(api: Api) -> None:
+async def test_empty_list_explains_the_next_step(api: Api) -> None:
     assert "enqueue_rollout" in Read((await api.get("//ui/rollouts")).body).text
     assert "No rollout matches these filters." in Read((await api.get("//ui/rollouts?status=failed")).body).text
 
@@ -213,14 +211,14 @@ async def test_a_long_input_is_shown_though_only_its_beginning_is_read(api: Api,
         assert len(text) == 120
 
 
-async def test_previews_of_what_is_not_there_are_left_out(api: Api, store: Store) -> None:
+async def test_previews_of_unknown_rollouts_are_omitted(api: Api, store: Store) -> None:
     rollout = await store.enqueue_rollout("yes")
     values = (await api.get(f"//ui/previews.json?id={rollout.rollout_id}&id=nobody")).ok()
     assert values["previews"] == {rollout.rollout_id: "yes"}
     assert "?id=" in Read((await api.get("//ui/previews")).body).text
 
 
-async def test_what_strangers_wrote_stays_text(api: Api, store: Store) -> None:
+async def test_texts_of_rollouts_are_escaped_in_lists(api: Api, store: Store) -> None:
     metadata = {"rollbook.group": HOSTILE, "rollbook.step": 1}
     begun = await failed(
         store, AttemptError(type=HOSTILE), worker=HOSTILE, metadata=metadata, resources_id=HOSTILE, input=HOSTILE

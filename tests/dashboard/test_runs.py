@@ -62,7 +62,7 @@ async def test_a_phase_that_began_again_counts_as_begun_until_it_is_done_again(a
 # -- the graph -------------------------------------------------------------------------------------------------------
 
 
-async def test_each_scope_is_a_column_and_what_there_is_only_one_of_a_band(api: Api, store: Store) -> None:
+async def test_each_scope_is_a_column_and_single_scopes_are_bands(api: Api, store: Store) -> None:
     run = await auto_run(store)
     page = await seen(api, run)
     assert [(scope["scope"], scope["place"]) for scope in page["scopes"]] == [
@@ -75,7 +75,7 @@ async def test_each_scope_is_a_column_and_what_there_is_only_one_of_a_band(api: 
         assert scope["done"] == scope["total"] == len(scope["nodes"])
 
 
-async def test_the_page_draws_what_the_graph_of_the_api_says(api: Api, store: Store) -> None:
+async def test_page_draws_the_nodes_of_the_api_graph(api: Api, store: Store) -> None:
     run = await auto_run(store)
     await whole_rerun(store, run, "risk", "RIG")
     for view in ("head", "attempt:1", "own:2", "raw"):
@@ -145,7 +145,7 @@ async def test_no_more_nodes_are_drawn_than_can_be_looked_at(api: Api, store: St
     assert "100 more nodes are not drawn" in Read((await api.get(f"//ui/runs/{run.rollout_id}")).body).text
 
 
-async def test_attempts_lie_below_what_they_build_on(api: Api, store: Store) -> None:
+async def test_attempts_are_indented_below_their_base(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     await whole_rerun(store, run, "risk", "RIG")
     await whole_rerun(store, run, "debate_and_trader", "RIG", base="attempt:1")
@@ -158,7 +158,7 @@ async def test_attempts_lie_below_what_they_build_on(api: Api, store: Store) -> 
 # -- what a node said ------------------------------------------------------------------------------------------------
 
 
-async def test_a_node_shows_what_it_said_and_what_ran_under_it(api: Api, store: Store) -> None:
+async def test_node_shows_its_events_and_those_of_its_children(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     node = RISK[-1]
     chosen = (await seen(api, run, f"?node={node.replace(' ', '+')}&scope=RIG"))["chosen"]
@@ -221,7 +221,7 @@ async def test_one_attempt_or_none_has_nothing_to_be_compared_with(api: Api, sto
     assert "Both sides are the same attempt" in Read((await api.get(f"//ui/runs/{run.rollout_id}/compare")).body).text
 
 
-async def test_a_run_that_nobody_started_or_that_there_is_not_says_so(api: Api) -> None:
+async def test_run_without_a_start_shows_a_notice_and_a_missing_one_is_not_found(api: Api) -> None:
     (waiting,) = await api.enqueue()
     text = Read((await api.get(f"//ui/runs/{waiting['rollout_id']}")).body).text
     assert "This run has not started yet" in text

@@ -110,7 +110,7 @@ _NEXT_REFRESH = """() => {
 }"""
 
 
-async def test_what_was_asked_for_before_one_went_back_in_time_is_not_drawn_there(page: Page, site: Site) -> None:
+async def test_late_refresh_of_the_present_is_not_drawn_over_the_past(page: Page, site: Site) -> None:
     rollout = await site.store.start_rollout("task")
     # At the event before this one the tab shows the same.
     await site.store.annotations.annotate(rollout.rollout_id, add_labels=["odd"])

@@ -78,13 +78,13 @@ def test_an_attempt_within_its_limits_is_not_named(active: Active) -> None:
         (90, 7200, "Waits for 1 min 30 s; no worker has requested work for 2 h."),
     ],
 )
-def test_who_waits_while_nobody_asks_for_work_is_named(waits: float, asked: float | None, reason: str) -> None:
+def test_rollout_waiting_without_active_workers_is_stuck(waits: float, asked: float | None, reason: str) -> None:
     (found,) = stuck(seen(waits=waits, asked=asked))
     assert (found.rollout_id, found.reason) == ("ro-2", reason)
 
 
 @pytest.mark.parametrize("waits, asked", [(10, None), (9000, 5)])
-def test_who_only_waits_for_a_turn_is_not_named(waits: float, asked: float | None) -> None:
+def test_rollout_waiting_for_its_turn_is_not_stuck(waits: float, asked: float | None) -> None:
     assert not list(stuck(seen(waits=waits, asked=asked)))
 
 

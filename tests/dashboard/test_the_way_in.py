@@ -62,9 +62,7 @@ def set_cookie(answer: Answer) -> Any:
 # -- the login -------------------------------------------------------------------------------------------------------
 
 
-async def test_who_has_no_key_is_shown_where_to_give_one_and_then_what_was_wanted(
-    keyed: Keyed, subtests: pytest.Subtests
-) -> None:
+async def test_login_returns_to_the_requested_page(keyed: Keyed, subtests: pytest.Subtests) -> None:
     key = await keyed.key("reader")
     for path in ("/", "/ui/", "/ui/rollouts?status=failed&q=%C3%A9%26", "/ui/rollouts/a%2Fb%3Fc%20%C3%A9"):
         with subtests.test(path=path):
@@ -129,7 +127,7 @@ async def test_a_key_is_found_among_the_cookies_that_others_on_this_machine_keep
             assert (await visit(keyed, "/ui/rollouts", Cookie=kept)).status == 200
 
 
-async def test_where_no_key_is_needed_nobody_logs_in(keyed: Keyed) -> None:
+async def test_login_is_skipped_when_no_key_is_required(keyed: Keyed) -> None:
     assert (await visit(keyed, "/ui/rollouts")).status == 200
     assert "No key is needed here" in (await visit(keyed, "/ui/login")).body.decode()
     sent = await send(keyed, "/ui/login", {"key": "x", "next": "/ui/rollouts"})
@@ -137,7 +135,7 @@ async def test_where_no_key_is_needed_nobody_logs_in(keyed: Keyed) -> None:
     assert "set-cookie" not in sent.headers
 
 
-async def test_who_logs_out_leaves_no_key_behind(keyed: Keyed) -> None:
+async def test_logout_clears_the_cookie(keyed: Keyed) -> None:
     key = await keyed.key("reader")
     assert (await visit(keyed, "/ui/rollouts", key)).status == 200
     out = await send(keyed, "/ui/logout", {}, key)
@@ -148,7 +146,7 @@ async def test_who_logs_out_leaves_no_key_behind(keyed: Keyed) -> None:
 # -- what a cookie is good for ---------------------------------------------------------------------------------------
 
 
-async def test_a_cookie_opens_what_its_key_opens(keyed: Keyed) -> None:
+async def test_cookie_grants_the_access_of_its_key(keyed: Keyed) -> None:
     key = await keyed.key("reader")
     assert (await visit(keyed, "/ui/rollouts", key)).status == 200
     assert (await visit(keyed, "/ui/rollouts.json", key)).json["rollouts"] == []
@@ -164,9 +162,7 @@ async def test_a_cookie_opens_what_its_key_opens(keyed: Keyed) -> None:
 ORIGINS = (None, "null", "", "http://evil.example", "http://127.0.0.1:1", "https://127.0.0.1.evil.example")
 
 
-async def test_what_changes_something_has_to_come_from_a_page_of_this_origin(
-    keyed: Keyed, subtests: pytest.Subtests
-) -> None:
+async def test_changes_with_a_cookie_require_the_same_origin(keyed: Keyed, subtests: pytest.Subtests) -> None:
     key = await keyed.key("admin")
     for origin, path in product(ORIGINS, ("//ui/rollouts/ro-1/cancel", "/queues/rollouts/enqueue")):
         with subtests.test(origin=origin, path=path):
@@ -180,7 +176,7 @@ async def test_what_changes_something_has_to_come_from_a_page_of_this_origin(
     assert enqueued.status == 201, enqueued
 
 
-async def test_who_may_only_read_changes_nothing(keyed: Keyed, subtests: pytest.Subtests) -> None:
+async def test_reader_may_not_change_anything(keyed: Keyed, subtests: pytest.Subtests) -> None:
     await keyed.key("admin")
     key = await keyed.key("reader")
     paths = [route.path for route in ROUTES if route.method == "POST"]
@@ -225,7 +221,7 @@ async def test_the_news_end_with_the_key(keyed: Keyed) -> None:
 # -- every answer ----------------------------------------------------------------------------------------------------
 
 
-async def test_every_answer_forbids_what_no_page_needs(keyed: Keyed, store: Store) -> None:
+async def test_every_answer_has_a_strict_content_security_policy(keyed: Keyed, store: Store) -> None:
     key = await keyed.key("reader")
     await store.enqueue_rollout(1)
     for path in (

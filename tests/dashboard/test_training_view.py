@@ -38,7 +38,7 @@ def _reward(number: int, value: float) -> Span:
     return _span(number, "agentlightning.annotation", {"agentlightning.reward.0.value": value})
 
 
-def test_it_is_what_the_adapter_says() -> None:
+def test_view_equals_the_report_of_the_adapter() -> None:
     of_proxy = {"gen_ai.response.id": "resp-1", "agl.call.backend": "vllm"}
     spans = [_call(1), _span(1.25, "openai.chat.completion", of_proxy), _reward(3, 0.5), _reward(4, 0.25)]
     report, view = TracerTraceToTriplet().adapt_report(spans), training_view(spans)
@@ -69,7 +69,7 @@ def test_every_reason_of_the_adapters_has_its_sentence() -> None:
     ],
     ids=["nothing", "no calls", "good", "no tokens", "no reward"],
 )
-def test_the_verdict_says_what_is_missing(spans: list[Span], said: str, *, is_good: bool) -> None:
+def test_verdict_names_the_missing_data(spans: list[Span], said: str, *, is_good: bool) -> None:
     view = training_view(spans)
     assert said in view.verdict
     assert view.is_good is is_good

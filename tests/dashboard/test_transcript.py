@@ -36,14 +36,14 @@ def _texts(entries: list[Entry]) -> list[tuple[str, str]]:
     return [(entry.title, entry.text.shown if entry.text else "") for entry in entries]
 
 
-def test_messages_that_a_later_call_repeats_are_said_once() -> None:
+def test_messages_repeated_by_a_later_call_are_shown_once() -> None:
     entries = transcript([_call(1, ["one"], "two"), _call(2, ["one", "two", "three"], "four")])
     assert _texts(entries) == [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
     assert [entry.skipped for entry in entries] == [0, 0, 2, 0]
     assert [entry.is_answer for entry in entries] == [False, True, False, True]
 
 
-def test_a_conversation_of_its_own_is_told_from_its_beginning() -> None:
+def test_separate_conversation_is_shown_from_its_beginning() -> None:
     entries = transcript([_call(1, ["one"], "two"), _call(2, ["other", "two"], "x"), _call(3, ["one", "two"], "y")])
     assert [text for _, text in _texts(entries)] == ["one", "two", "other", "two", "x", "y"]
 
@@ -72,7 +72,7 @@ def test_entries_go_by_the_time_they_began() -> None:
     assert [entry.title for entry in entries] == ["early", "late"]
 
 
-def test_tools_rewards_logs_and_all_else_are_told_apart() -> None:
+def test_tools_rewards_logs_and_other_spans_have_distinct_kinds() -> None:
     spans = [
         _span(1, "search", tool__name="search", tool__parameters="{}", tool__result="found"),
         _span(2, "agentlightning.annotation", agentlightning__reward__0__value=0.5),

@@ -76,7 +76,7 @@ async def _expect_news(session: aiohttp.ClientSession, url: str, store: Store) -
 
 
 @pytest.mark.parametrize("db", ["sqlite:///nothing.db", "memory://", "http://127.0.0.1:1", "nothing"])
-def test_what_is_no_database_is_refused_and_not_made(db: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_database_is_refused_and_not_created(db: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("ui", "--db", db, "--port", "0")
     assert done.exit_code in {2, 5}
@@ -85,7 +85,7 @@ def test_what_is_no_database_is_refused_and_not_made(db: str, tmp_path: Any, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Any) -> None:
+def test_taken_port_is_reported(tmp_path: Any) -> None:
     db = f"sqlite:///{tmp_path / 'run.db'}"
     assert run("migrate", "--db", db).exit_code == 0
     with serving("ui", "--db", db, "--port", "0") as (_, url):

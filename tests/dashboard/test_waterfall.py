@@ -39,7 +39,7 @@ async def test_following_the_pages_gives_every_span_once_in_the_order_in_which_t
 
 
 @ON_BOTH
-async def test_columns_tell_of_each_span_what_is_drawn_and_no_body(api: Api, store: Store) -> None:
+async def test_columns_contain_the_facts_of_each_span_without_its_body(api: Api, store: Store) -> None:
     rollout = await store.start_rollout("task")
     kinds: list[tuple[str, dict[str, Any], str]] = [
         ("chat", answered("Who?", "a secret"), "model"),
@@ -98,7 +98,7 @@ async def test_attempts_do_not_mix_and_are_chosen_by_number_or_id(api: Api, stor
 
 
 @pytest.mark.parametrize("path", ["spans", "spans/0000000000000001"])
-async def test_what_there_is_not_is_said_to_be_missing(api: Api, store: Store, path: str) -> None:
+async def test_missing_rollouts_and_attempts_are_reported(api: Api, store: Store, path: str) -> None:
     queued = await store.enqueue_rollout("task")
     assert (await api.get(f"//ui/rollouts/{queued.rollout_id}/{path}.json")).status == 404
     assert (await api.get(f"//ui/rollouts/nobody/{path}")).status == 404

@@ -119,7 +119,7 @@ async def test_an_address_names_a_span_and_a_filter(page: Page, site: Site) -> N
     assert "q=" not in page.url
 
 
-async def test_spans_appear_as_they_come_and_what_was_chosen_stays(page: Page, site: Site) -> None:
+async def test_new_spans_appear_and_the_selection_stays(page: Page, site: Site) -> None:
     rollout = await a_tree(site)
     await page.goto(site.at(path(rollout)))
     await expect(page.locator("#live-state")).to_have_text("live")

@@ -41,7 +41,7 @@ async def test_done_and_failed_attempts_of_the_last_hour_are_counted(
     assert workers["w-2"]["hour"] == {"succeeded": 1, "failed": 0}
 
 
-async def test_a_claim_that_was_given_back_counts_for_nobody(api: Api, store: Store) -> None:
+async def test_released_claim_counts_for_no_worker(api: Api, store: Store) -> None:
     await store.enqueue_rollout({"question": 1})
     claimed = await store.dequeue_rollout(worker_id="w-1")
     assert claimed is not None
@@ -90,7 +90,7 @@ async def test_of_a_store_at_rest_the_last_hour_of_work_is_shown(api: Api, store
 
 
 @ON_BOTH
-async def test_workers_are_sorted_filtered_and_told_in_pages(api: Api, store: Store) -> None:
+async def test_workers_are_sorted_filtered_and_paged(api: Api, store: Store) -> None:
     for name in ("w-1", "w-2", "x-3"):
         await store.update_worker(name)
     await store.start_rollout({"question": 1}, worker_id="x-3")
@@ -147,7 +147,7 @@ async def test_hostile_texts_stay_text(api: Api, store: Store) -> None:
 # -- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_told_apart_is_one_bar_and_nothing_leaves_the_lane() -> None:
+def test_indistinguishable_periods_share_a_bar_inside_the_lane() -> None:
     window = Window(0, HOUR, is_now=True)
     near = [BusyPeriod("w", "succeeded", at * CELL, at * CELL + CELL // 2, 3, "ro-1") for at in range(5)]
     far = [

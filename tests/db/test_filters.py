@@ -36,7 +36,7 @@ def workers(*statuses: tuple[str, str]) -> list[Values]:
     [(ROLLOUTS, Rollout), (ATTEMPTS, Attempt), (SPANS, Span), (RESOURCES, ResourcesUpdate), (WORKERS, Worker)],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_what_can_be_sorted_by_is_every_scalar_field_of_the_model(noun: Noun, model: type[BaseModel]) -> None:
+def test_every_scalar_field_of_the_model_can_be_sorted_by(noun: Noun, model: type[BaseModel]) -> None:
     scalars = {name for name, field in model.model_fields.items() if is_scalar(field.annotation)}
     # Rollouts also sort by what is no field of the model; attempts do not sort by their rewards.
     more = {"group", "step", "label", "resources_version"} if noun is ROLLOUTS else set[str]()
@@ -69,7 +69,7 @@ def test_only_fields_that_end_in_time_are_times(noun: Noun) -> None:
         ("offset", "1"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_by_name(argument: str, value: Any) -> None:
+def test_invalid_query_argument_is_refused_by_name(argument: str, value: Any) -> None:
     with pytest.raises(Invalid) as refused:
         filters.query(WORKERS, **{argument: value})
     assert refused.value.field == argument
@@ -154,7 +154,7 @@ def test_spans_of_one_number_go_by_their_times_and_then_as_they_came(sort_order:
 @pytest.mark.parametrize(
     "limit,offset,expected", [(-1, 0, [0, 1, 2]), (-1, 2, [2]), (2, 0, [0, 1]), (2, 2, [2]), (0, 0, []), (5, 9, [])]
 )
-def test_a_page_is_cut_from_what_matches(limit: int, offset: int, expected: list[int]) -> None:
+def test_page_is_a_slice_of_the_matching_rows(limit: int, offset: int, expected: list[int]) -> None:
     rows: list[Values] = [{"number": number} for number in range(3)]
     page = filters.page(filters.query(WORKERS, limit=limit, offset=offset), rows)
     assert [row["number"] for row in page] == expected

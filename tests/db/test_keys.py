@@ -36,7 +36,7 @@ async def keys(url: str) -> AsyncIterator[Keys]:
     await opened.close()
 
 
-async def test_a_key_is_told_once_and_known_by_its_hash(keys: Keys) -> None:
+async def test_key_is_returned_once_and_stored_as_a_hash(keys: Keys) -> None:
     made, text = await keys.create("runner", partition="one", name="é", expires_seconds=1.5)
     assert re.fullmatch(r"rbk_[0-9a-f]{10}_[a-z2-7]{32}", text)
     assert key_id_in(text) == made.key_id
@@ -63,7 +63,7 @@ async def test_every_partition_has_the_keys_of_the_default_one(url: str) -> None
         await opened.close()
 
 
-async def test_what_is_revoked_stays_so_and_stays_listed(keys: Keys) -> None:
+async def test_revoked_key_stays_revoked_and_listed(keys: Keys) -> None:
     made, _ = await keys.create("admin")
     kept, _ = await keys.create("admin")
     revoked = await keys.revoke(made.key_id)
@@ -127,7 +127,7 @@ async def test_there_are_only_so_many(keys: Keys, monkeypatch: pytest.MonkeyPatc
     ],
     ids=str,
 )
-async def test_what_no_key_can_be_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+async def test_invalid_key_fields_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     keys = await Keys.open(f"sqlite:///{tmp_path / 'keys.db'}", create=True)
     with pytest.raises(Invalid):
         await keys.create("reader", **wrong)  # pyright: ignore[reportArgumentType] - what is wrong with it

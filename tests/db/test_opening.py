@@ -151,7 +151,7 @@ def test_a_file_that_lost_its_name_or_revision_is_corrupt(tmp_path: Path, table:
         create(tmp_path / "run.db")
 
 
-def test_a_link_opens_what_it_points_to(tmp_path: Path) -> None:
+def test_symbolic_link_opens_its_target(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     info = create(tmp_path / "elsewhere" / "run.db")
     (tmp_path / "link.db").symlink_to(tmp_path / "elsewhere" / "run.db")
@@ -255,7 +255,7 @@ def another_user() -> Iterator[AnotherUser]:
 
 @pytest.mark.parametrize("at_fault", ["file", "directory"])
 @pytest.mark.slow
-def test_a_writer_is_told_what_it_may_not_write_to(another_user: AnotherUser, at_fault: str) -> None:
+def test_read_only_error_names_the_read_only_path(another_user: AnotherUser, at_fault: str) -> None:
     directory, printed = another_user.directory / f"write-{at_fault}", another_user.printed[f"write-{at_fault}"]
     path = directory / "run.db" if at_fault == "file" else directory
     assert printed.startswith(f"ReadOnly the {at_fault} {path} is read-only")
@@ -405,7 +405,7 @@ def test_a_process_killed_while_it_creates_a_store_leaves_none(tmp_path: Path) -
         assert not (tmp_path / f"{done}.db.lock").exists()
 
 
-def test_who_waits_too_long_for_another_creator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creation_lock_of_another_process_raises_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.05)

@@ -318,7 +318,7 @@ def keys(rows: Sequence[Values], *names: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
 @pytest.mark.torture
-async def test_a_query_finds_what_a_look_at_every_row_finds(dialect: Dialect, seed: int) -> None:
+async def test_query_equals_a_filter_of_all_rows_in_python(dialect: Dialect, seed: int) -> None:
     few, many = (60, 120) if IS_TORTURE else (15, 30)
     crowd = Crowd(seed)
     await write(dialect, crowd.rows)
@@ -523,7 +523,7 @@ async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> 
         assert rollout_mapping.resources_of_page(row).resources_id == "older"
 
 
-async def test_what_waits_and_what_has_ended_is_counted(dialect: Dialect) -> None:
+async def test_waiting_and_ended_rollouts_are_counted(dialect: Dialect) -> None:
     statuses = {"a": "succeeded", "b": "cancelled", "c": "failed", "d": "running"}
     rollouts = [
         row_of(core_tables.rollouts, rollout_id=name, status=status, first_position=number)
@@ -564,6 +564,6 @@ def test_a_body_that_is_not_there_is_no_payload() -> None:
 
 
 @pytest.mark.parametrize("codec,stored,error", [(9, b"{}", Incompatible), (1, b"{}", Corrupt), (0, b"{", Corrupt)])
-def test_a_body_nobody_could_have_written_is_refused(codec: int, stored: bytes, error: type[Exception]) -> None:
+def test_malformed_body_is_refused(codec: int, stored: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         payload(codec, stored)

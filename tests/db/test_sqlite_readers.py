@@ -416,7 +416,7 @@ asyncio.run(main())
     assert "Exception in thread" not in done.stderr
 
 
-async def test_whoever_takes_no_more_of_a_long_answer_holds_no_snapshot(readers: Readers, path: Path) -> None:
+async def test_closed_stream_releases_its_snapshot(readers: Readers, path: Path) -> None:
     connection = await readers.take()
     rows = cast("AsyncGenerator[Sequence[Row]]", connection.stream(NUMBERS, {}, batch=3))
     assert [row[0] for row in await anext(rows)] == [0, 1, 2]

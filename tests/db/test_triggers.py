@@ -296,7 +296,9 @@ async def test_one_statement_may_order_and_delete(postgres_log: Database) -> Non
     assert await postgres_log.rows("SELECT position FROM bodies") == [(1,)]
 
 
-async def test_the_search_path_of_whoever_deletes_decides_nothing(postgres_log: Database, postgres_url: str) -> None:
+async def test_search_path_of_the_session_does_not_affect_the_trigger(
+    postgres_log: Database, postgres_url: str
+) -> None:
     await postgres_log.execute("SET search_path TO public")
     with pytest.raises(Exception, match=REFUSED):
         await postgres_log.execute(f'DELETE FROM "{PREFIX}{parse(postgres_url).partition}".bodies WHERE position = 2')

@@ -122,7 +122,7 @@ def test_memory_has_neither_path_nor_address() -> None:
         ),
     ],
 )
-def test_a_typo_is_answered_with_what_exists(url: str, told: str) -> None:
+def test_typo_in_a_url_is_answered_with_the_valid_names(url: str, told: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse(url)
     assert told in str(refused.value)

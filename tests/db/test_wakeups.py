@@ -69,7 +69,7 @@ async def test_a_commit_of_another_process_among_own_ones_is_news(parties: tuple
     assert await one.hears(_LONG)
 
 
-async def test_what_happened_while_nobody_asked_is_news(parties: tuple[Party, Party]) -> None:
+async def test_commit_between_two_waits_wakes_the_next_wait(parties: tuple[Party, Party]) -> None:
     one, other = parties
     await other.commit()
     for _ in range(3):

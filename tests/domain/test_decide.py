@@ -68,7 +68,7 @@ class TestCreation:
         story.tell(enqueue("r1"))
         assert (story.rollout().resources_id, story.rollout().resources_version) == ("rs1", 2)
 
-    def test_resources_nobody_published_are_kept_without_a_version(self, story: Story) -> None:
+    def test_unknown_resources_are_recorded_without_a_version(self, story: Story) -> None:
         story.tell(publish("rs1"))
         story.tell(enqueue("r1", resources_id="other"))
         assert (story.rollout().resources_id, story.rollout().resources_version) == ("other", None)
@@ -146,7 +146,7 @@ class TestAttempts:
             story.tell(attempt("a1", worker_id="w1"))
         assert (story.events, story.working_set.workers) == ([], {})
 
-    def test_what_update_attempt_misses_is_named_in_order(self, story: Story) -> None:
+    def test_update_attempt_names_the_missing_rollout_then_the_attempt(self, story: Story) -> None:
         with pytest.raises(NotFound, match=r"^Rollout r1 not found$"):
             story.tell(report("failed"))
         story.tell(enqueue("r1"))
@@ -165,7 +165,7 @@ class TestAttempts:
 
 class TestPropagation:
     @pytest.mark.parametrize("status", ["preparing", "running", "succeeded"])
-    def test_the_rollout_takes_over_what_its_latest_attempt_is(self, story: Story, status: str) -> None:
+    def test_rollout_takes_the_status_of_its_latest_attempt(self, story: Story, status: str) -> None:
         story.tell(start())
         story.tell(report(status))
         assert story.statuses() == (status, status)
@@ -198,7 +198,7 @@ class TestPropagation:
         assert story.rollout().status == "failed"
 
     @pytest.mark.parametrize("status", ["timeout", "unresponsive", "preparing", "running"])
-    def test_a_status_that_nobody_saw_the_end_of_stamps_none(self, story: Story, status: str) -> None:
+    def test_status_without_an_observed_end_has_no_end_time(self, story: Story, status: str) -> None:
         story.tell(start())
         story.tell(report(status))
         assert story.attempt().end_at is None
@@ -239,7 +239,7 @@ class TestPropagation:
 
 
 class TestAmendments:
-    def test_only_what_differs_is_written(self, story: Story) -> None:
+    def test_only_changed_fields_are_recorded(self, story: Story) -> None:
         story.tell(start(mode="train"))
         story.tell(amend(mode="train", config=config(max_attempts=4), resources_id=None))
         assert story.facts == [RolloutAmended(fields=["config"], config=config(max_attempts=4))]
@@ -265,7 +265,7 @@ class TestAmendments:
         assert {event.at for event in story.events} == {story.now}
 
     @pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled"])
-    def test_an_end_said_again_is_stamped_again(self, story: Story, status: str) -> None:
+    def test_repeated_end_is_stamped_again(self, story: Story, status: str) -> None:
         story.tell(start())
         story.tell(amend(status=status))
         story.passes(9).tell(amend(status=status))
@@ -342,7 +342,7 @@ class TestNothingChanges:
         story.tell(start(timeout_seconds=10.0))
         assert (story.passes(10).sweep(everything=True), story.events) == (0, [])
 
-    def test_what_writes_nothing_uses_up_no_time(self, story: Story) -> None:
+    def test_command_without_events_uses_no_timestamp(self, story: Story) -> None:
         story.tell(beat("w1"), number("r"), enqueue("r1"), beat("w1"), enqueue("r2"))
         assert [(event.fact.type, event.at - NOW, event.command) for event in story.events] == [
             ("worker.seen", 0, 0),

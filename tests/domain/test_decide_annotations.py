@@ -26,7 +26,7 @@ def test_an_annotation_is_one_event_with_its_actor(story: Story) -> None:
     assert (event.actor, event.body) == ("cli", BODY)
 
 
-def test_only_what_changes_is_recorded(story: Story) -> None:
+def test_only_changed_labels_are_recorded(story: Story) -> None:
     story.tell(enqueue("r1"))
     story.tell(annotate("a", "b"))
     assert story.tell(annotate("a", remove=("c",))) == AnnotationView(["a", "b"], None)

@@ -27,7 +27,7 @@ from tests.domain.story import (
 
 
 class TestClaims:
-    def test_who_waits_longest_is_claimed_first(self, story: Story) -> None:
+    def test_oldest_rollout_is_claimed_first(self, story: Story) -> None:
         story.tell(enqueue("r1", "r2"))
         story.tell(enqueue("r3"))
         assert [each.rollout.row[0] for each in story.claim(limit=2)] == ["r1", "r2"]
@@ -74,12 +74,12 @@ class TestClaims:
         (claimed,) = story.tell(amend("r1", status="cancelled"), amend("r2", status="cancelled"), claim(["a1"], "w1"))
         assert claimed.rollout.row[0] == "r3"
 
-    def test_who_rejoins_in_the_same_batch_is_claimed_from_the_tail_and_once(self, story: Story) -> None:
+    def test_rollout_requeued_in_the_batch_is_claimed_last_and_once(self, story: Story) -> None:
         story.tell(enqueue("r1", "r2"))
         claims = story.tell(amend("r1", status="cancelled"), amend("r1", status="queuing"), claim(["a1", "a2", "a3"]))
         assert [each.rollout.row[0] for each in claims] == ["r2", "r1"]
 
-    def test_a_claim_past_what_is_at_hand_asks_for_more_and_has_done_nothing(self, story: Story) -> None:
+    def test_claim_beyond_the_loaded_heads_asks_for_more_and_changes_nothing(self, story: Story) -> None:
         story.tell(enqueue("r1"))
         story.working_set.heads_until = story.rollout().queued_position or 0
         with pytest.raises(NeedsHeads):

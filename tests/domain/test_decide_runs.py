@@ -96,7 +96,7 @@ class TestTelling:
         assert len({event.at for event in story.events[:3]}) == 3
 
     @pytest.mark.parametrize("rollout_id,attempt_id", [("r9", "a1"), ("r1", "a9")])
-    def test_what_is_not_there_is_named_and_nothing_is_told(
+    def test_missing_rollout_or_attempt_is_named_and_nothing_recorded(
         self, story: Story, rollout_id: str, attempt_id: str
     ) -> None:
         story.tell(start())
@@ -170,7 +170,7 @@ class TestBlobs:
         story.tell(checkpoint("c1"), checkpoint("c2"), artifact("x1"), checkpoint("c3", body=OTHER_BODY))
         assert story.working_set.new_blobs == {"01" * 32: BODY, "02" * 32: OTHER_BODY}
 
-    def test_what_is_there_is_not_stored_again(self, story: Story) -> None:
+    def test_existing_blob_is_not_stored_again(self, story: Story) -> None:
         story.tell(start())
         story.working_set.blobs.add("01" * 32)
         story.tell(checkpoint())
@@ -215,7 +215,7 @@ class TestForks:
             fork(story, "a2")
         assert story.events == []
 
-    def test_superseding_ends_what_is_active_and_frees_its_worker(self, story: Story) -> None:
+    def test_superseding_fails_the_active_attempt_and_frees_its_worker(self, story: Story) -> None:
         story.tell(start(worker_id="w1"))
         story.tell(events("Trader"))
         fork(story, "a2", supersede=True, worker_id="w2")

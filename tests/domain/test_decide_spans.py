@@ -212,7 +212,7 @@ class TestSpanNumbers:
             SpanNumbersReserved(first=65, until=96),
         ]
 
-    def test_a_call_for_more_than_a_block_reserves_what_it_draws(self, story: Story) -> None:
+    def test_draw_larger_than_a_block_reserves_exactly_its_numbers(self, story: Story) -> None:
         story.tell(start())
         assert story.tell(number(*["r1"] * 30)) == [*range(1, 31)]
         assert story.tell(number(*["r1"] * 40)) == [*range(31, 71)]

@@ -95,7 +95,7 @@ def test_a_busy_store_says_when_to_come_back() -> None:
     )
 
 
-def test_a_field_that_is_too_large_is_told_apart_from_one_that_is_wrong() -> None:
+def test_too_large_field_is_distinguished_from_an_invalid_one() -> None:
     error = TooLarge("metadata", 2_000, 1_000)
     assert (error.status, error.field, error.size, error.limit) == (413, "metadata", 2_000, 1_000)
     assert isinstance(error, Invalid)

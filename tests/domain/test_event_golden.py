@@ -60,6 +60,6 @@ def test_the_words_of_the_log_are_not_those_of_python() -> None:
 
 
 @pytest.mark.parametrize("type_, shape", [("rollout.vanished", 1), ("worker.seen", 99)])
-def test_what_a_newer_version_wrote_is_refused_by_name(type_: str, shape: int) -> None:
+def test_event_of_a_newer_version_is_refused_by_type(type_: str, shape: int) -> None:
     with pytest.raises(Incompatible, match=type_):
         upcast(type_, shape, {})

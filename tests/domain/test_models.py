@@ -102,7 +102,7 @@ def test_unset_is_one_object_that_is_neither_none_nor_true() -> None:
 
 
 @pytest.mark.parametrize("given,taken", [("2", 2), (9.0, 9), (True, 1)])
-def test_an_int_takes_what_loses_nothing(given: Any, taken: int) -> None:
+def test_int_accepts_lossless_values(given: Any, taken: int) -> None:
     attempt = Attempt.model_validate({**ATTEMPT, "sequence_id": given})
     assert attempt.sequence_id == taken
     assert type(attempt.sequence_id) is int
@@ -130,7 +130,7 @@ def test_a_float_takes_its_text() -> None:
         (OtelResource, {"attributes": {}}),
     ],
 )
-def test_what_would_lose_or_lacks_something_is_refused(model: type[BaseModel], values: Mapping[str, Any]) -> None:
+def test_lossy_or_incomplete_values_are_refused(model: type[BaseModel], values: Mapping[str, Any]) -> None:
     with pytest.raises(ValidationError):
         model.model_validate(values)
 
@@ -416,7 +416,7 @@ def test_a_made_up_span_has_a_parent_context_only_with_a_parent() -> None:
 # Resources
 
 
-def test_a_resource_is_told_by_its_type_which_must_be_named() -> None:
+def test_resource_is_parsed_by_its_required_type() -> None:
     named = TypeAdapter[NamedResources](NamedResources)
     resources = named.validate_python(
         {
@@ -500,9 +500,7 @@ def test_a_page_is_a_sequence_of_its_items_and_equal_to_no_list() -> None:
         ([], 5, 20, "<PaginatedResult (20:25 of 9) empty>"),
     ],
 )
-def test_a_page_prints_where_it_lies_and_what_it_starts_with(
-    items: list[str], limit: int, offset: int, text: str
-) -> None:
+def test_repr_of_a_page_shows_its_range_and_first_items(items: list[str], limit: int, offset: int, text: str) -> None:
     assert repr(PaginatedResult(items=items, limit=limit, offset=offset, total=9)) == text
 
 

@@ -137,7 +137,7 @@ class TestSilence:
         story.tell(report(None, last_heartbeat_time=seconds(NOW) + 50))
         assert story.attempt().sign_of_life == seconds(NOW) + 50
 
-    def test_a_span_takes_back_a_sign_that_was_said_to_be_in_the_future(self, story: Story) -> None:
+    def test_span_overrides_a_heartbeat_from_the_future(self, story: Story) -> None:
         story.tell(start(unresponsive_seconds=5.0))
         story.tell(report(None, last_heartbeat_time=seconds(NOW) + 3600))
         story.tell(record(span(1)))
@@ -201,7 +201,7 @@ class TestWhatFollows:
         story.passes(20).sweep()
         assert (story.queue, [event.at - story.now for event in story.events]) == (["r1", "r2"], [0, 0, 1, 1])
 
-    def test_what_the_same_batch_made_overdue_is_found(self, story: Story) -> None:
+    def test_sweep_finds_an_attempt_made_overdue_in_the_same_batch(self, story: Story) -> None:
         story.tell(start(unresponsive_seconds=5.0))
         together = Story()
         together.tell(start(unresponsive_seconds=5.0), report(None, last_heartbeat_time=1.0))

@@ -155,7 +155,7 @@ def tell_of_threads(story: Story) -> Story:
     return story
 
 
-def test_the_same_story_told_twice_is_the_same_log() -> None:
+def test_same_commands_give_the_same_log() -> None:
     assert tell_everything().log == tell_everything().log
 
 
@@ -169,7 +169,7 @@ print(hashlib.sha256(repr(tell_everything().log).encode()).hexdigest())
 
 
 @pytest.mark.slow
-def test_the_same_story_is_the_same_log_whatever_the_interpreter_is_told() -> None:
+def test_log_does_not_depend_on_interpreter_settings() -> None:
     here = hashlib.sha256(repr(tell_everything().log).encode()).hexdigest()
     assert [_run(_TELL, environment=each) for each in SURROUNDINGS] == [[here], [here]]
 
@@ -192,7 +192,7 @@ asyncio.run(replay(sys.argv[1]))
 
 
 @pytest.mark.slow
-async def test_a_log_folds_to_the_same_state_whatever_the_interpreter_is_told(tmp_path: Path) -> None:
+async def test_state_of_a_log_does_not_depend_on_interpreter_settings(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'told.db'}"
     state_hash, chain_head = await _fill(url)
     told = [await asyncio.to_thread(_run, _REPLAY, url, environment=each) for each in SURROUNDINGS]

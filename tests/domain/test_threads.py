@@ -57,7 +57,7 @@ def folded(events: Sequence[Event], stream: str) -> ThreadState | None:
     return state
 
 
-def test_only_what_is_new_is_recorded() -> None:
+def test_only_new_checkpoints_and_writes_are_recorded() -> None:
     working_set = told(saved(1), saved(1), written(0, 1), written(0, 1), written(1, 2), written(0, task_id="other"))
     assert [fact.writes for fact in facts(working_set) if isinstance(fact, ThreadWritesSaved)] == [
         [[0, "said"], [1, "said"]],
@@ -67,20 +67,20 @@ def test_only_what_is_new_is_recorded() -> None:
     assert sum(isinstance(fact, ThreadCheckpointSaved) for fact in facts(working_set)) == 1
 
 
-def test_a_negative_number_replaces_what_was_there() -> None:
+def test_write_with_a_negative_number_replaces_the_earlier_one() -> None:
     working_set = told(saved(1), written(-1), written(-1))
     assert [type(fact) for fact in facts(working_set)][1:] == [ThreadWritesSaved] * 2
     assert working_set.threads["t"].writes["", "cp-1", "task", -1].position == 3
 
 
-def test_what_goes_is_named_with_its_writes_and_the_state_forgets_both() -> None:
+def test_prune_records_checkpoints_and_removes_their_writes_too() -> None:
     working_set = told(saved(1), saved(2), written(0), thread_commands.prune("t", [("", "cp-1"), ("", "cp-9")], "runs"))
     assert facts(working_set)[-1] == ThreadPruned("runs", [["", "cp-1"]])
     assert (set(working_set.threads["t"].checkpoints), working_set.threads["t"].writes) == ({("", "cp-2")}, {})
     assert working_set.touched_writes == {("t", ("", "cp-1", "task", 0))}
 
 
-def test_nothing_comes_of_what_changes_nothing() -> None:
+def test_commands_without_effect_record_nothing() -> None:
     empty = [
         thread_commands.delete("t"),
         thread_commands.prune("t", [("", "cp-1")], "runs"),
@@ -100,7 +100,7 @@ def test_a_copy_names_where_its_bodies_are_even_of_a_copy() -> None:
     assert [event.body for event in copies] == [None] * 3
 
 
-def test_the_state_is_what_the_facts_come_to() -> None:
+def test_state_equals_the_fold_of_its_events() -> None:
     working_set = told(
         *(saved(1), saved(2), written(0, 1), thread_commands.copy("t", "u"), saved(3, "u"), written(-1, thread_id="u")),
         *(

@@ -29,7 +29,7 @@ class TestFollowing:
             ("unresponsive", ("unknown", None, None)),
         ],
     )
-    def test_a_worker_is_what_its_attempt_makes_it(
+    def test_status_of_a_worker_follows_its_attempt(
         self, story: Story, status: str, expected: tuple[str, str | None, str | None]
     ) -> None:
         story.tell(start(worker_id="w1"))
@@ -73,7 +73,7 @@ class TestFollowing:
         story.tell(report("failed"))
         assert (as_seen(story), as_seen(story, "w2")) == (("busy", "r1", "a1"), ("idle", None, None))
 
-    def test_an_attempt_of_nobody_moves_no_worker(self, story: Story) -> None:
+    def test_attempt_without_worker_changes_no_worker(self, story: Story) -> None:
         story.tell(start(worker_id="w1"))
         story.tell(report("failed", worker_id=""))
         assert (story.attempt().worker_id, as_seen(story), list(story.working_set.workers)) == (
@@ -100,19 +100,19 @@ class TestFollowing:
 
 
 class TestClaiming:
-    def test_who_claims_several_is_busy_with_the_last(self, story: Story) -> None:
+    def test_worker_with_several_claims_is_busy_with_the_last(self, story: Story) -> None:
         story.tell(enqueue("r1", "r2"))
         story.claim("w1", limit=3)
         assert as_seen(story) == ("busy", "r2", "a2")
         assert story.signals().last_dequeue_at == story.worker().last_busy_at == NOW + 3
 
-    def test_who_finds_nothing_is_idle_and_keeps_what_it_last_had(self, story: Story) -> None:
+    def test_worker_without_a_claim_is_idle_and_keeps_its_last_attempt(self, story: Story) -> None:
         story.tell(start(worker_id="w1"))
         story.passes(2).tell(claim(["x"], "w1"))
         assert as_seen(story) == ("idle", "r1", "a1")
         assert (story.worker().last_idle_at, story.signals().last_dequeue_at) == (story.now, story.now)
 
-    def test_who_is_idle_already_only_says_that_it_asked(self, story: Story) -> None:
+    def test_poll_of_an_idle_worker_only_updates_its_dequeue_time(self, story: Story) -> None:
         story.tell(claim(["x"], "w1"))
         idle_at = story.worker().last_idle_at
         story.passes(2).tell(claim(["x"], "w1"))

@@ -87,7 +87,7 @@ async def ended(store: Store) -> list[str]:
     ]
 
 
-async def test_ctrl_c_ends_both_sides_and_the_last_line_says_what_was_done(
+async def test_ctrl_c_ends_both_sides_and_the_last_line_reports_the_result(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = f"sqlite:///{tmp_path / 'live.db'}"

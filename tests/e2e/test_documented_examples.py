@@ -147,7 +147,7 @@ async def test_an_algorithm_publishes_a_prompt_and_learns_from_the_rewards(light
     assert max(rewards, key=lambda template: rewards[template]) == "Think, then answer {question}"
 
 
-async def test_resources_are_versioned_and_the_latest_is_what_runners_get(lightning: agl.LightningStore) -> None:
+async def test_resources_are_versioned_and_runners_get_the_latest(lightning: agl.LightningStore) -> None:
     resources: agl.NamedResources = {
         "policy": agl.LLM(
             endpoint="http://localhost:8000/v1",
@@ -239,7 +239,7 @@ async def test_a_worker_beats_and_is_seen_at_work(lightning: agl.LightningStore)
     assert [worker.worker_id for worker in idle] == ["runner"]
 
 
-async def test_the_store_says_what_it_is_and_how_much_it_holds(lightning: agl.LightningStore) -> None:
+async def test_store_reports_its_capabilities_and_statistics(lightning: agl.LightningStore) -> None:
     assert lightning.capabilities.get("async_safe")
     assert lightning.capabilities.get("thread_safe")
     assert not lightning.capabilities.get("otlp_traces")

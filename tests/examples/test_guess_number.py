@@ -68,18 +68,18 @@ def test_halving_finds_every_secret_in_the_guesses_there_are(game: Game) -> None
     assert max(len(said) for said in games) == 2 * game.guesses == game.longest_prompt + 1
 
 
-def test_by_luck_is_what_other_guesses_find_when_hints_are_ignored() -> None:
+def test_baseline_of_luck_equals_guesses_without_hints() -> None:
     game = Game()
     found = [secret in {1, 2, 3, 4} for secret in range(1, 16)]
     assert game.by_luck == statistics.fmean(found)
 
 
 @pytest.mark.parametrize("said", ["higher", "lower", "begin", "0", "16", "", "07", "seven"])
-def test_what_is_no_number_of_the_game_is_judged_as_none(said: str) -> None:
+def test_text_that_is_not_a_number_of_the_game_has_no_judgement(said: str) -> None:
     assert Game().judge(7, said) is None
 
 
-def test_a_guess_is_told_where_the_secret_is() -> None:
+def test_judge_returns_the_direction_of_the_secret() -> None:
     assert [Game().judge(7, said) for said in ("6", "7", "8")] == ["higher", "found", "lower"]
 
 
@@ -120,7 +120,7 @@ def test_the_advantages_of_a_group_are_bounded_and_add_up_to_nothing(games: dict
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
-def test_what_counts_as_learned_is_a_gain_and_a_level() -> None:
+def test_learning_requires_both_a_gain_and_a_level() -> None:
     course = Course(least=0.4, least_gain=0.2)
     rising = [step(number, found) for number, found in enumerate([0.1, 0.2, 0.3, 0.9, 0.5, 0.5, 0.5, 0.5, 0.5])]
     assert (at_first(rising), at_last(rising)) == (pytest.approx(0.2), 0.5)
@@ -180,7 +180,7 @@ def test_a_training_of_any_length_has_a_chart_whose_steps_are_counted_from_one(s
         assert 0 < float(dot.attrib["cx"]) < 760
 
 
-def test_the_page_says_what_the_chart_shows_and_what_the_code_does() -> None:
+def test_documentation_matches_the_chart_and_the_settings() -> None:
     docs = Path(__file__).parents[2] / "docs"
     page = re.sub(r"\s+", " ", (docs / "training.md").read_text())
     shown = ET.parse(docs / "guess-number.svg").findtext(f"{SVG}title")

@@ -103,7 +103,7 @@ def test_weights_come_back_from_their_text_and_depend_on_the_seed_alone() -> Non
 
 
 @pytest.mark.slow
-def test_what_did_better_than_its_group_becomes_more_probable_and_what_did_worse_less() -> None:
+def test_learning_raises_the_probability_of_better_answers_only() -> None:
     policy = Policy(WORDS, seed=5)
     before = [log_probs(policy, prompt) for prompt in PROMPTS]
     rows = batch(policy, [(PROMPTS[0], 5), (PROMPTS[1], 7), (PROMPTS[2], 9)])
@@ -114,7 +114,7 @@ def test_what_did_better_than_its_group_becomes_more_probable_and_what_did_worse
     assert 0 < entropy < math.log(WORDS)
 
 
-def test_nobody_better_than_the_others_is_nothing_to_learn_from() -> None:
+def test_equal_rewards_do_not_change_the_policy() -> None:
     policy = Policy(WORDS, seed=6)
     before = policy.to_text()
     Learner(policy, Learning(entropy=0.0)).learn(batch(policy, [(PROMPTS[0], 5), (PROMPTS[1], 7)]), [0.0, 0.0])
@@ -234,7 +234,7 @@ def test_runners_in_processes_of_their_own_play_the_same_games_with_the_weights_
 
 
 @pytest.mark.slow
-def test_what_was_not_learned_is_said_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_that_fails_to_learn_is_reported_as_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     hard = Course(game=SMALL, steps=1, samples=2, least=0.99)
     assert run("memory://", hard, runners=0) == FAILED
     printed = capsys.readouterr()
@@ -244,7 +244,7 @@ def test_what_was_not_learned_is_said_and_is_a_failure(capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path: Path) -> None:
+def test_interrupted_training_closes_attempts_and_keeps_finished_games(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rollbook.db'}"
     command = [*COMMAND, "guess-number", "--quick", "--runners", "0", "--db", url]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as training:
@@ -271,9 +271,7 @@ def test_interrupted_it_closes_what_is_at_work_and_keeps_what_was_done(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
-def test_killed_it_goes_on_and_learns_what_it_would_have_learned(
-    durable_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_killed_training_resumes_with_the_same_result(durable_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def kill_in_second_step() -> None:
         async with await open_store(durable_url) as store:
             with processes.running(train_shortly, (durable_url,)):

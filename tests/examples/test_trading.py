@@ -132,7 +132,7 @@ def done_of(events: Iterable[RunEventRow]) -> set[tuple[str | None, str | None]]
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("durable_url", [SQLITE, POSTGRES_IN_TORTURE], indirect=True)
-async def test_killed_anywhere_it_goes_on_and_decides_what_it_would_have(durable_url: str) -> None:
+async def test_killed_run_resumes_with_the_same_decisions(durable_url: str) -> None:
     chosen = random.Random(3)
     async with await open_store(durable_url) as store:
         whole = await finished(store)

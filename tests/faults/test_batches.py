@@ -155,7 +155,7 @@ async def test_calls_fail_as_not_executed_while_the_database_is_unavailable(
 
 
 @ON_SQLITE
-async def test_when_nobody_can_say_whether_it_was_committed_the_caller_is_told_that(
+async def test_commit_with_unknown_outcome_raises_timed_out(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> None:
@@ -231,7 +231,7 @@ async def test_a_row_that_the_database_refuses_fails_its_own_call_only(troubled:
 
 
 @ON_SQLITE
-async def test_a_mistake_in_telling_the_news_holds_up_nobody(
+async def test_error_in_a_notification_does_not_block_later_commits(
     troubled: SQLStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -282,7 +282,7 @@ async def test_a_claim_cancelled_after_the_writer_took_it_uses_up_nothing(troubl
 
 
 @ON_SQLITE
-async def test_a_store_that_is_closed_answers_what_it_has_taken(troubled: SQLStore, trouble: Trouble) -> None:
+async def test_closing_store_answers_its_accepted_calls(troubled: SQLStore, trouble: Trouble) -> None:
     first = await taken(trouble, troubled.enqueue_rollout("first"))
     calls = await waiting(troubled, *(troubled.enqueue_rollout(number) for number in range(20)))
     closing = asyncio.create_task(troubled.close())
@@ -294,7 +294,7 @@ async def test_a_store_that_is_closed_answers_what_it_has_taken(troubled: SQLSto
         await troubled.enqueue_rollout("late")
 
 
-async def test_what_follows_trouble_in_the_environment_is_written_in_order(durable_url: str, trouble: Trouble) -> None:
+async def test_commits_after_environment_errors_are_written_in_order(durable_url: str, trouble: Trouble) -> None:
     numbers = iter(range(10_000))
 
     def every_third(*_: object) -> None:

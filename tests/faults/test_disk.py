@@ -61,7 +61,7 @@ async def fill(url: str, path: Path, ledger_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
+async def test_store_survives_a_full_disk(tmp_path: Path) -> None:
     path, ledger = tmp_path / "run.db", tmp_path / "ledger"
     url = f"sqlite:///{path}"
     with processes.running(fill, (url, path, ledger)) as filling:
@@ -123,7 +123,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-async def test_a_full_file_system_is_told_at_the_commit(small_disk: Path) -> None:
+async def test_full_file_system_raises_unavailable_at_the_commit(small_disk: Path) -> None:
     async with await SQLStore.open(f"sqlite:///{small_disk / 'run.db'}") as store:
         await store.enqueue_rollout("before")
         fill_disk(small_disk)
@@ -152,7 +152,7 @@ def enlarge(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
 
 
-async def test_a_store_on_a_full_disk_closes_and_keeps_what_was_acknowledged(
+async def test_store_on_a_full_disk_closes_without_losing_acknowledged_data(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -234,7 +234,7 @@ async def test_training_on_a_full_disk_ends_with_short_messages_and_exit_code_4(
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("when", ["INITIALLY IMMEDIATE", "INITIALLY DEFERRED"])
-async def test_a_full_disk_of_postgres_is_told_at_once(postgres_url: str, when: str) -> None:
+async def test_full_disk_of_postgres_raises_unavailable_at_once(postgres_url: str, when: str) -> None:
     async with await SQLStore.open(postgres_url) as store:
         await store.enqueue_rollout("before")
         database = await databases.connect(postgres_url)

@@ -68,7 +68,7 @@ async def claim_and_leave(
 
 
 @ON_SQLITE
-async def test_a_claim_nobody_waits_for_goes_to_a_waiting_call_of_the_same_worker(
+async def test_abandoned_claim_goes_to_a_waiting_call_of_the_same_worker(
     troubled: SQLStore, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hear_nothing(_: WaitingCalls) -> None:
@@ -85,7 +85,7 @@ async def test_a_claim_nobody_waits_for_goes_to_a_waiting_call_of_the_same_worke
     assert [attempt.worker_id for attempt in (await troubled.query_attempts(rollout_id)).items] == ["w1"]
 
 
-async def test_a_claim_nobody_wants_goes_back_to_its_old_place_and_uses_up_no_attempt(
+async def test_abandoned_claim_returns_to_its_old_place_without_an_attempt(
     troubled: SQLStore, trouble: Trouble
 ) -> None:
     leaving = await parked_poll(troubled, "w1")

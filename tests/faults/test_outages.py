@@ -94,7 +94,7 @@ async def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
     print(f"\n{len(acknowledged):,} calls acknowledged through {mode} restarts, {len(told)} told to try again")
 
 
-async def test_whoever_waits_through_a_restart_hears_of_what_comes_after(private_postgres: PostgresServer) -> None:
+async def test_waiting_calls_survive_a_restart_of_postgres(private_postgres: PostgresServer) -> None:
     url = with_partition(private_postgres.url)
     async with await open_store(url) as store, await open_store(url) as elsewhere:
         rollout = await store.start_rollout("task")
@@ -204,7 +204,7 @@ async def test_a_postgres_that_is_not_there_is_named_at_once() -> None:
     assert told.value.retryable
 
 
-async def test_a_postgres_that_went_away_is_told_to_readers_at_once_and_to_writers_after_a_while(
+async def test_postgres_outage_fails_reads_at_once_and_writes_after_retries(
     private_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_RETRY_SECONDS", 0.5)

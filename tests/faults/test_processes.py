@@ -134,7 +134,7 @@ async def inputs_of(url: str) -> list[object]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-async def test_a_fork_is_told_and_its_parent_goes_on(durable_url: str) -> None:
+async def test_fork_raises_an_error_and_its_parent_continues(durable_url: str) -> None:
     done = run(FORK, durable_url)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().splitlines() == ["child 0", "rollouts 21 sound True"]

@@ -15,6 +15,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(900), pytest.mark.xdist_g
 
 
 @pytest.mark.parametrize("claim", claims("adapters"))
-def test_adapters_give_what_agent_lightnings_give(peer: Peer, claim: str) -> None:
+def test_adapters_equal_those_of_agent_lightning(peer: Peer, claim: str) -> None:
     raised = peer.outcomes("adapters", "memory://")[claim]
     assert raised is None, raised

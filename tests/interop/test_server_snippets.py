@@ -95,7 +95,7 @@ async def test_a_store_wrapped_for_threads_is_used_from_several() -> None:
 
 
 @pytest.mark.parametrize("command", ["store", "serve"])
-def test_the_command_serves_until_it_is_told_to_stop(command: str, tmp_path: Path) -> None:
+def test_serve_command_runs_until_a_signal(command: str, tmp_path: Path) -> None:
     port = free_port()
     serving = subprocess.Popen(
         [str(Path(sys.executable).parent / "rollbook"), command, "--host", "127.0.0.1", "--port", str(port)],

@@ -27,11 +27,11 @@ def rows() -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_digest_of_each_golden_event_is_what_it_was() -> None:
+def test_digests_of_golden_events_are_unchanged() -> None:
     assert [log_rows.event_digest(row).hex() for row in rows()] == golden()["digests"]
 
 
-def test_the_chain_hash_of_the_golden_commit_is_what_it_was() -> None:
+def test_chain_hash_of_the_golden_commit_is_unchanged() -> None:
     commit = golden()["commit"]
     previous = bytes.fromhex(golden()["previous"])
     numbers = (commit["commit_id"], commit["first_position"], commit["last_position"], commit["recorded_at"])

@@ -18,7 +18,7 @@ async def two(durable_url: str) -> AsyncIterator[tuple[Store, Store]]:
         yield one, other
 
 
-async def test_a_store_decides_on_what_another_has_written(two: tuple[Store, Store]) -> None:
+async def test_store_decides_on_the_writes_of_another_store(two: tuple[Store, Store]) -> None:
     one, other = two
     rollout = await one.start_rollout("task", worker_id="w")
     for number in range(1, 7):

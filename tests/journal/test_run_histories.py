@@ -147,7 +147,7 @@ def _text_key(table: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.torture
-async def test_a_damaged_run_becomes_what_it_was(durable_url: str, clock: ManualClock) -> None:
+async def test_rebuild_restores_damaged_runs(durable_url: str, clock: ManualClock) -> None:
     async with await open_store(durable_url, clock=clock, scan_debounce_seconds=0) as store:
         for seed in range(rounds(100, few=2)):
             history = History(store, clock, seed)

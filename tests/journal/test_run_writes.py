@@ -28,7 +28,7 @@ async def bodies(store: Store, rollout_id: str) -> list[Any]:
     return [event.body for event in await store.log.history(rollout_id) if event.type == "run.event"]
 
 
-async def test_what_is_sent_comes_back_as_it_was(store: Store) -> None:
+async def test_run_event_is_returned_unchanged(store: Store) -> None:
     where = await started(store)
     sent = RunEvent.model_validate(
         {"kind": "mine", "node_id": "N", "scope": "RIG", "message": "m", "error": "e", "reason": "r", "own": {"a": [1]}}
@@ -89,7 +89,7 @@ async def test_equal_calls_at_once_under_one_key_are_one(store: Store) -> None:
 
 
 @ON_SQLITE
-async def test_a_graph_decides_what_a_checkpoint_keeps(store: Store) -> None:
+async def test_graph_determines_the_contents_of_a_checkpoint(store: Store) -> None:
     where = await started(store)
     saved = await store.runs.save_checkpoint(*where, scope="rig", name="debated", state={"plan": "buy"}, graph=GRAPH)
     assert saved is not None
@@ -129,7 +129,7 @@ NOT_KEPT: list[tuple[Any, str]] = [
 
 
 @ON_SQLITE
-async def test_what_cannot_be_kept_is_refused_by_name_and_nothing_is_told(
+async def test_invalid_run_event_is_refused_by_field_and_nothing_recorded(
     store: Store, subtests: pytest.Subtests
 ) -> None:
     where = await started(store)
@@ -148,7 +148,7 @@ async def test_too_many_events_for_one_call_are_refused(store: Store) -> None:
 
 
 @ON_SQLITE
-async def test_what_is_not_there_is_named(store: Store) -> None:
+async def test_missing_rollouts_attempts_and_artifacts_are_named(store: Store) -> None:
     rollout_id, attempt_id = await started(store)
     for where in (("ro-nobody", attempt_id), (rollout_id, "at-nobody")):
         with pytest.raises(NotFound, match="nobody"):

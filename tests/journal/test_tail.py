@@ -224,7 +224,7 @@ async def test_closing_the_store_ends_a_follower(store_url: str) -> None:
 
 
 @ON_SQLITE
-async def test_what_is_no_cursor_is_refused(filled: Store, subtests: pytest.Subtests) -> None:
+async def test_invalid_cursor_is_refused(filled: Store, subtests: pytest.Subtests) -> None:
     for text in ("", "7", "2.a.1.0000000000000000.1", "1.a.x.0000000000000000.1", "1.a.1.00.1", "1"):
         with subtests.test(text=text), pytest.raises(Invalid, match="cursor"):
             await read(filled, after=text)
@@ -279,7 +279,7 @@ async def test_history_numbers_the_facts_of_a_rollout_without_holes(filled: Stor
 
 
 @ON_SQLITE
-async def test_history_tells_what_caused_an_event(filled: Store) -> None:
+async def test_history_contains_the_cause_of_an_event(filled: Store) -> None:
     stream = next(event.stream for event in await read(filled) if event.type == "span.recorded")
     history = {event.position: event for event in await filled.log.history(stream.removeprefix("rollout/"))}
     caused = [event for event in history.values() if event.cause is not None]

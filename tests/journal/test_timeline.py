@@ -389,7 +389,7 @@ async def test_no_call_is_seen_half_done(desk: Desk) -> None:
         assert (await desk.rollouts_at(whole)).total in {1, 4}
 
 
-async def test_calls_that_share_a_commit_are_told_apart(desk: Desk) -> None:
+async def test_calls_of_one_commit_have_separate_moments(desk: Desk) -> None:
     await asyncio.gather(*(desk.store.enqueue_rollout(number) for number in range(20)))
     rows = await desk.events()
     assert len({row[1] for row in rows}) < 20
@@ -415,7 +415,7 @@ async def test_a_moment_after_the_end_is_the_end_and_before_the_first_event_is_n
     assert await desk.totals_at(0) == (0,) * len(pages.TOTALS)
 
 
-async def test_a_time_means_what_was_recorded_by_then(desk: Desk, clock: ManualClock) -> None:
+async def test_time_selects_the_commits_recorded_by_then(desk: Desk, clock: ManualClock) -> None:
     await desk.store.enqueue_rollout(1)
     first = clock()
     clock.advance(1)
@@ -433,7 +433,7 @@ NO_MOMENTS: list[Any] = [datetime(2025, 1, 1), 1.0, True, -1, "3", None, [3]]  #
 
 
 @ON_SQLITE
-async def test_what_is_no_moment_is_refused_by_name(desk: Desk, subtests: pytest.Subtests) -> None:
+async def test_invalid_moment_is_refused_by_name(desk: Desk, subtests: pytest.Subtests) -> None:
     for as_at in NO_MOMENTS:
         with subtests.test(as_at=repr(as_at)), pytest.raises(Invalid, match="as_at"):
             await desk.moment(as_at)
@@ -485,7 +485,7 @@ async def test_a_claim_that_was_released_is_seen_in_its_time_only(desk: Desk) ->
 
 
 @ON_SQLITE
-async def test_payload_of_the_past_is_what_it_was(desk: Desk) -> None:
+async def test_past_state_has_the_payload_of_its_time(desk: Desk) -> None:
     rollout = await desk.store.enqueue_rollout({"version": 1}, metadata={"m": 1})
     until = (await desk.events())[-1][0]
     await desk.store.update_rollout(rollout.rollout_id, input={"version": 2})

@@ -27,7 +27,7 @@ def table() -> dict[str, list[str]]:
     return {call.replace("`", ""): re.findall(r"`([a-z_]+\.[a-z_]+)`", appended) for call, appended in rows}
 
 
-async def test_each_call_appends_what_the_table_says(store: Store, clock: ManualClock) -> None:
+async def test_each_call_appends_the_documented_events(store: Store, clock: ManualClock) -> None:
     assert isinstance(store, SQLStore)
     measured: dict[str, list[str]] = {}
 

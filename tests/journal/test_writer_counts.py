@@ -87,7 +87,7 @@ def count_hops(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch)
     "durable_url,callers", [("sqlite", 8), ("sqlite", 32), ("sqlite", 128), ("postgres", 32)], indirect=["durable_url"]
 )
 @pytest.mark.slow
-async def test_a_commit_carries_nearly_all_who_wait(
+async def test_commit_contains_nearly_all_waiting_calls(
     opened: SQLStore, callers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The writer lets its callers have their turn, and goes on without them after a moment. On a busy machine the

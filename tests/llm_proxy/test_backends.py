@@ -86,7 +86,7 @@ async def test_calls_go_to_the_backend_of_their_model_under_its_own_name(
     assert (await client.models.retrieve("policy")).id == "policy"
 
 
-async def test_a_backend_that_declares_no_models_takes_all_that_nobody_else_declares(
+async def test_backend_without_models_takes_undeclared_models(
     new_proxy: NewProxy, model: ModelServer, other_model: ModelServer, new_client: NewClient
 ) -> None:
     proxy = await new_proxy(backends=[backend_of(model, "any", models=()), backend_of(other_model, "one")])
@@ -142,7 +142,7 @@ async def test_calls_wait_while_their_backend_is_paused(agent: Agent, proxy: LLM
     assert [span.attributes.get("agl.call.model_version") for span in await agent.spans()] == [None, "2"]
 
 
-async def test_a_call_that_waits_too_long_is_told_when_to_come_back(
+async def test_call_that_waits_too_long_gets_503_with_retry_after(
     new_proxy: NewProxy, store: Store, model: ModelServer
 ) -> None:
     proxy = await new_proxy(wait_seconds=0)
@@ -211,7 +211,7 @@ async def test_after_three_tries_the_backends_own_answer_is_passed_on(agent: Age
     [says(BUSY, 400), says(BUSY, 401), says(BUSY, 429), says(BUSY, 429, retry_after="3600")],
     ids=["400", "401", "429", "429 for an hour"],
 )
-async def test_what_another_try_would_not_mend_is_passed_on_at_once(
+async def test_permanent_error_of_a_backend_is_passed_on_without_retries(
     agent: Agent, model: ModelServer, failure: Any
 ) -> None:
     model.will(failure)
@@ -282,7 +282,7 @@ def test_a_bucket_gives_its_burst_at_once_and_then_one_place_after_the_other() -
     assert bucket.take(0) == (True, 0)
 
 
-async def test_calls_beyond_the_rate_are_told_when_to_come_back(
+async def test_calls_beyond_the_rate_get_429_with_retry_after(
     new_proxy: NewProxy, store: Store, model: ModelServer
 ) -> None:
     limited = backend_of(model, requests_per_second=0.01, burst=2)

@@ -14,7 +14,7 @@ from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, delta, ev
 from tests.training.given import until
 
 
-async def test_the_backend_is_told_and_the_call_recorded(agent: Agent, model: ModelServer) -> None:
+async def test_departure_of_a_client_cancels_the_backend_call_and_is_recorded(agent: Agent, model: ModelServer) -> None:
     model.will(model.waits_for_ever())
     call = asyncio.create_task(agent.chat())
     await model.was_asked()
@@ -24,7 +24,7 @@ async def test_the_backend_is_told_and_the_call_recorded(agent: Agent, model: Mo
     assert (span.status.status_code, span.attributes["error.type"]) == ("ERROR", "client_left")
 
 
-async def test_what_came_of_a_stream_until_then_is_recorded(agent: Agent, model: ModelServer) -> None:
+async def test_received_part_of_a_stream_is_recorded(agent: Agent, model: ModelServer) -> None:
     model.will(model.waits_for_ever(events(delta("It ", [21]), delta("is", [22]))[:-14]))
     stream = await agent.client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
     await anext(aiter(stream))
@@ -69,7 +69,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_call(
     assert len(model.asked) == len(await agent.spans()) == 1
 
 
-async def test_stopping_cuts_off_what_lasts_longer_than_the_grace_and_records_it(
+async def test_stop_ends_calls_after_the_grace_period_and_records_them(
     new_proxy: NewProxy, agent: Agent, model: ModelServer
 ) -> None:
     proxy = await new_proxy(grace_seconds=1)

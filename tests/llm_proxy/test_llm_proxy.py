@@ -158,7 +158,7 @@ async def test_a_copy_in_another_process_names_the_same_endpoint_and_does_not_ru
         assert not copy.is_running
 
 
-async def test_a_port_that_is_taken_is_said_to_be(new_proxy: NewProxy) -> None:
+async def test_taken_port_raises_port_taken(new_proxy: NewProxy) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         proxy = LLMProxy(taken.getsockname()[1], backends=[BACKEND])
         with pytest.raises(PortTaken):
@@ -173,7 +173,7 @@ async def test_others_than_this_machine_need_a_key() -> None:
     assert LLMProxy(host="0.0.0.0", backends=[BACKEND], insecure=True)
 
 
-async def test_stopping_what_does_not_run_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stop_of_a_stopped_proxy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     await LLMProxy(backends=[BACKEND]).stop()
     assert "nothing to stop" in caplog.text
 

@@ -89,7 +89,7 @@ async def test_token_ids_are_asked_for_where_the_backend_has_them_and_the_client
     assert [asked.json.get("return_token_ids") for asked in model.asked] == [True, False, None]
 
 
-async def test_what_is_asked_for_besides_leaves_the_clients_own_bytes_as_they_are(
+async def test_added_fields_leave_the_bytes_of_the_request_unchanged(
     agent: Agent, model: ModelServer, http: aiohttp.ClientSession
 ) -> None:
     own = b'"model" : "tiny","seed":123456789012345678901234567890,"messages":' + b"[" * 400 + b"]" * 400 + b"}"
@@ -168,7 +168,7 @@ async def test_a_key_goes_only_to_whom_it_is_meant_for(
     assert model.asked[0].headers.get("authorization") == arrives
 
 
-async def test_a_proxy_with_a_key_answers_only_those_who_have_it(
+async def test_proxy_with_a_key_requires_the_key(
     new_proxy: NewProxy, model: ModelServer, new_client: NewClient
 ) -> None:
     proxy = await new_proxy(api_key="sk-proxy-key")

@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 
 @ON_EACH_STORE
-async def test_a_call_is_one_span_with_what_was_asked_and_answered(agent: Agent) -> None:
+async def test_call_is_one_span_with_its_request_and_response(agent: Agent) -> None:
     answered = await agent.chat(temperature=0.5, max_tokens=20, tools=[{"type": "function", "function": TOOL}])
     span = await agent.span()
     assert answered.choices[0].message.content == "It is 42."

@@ -81,7 +81,7 @@ async def test_an_answer_whose_span_is_not_stored_reaches_the_client_and_is_logg
     assert type(failure).__name__ in caplog.text or str(failure) in caplog.text
 
 
-async def test_without_the_store_a_call_for_an_attempt_is_told_to_come_back(
+async def test_call_for_an_attempt_gets_503_while_the_store_is_away(
     agent: Agent, model: ModelServer, store: Gated
 ) -> None:
     store.is_away = True

@@ -282,7 +282,7 @@ def _comparable(answer: Any) -> Any:
     return (type(answer), str(answer)) if isinstance(answer, Exception) else plain(answer)
 
 
-def test_both_databases_hold_what_the_model_holds_and_what_their_logs_say(
+def test_both_databases_agree_with_the_model_and_their_logs(
     tmp_path: Path, postgres_server: str, rounds: Rounds
 ) -> None:
     databases: list[tuple[str, SQLiteFiles | PostgresPartition]] = [

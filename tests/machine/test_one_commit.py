@@ -43,9 +43,7 @@ async def claimed(backend: Backend) -> ClaimView:
     return views[0]
 
 
-async def test_what_a_sweep_sends_back_to_the_queue_is_claimed_in_the_same_commit(
-    backend: Backend, clock: ManualClock
-) -> None:
+async def test_rollout_requeued_by_a_sweep_is_claimed_in_the_same_commit(backend: Backend, clock: ManualClock) -> None:
     await backend.store.start_rollout({"task": 1}, config=RETRY)
     clock.advance(11)
     given_up, again = await backend.call_in_one_commit([sweep, lambda store: store.dequeue_rollout("w2")])
@@ -63,7 +61,7 @@ async def test_a_retry_that_a_report_queues_is_claimed_in_the_same_commit(backen
     assert (again["input"], again["attempt"]["sequence_id"]) == ({"task": 1}, 2)
 
 
-async def test_what_a_sweep_comes_after_in_the_same_commit_is_judged(backend: Backend, clock: ManualClock) -> None:
+async def test_sweep_judges_earlier_changes_of_the_same_commit(backend: Backend, clock: ManualClock) -> None:
     rollout = await backend.store.start_rollout(1, config=RolloutConfig(unresponsive_seconds=5.0), worker_id="w1")
     _, given_up = await backend.call_in_one_commit(
         [

@@ -148,7 +148,7 @@ def test_malformed_url_is_refused_in_one_line(ini: str) -> None:
     assert "S3cret" not in refused
 
 
-def test_an_error_says_what_is_missing(tmp_path: Path, ini: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_missing_database(tmp_path: Path, ini: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROLLBOOK_DB", raising=False)
     assert "FAILED: no database is given; write alembic -x db=sqlite:///run.db" in run(ini, None, "current")
     missing = f"sqlite:///{tmp_path / 'none.db'}"

@@ -93,7 +93,7 @@ async def test_a_writer_upgrades_a_file_and_keeps_a_copy_from_before(
     await kept.close()
 
 
-def test_eight_writers_who_meet_an_old_file_upgrade_it_once(tmp_path: Path, next_revision: Next) -> None:
+def test_eight_concurrent_writers_upgrade_an_old_file_once(tmp_path: Path, next_revision: Next) -> None:
     path = tmp_path / "run.db"
     prepare_sqlite(path, create=True, read_only=False)
     next_revision(ADDS_A_COLUMN)
@@ -257,7 +257,7 @@ async def test_an_app_role_adds_to_the_log_and_cannot_change_it(app_role: tuple[
     await app.close()
 
 
-async def test_an_app_role_is_told_who_can_create_a_partition(app_role: tuple[str, str, str]) -> None:
+async def test_app_role_is_refused_with_the_command_that_creates_partitions(app_role: tuple[str, str, str]) -> None:
     _, app_url, role = app_role
     with pytest.raises(Incompatible, match=r"permission denied.*rollbook migrate --db URL --app-role"):
         await databases.prepare(app_url)
@@ -274,7 +274,7 @@ async def test_a_role_that_does_not_exist_is_named(postgres_database: Callable[.
         await migrate(url, app_role="nobody_knows")
 
 
-async def test_what_has_no_migrations_is_refused(tmp_path: Path) -> None:
+async def test_migration_of_memory_or_of_roles_on_sqlite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="sqlite:///… or postgresql://…"):
         await migrate("memory://")
     with pytest.raises(Invalid, match="no roles"):

@@ -139,7 +139,7 @@ async def test_an_archive_can_be_restored(file_place: Place, archive: Path, make
 
 
 @ON_SQLITE
-async def test_only_what_the_policy_selects_is_archived(place: Place, archive: Path) -> None:
+async def test_only_rollouts_selected_by_the_policy_are_archived(place: Place, archive: Path) -> None:
     url = f"sqlite:///{archive}"
     policy = RetentionPolicy.of(without_labels=("good",))
     task = await read(place.url, place, place.task)
@@ -161,7 +161,7 @@ async def test_a_policy_that_selects_nothing_writes_no_file(place: Place, archiv
 
 
 @ON_SQLITE
-async def test_a_second_archive_contains_what_came_later(place: Place, archive: Path) -> None:
+async def test_second_archive_contains_later_payload(place: Place, archive: Path) -> None:
     await archived(place, archive)
     async with await opened(place) as store:
         await store.add_span(make_span((await store.query_attempts(place.task))[-1], 90, attributes={"late": "text"}))

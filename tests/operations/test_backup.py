@@ -50,7 +50,7 @@ def report(made: tuple[Path, CopyReport]) -> CopyReport:
     return made[1]
 
 
-async def test_what_is_restored_is_what_was_backed_up(source: str, make_url: MakeURL, tmp_path: Path) -> None:
+async def test_restored_store_equals_its_backup(source: str, make_url: MakeURL, tmp_path: Path) -> None:
     file, target = tmp_path / "store.backup", make_url(parse(source).scheme.removesuffix("ql"))
     saved = await backup_store(source, file)
     restored = await restore_store(file, target)

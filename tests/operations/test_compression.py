@@ -638,7 +638,7 @@ async def test_a_compression_killed_at_any_instant_continues(filled: Filled, rou
 
 
 @ON_SQLITE
-def test_the_command_tells_what_it_did(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compact_command_reports_recompressed_bodies(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
     rollbook = runner(filled.url, monkeypatch)
     assert f"{SPANS:,} bodies were stored in another form; 1 new dictionary" in rollbook("compact").out
     assert "another form" not in rollbook("compact").out

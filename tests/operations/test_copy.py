@@ -444,7 +444,7 @@ async def _create(url: str) -> None:
     await (await open_store(url)).close()
 
 
-async def test_what_cannot_be_copied_is_refused(make_url: MakeURL, full: str, tmp_path: Path) -> None:
+async def test_invalid_sources_and_targets_of_a_copy_are_refused(make_url: MakeURL, full: str, tmp_path: Path) -> None:
     target = make_url("sqlite")
     with pytest.raises(NotFound, match="there is no store at"):
         await copy_store(make_url("sqlite"), target)

@@ -91,9 +91,7 @@ async def test_the_keys_of_the_partition_are_revoked(url: str) -> None:
         ("../run", "../run", "must match"),
     ],
 )
-async def test_what_is_not_confirmed_or_not_droppable_is_refused(
-    full: str, name: str, confirm: str, match: str
-) -> None:
+async def test_unconfirmed_or_forbidden_drop_is_refused(full: str, name: str, confirm: str, match: str) -> None:
     before = files(full)
     with pytest.raises(Invalid, match=match):
         await drop_partition(full, name, confirm=confirm)
@@ -139,7 +137,9 @@ async def test_a_transaction_of_another_process_is_waited_for_and_then_refused(
     await drop_partition(url, "first", confirm="first")
 
 
-async def test_what_is_not_a_store_is_not_dropped(tmp_path: Path, postgres_database: Callable[..., str]) -> None:
+async def test_schema_or_file_that_is_not_a_store_is_not_dropped(
+    tmp_path: Path, postgres_database: Callable[..., str]
+) -> None:
     on_postgres = postgres_database()
     postgres.execute(on_postgres, "CREATE SCHEMA rollbook_first; CREATE TABLE rollbook_first.mine (id int)")
     (tmp_path / "run.first.db").write_text("notes " * 1000)

@@ -423,7 +423,7 @@ async def test_blocks_of_the_real_size(durable_url: str, monkeypatch: pytest.Mon
 
 
 @ON_SQLITE
-async def test_the_command_tells_what_it_did(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compact_command_reports_events_stored_in_blocks(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     rollbook = runner(place.url, monkeypatch)
     told = await asyncio.to_thread(rollbook, "compact")
     count = len(await rows(place.url, IN_BLOCKS))

@@ -200,7 +200,7 @@ def test_an_invalid_choice_is_refused(values: dict[str, Any], field: str) -> Non
     assert refused.value.field == field
 
 
-async def test_what_does_not_exist_is_not_redacted_and_the_reason_must_not_repeat_the_text(file: Place) -> None:
+async def test_redaction_requires_existing_payload_and_a_reason_without_it(file: Place) -> None:
     with pytest.raises(Invalid, match="reason"):
         await redacted(file, file.active, input=True, reason=f"they wrote {SECRET}")
     missing: list[tuple[str, dict[str, Any]]] = [
@@ -215,7 +215,9 @@ async def test_what_does_not_exist_is_not_redacted_and_the_reason_must_not_repea
         assert (await store.log.history(file.active))[0].body is not None
 
 
-def test_the_command_shows_what_stays(clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redact_command_previews_and_lists_remaining_facts(
+    clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = asyncio.run(fill(f"sqlite:///{tmp_path / 'file.db'}", clock))
     rollbook = runner(file.url, monkeypatch)
     refused = rollbook("redact", file.active, "--input", "--yes")

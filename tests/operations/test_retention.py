@@ -42,7 +42,7 @@ async def removed(place: Place, policy: RetentionPolicy = ALL, *, apply: bool = 
     return await remove_payload(place.url, policy, apply=apply, actor="cli", clock=place.clock, **options)
 
 
-async def test_a_dry_run_counts_what_the_removal_removes_and_nothing_else_changes(place: Place, tmp_path: Path) -> None:
+async def test_dry_run_counts_like_the_removal_and_only_payload_changes(place: Place, tmp_path: Path) -> None:
     before, rows_before = await verified(place.url), await payload_rows(place.url)
     active = await bodies_of(place.url, place.active)
     async with await opened(place) as store:

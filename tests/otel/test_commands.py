@@ -78,7 +78,7 @@ def test_an_unusual_span_among_others_is_recorded_as_its_model_is(unusual: dict[
     assert outcome(alone, by_models=False) == outcome(alone, by_models=True)
 
 
-def test_what_their_resource_cannot_be_stored_with_is_told_as_of_models() -> None:
+def test_invalid_resource_attributes_are_refused_like_those_of_models() -> None:
     traces = decoded(span({}), **{"process.owner": "\x00"})
     assert outcome(traces, by_models=False) == outcome(traces, by_models=True)
     assert "U+0000" in outcome(traces, by_models=False)

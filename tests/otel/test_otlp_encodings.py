@@ -100,7 +100,7 @@ def test_both_encodings_say_the_same(message: ExportTraceServiceRequest) -> None
 @pytest.mark.slow
 @given(requests())
 @settings(max_examples=rounds(100, few=25))
-def test_what_was_decoded_unchecked_would_pass_every_check(message: ExportTraceServiceRequest) -> None:
+def test_unchecked_decoded_spans_pass_validation(message: ExportTraceServiceRequest) -> None:
     for span in PROTOBUF.decode(message.SerializeToString()).spans:
         checked = models.Span.model_validate(span.model_dump())
         assert repr(checked) == repr(span)

@@ -272,7 +272,7 @@ def test_a_number_is_an_integer_or_its_text(encoding: Encoding, said: Any, numbe
 
 
 @pytest.mark.parametrize("said", [-1, "-1", 4.0, "4.0", True, "", "x", [1], "9" * 5000])
-def test_what_is_no_number_asks_for_a_fresh_one_whatever_the_resource_says(encoding: Encoding, said: Any) -> None:
+def test_invalid_sequence_number_of_a_span_is_replaced_by_a_new_one(encoding: Encoding, said: Any) -> None:
     owned = {**OWNED, SPAN_SEQUENCE_ID: 3}
     traces = decoded(encoding, group(span({SPAN_SEQUENCE_ID: said}), span(), resource=owned))
     assert traces.unnumbered == [0]
@@ -290,7 +290,7 @@ def test_what_is_no_number_asks_for_a_fresh_one_whatever_the_resource_says(encod
         ({ROLLOUT_ID: ["ro-1"], ATTEMPT_ID: ""}, "agentlightning.attempt_id is empty"),
     ],
 )
-def test_a_span_of_nobody_is_refused_and_its_neighbours_are_not(
+def test_span_without_rollout_is_refused_and_its_neighbours_accepted(
     encoding: Encoding, ids: dict[str, Any], reason: str
 ) -> None:
     traces = decoded(encoding, group(span(), span(OWNED), resource=ids), group(span(), resource=OWNED))
@@ -400,7 +400,7 @@ def test_an_attribute_nested_without_end_is_refused_alone() -> None:
     ],
     ids=lambda body: repr(body[:40]),
 )
-def test_what_is_not_otlp_in_json_is_undecodable(body: bytes) -> None:
+def test_json_that_is_not_otlp_is_undecodable(body: bytes) -> None:
     with pytest.raises(Undecodable, match="Unable to parse OTLP traces payload: "):
         JSON.decode(body)
 
@@ -409,7 +409,7 @@ def test_what_is_not_otlp_in_json_is_undecodable(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"not protobuf", b"\x0a\x05\x01"], ids=repr)
-def test_what_is_not_protobuf_is_undecodable(body: bytes) -> None:
+def test_bytes_that_are_not_protobuf_are_undecodable(body: bytes) -> None:
     with pytest.raises(Undecodable, match="Unable to parse OTLP traces payload: "):
         PROTOBUF.decode(body)
 

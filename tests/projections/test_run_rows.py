@@ -61,7 +61,7 @@ def test_several_masks_add_up_and_are_numbered_through(story: Story) -> None:
     assert [(row[1], row[2]) for row in rows_of(story).fork_masks] == [(event.version, n) for n in range(3)]
 
 
-def test_a_span_without_a_node_has_no_row_and_one_with_a_node_says_what_it_measured(story: Story) -> None:
+def test_only_spans_with_a_node_have_run_rows_with_metrics(story: Story) -> None:
     story.tell(start())
     story.tell(record(span(1)))
     measured = span(2, node_id="Trader", kind="result", scope="RIG", start=1.0, end=1.25, tokens_in=3, model="m")
@@ -96,7 +96,7 @@ def test_a_retraction_is_a_column_of_the_artifact(story: Story) -> None:
     assert found.retracted == {}
 
 
-def test_a_retraction_alone_names_what_was_saved_before(story: Story) -> None:
+def test_retraction_alone_names_the_earlier_artifact(story: Story) -> None:
     story.tell(start())
     story.tell(artifact("x1"))
     story.tell(retract("x1"))

@@ -89,7 +89,7 @@ async def test_a_flow_goes_by_the_first_of_its_names(
     assert (rollout.metadata or {})["rollbook.group"] == flow
 
 
-async def test_the_run_is_what_its_folder_says(store: Store, tmp_path: Path) -> None:
+async def test_imported_run_has_the_metadata_of_its_folder(store: Store, tmp_path: Path) -> None:
     (report,) = await imported(store, Written(status="failed", more={"error": "no key"}).write(tmp_path))
     assert report.rollout_id is not None
     rollout = await store.get_rollout_by_id(report.rollout_id)
@@ -166,7 +166,7 @@ async def test_a_run_that_its_folder_calls_unended_has_failed_and_the_folder_sta
     assert tree(out)["run_events.jsonl"] == before["run_events.jsonl"]
 
 
-async def test_damaged_lines_are_told_by_their_numbers_and_the_others_kept(store: Store, tmp_path: Path) -> None:
+async def test_damaged_lines_are_reported_by_number_and_the_others_imported(store: Store, tmp_path: Path) -> None:
     whole = lines(EVENTS).splitlines(keepends=True)
     torn = whole[0] + b'{"type": "thou\n' + whole[1] + b"\n[1]\n" + b"\xff\n" + whole[2] + whole[3][:20]
     (report,) = await imported(store, Written(events=torn, files={}).write(tmp_path))
@@ -200,7 +200,7 @@ async def test_importing_twice_changes_nothing(store: Store, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("store_url", [SQLITE, POSTGRES], indirect=True)
-async def test_of_a_folder_that_has_grown_only_what_is_new_comes_in(store: Store, tmp_path: Path) -> None:
+async def test_second_import_of_a_grown_folder_adds_only_new_events(store: Store, tmp_path: Path) -> None:
     root = tmp_path / "in"
     whole = lines([*EVENTS, event("result", "Trader", "RIG", rerun_seq=1), event("log", None, None, rerun_seq=1)])
     cut = whole.index(b'"parent_node_id":"start","agent":"TOOL_NEWS"')
@@ -314,7 +314,7 @@ async def test_an_import_that_was_cut_off_goes_on(store: Store, tmp_path: Path) 
     assert len(await left(store, report.rollout_id)) == 12
 
 
-async def test_what_could_lead_out_of_a_folder_is_refused(
+async def test_names_that_lead_out_of_a_folder_are_refused(
     store: Store, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     values = ["../x", "..", "a/b", "a\0b", ".hidden", "x" * 65, ["a"]]

@@ -28,7 +28,7 @@ def written(root: Path) -> dict[str, bytes]:
     return {path: data for path, data in tree(root).items() if path.count("/") > 2}
 
 
-async def test_it_writes_what_has_changed_and_nothing_else(store: Store, tmp_path: Path) -> None:
+async def test_mirror_writes_only_changed_runs(store: Store, tmp_path: Path) -> None:
     told: list[str] = []
     mirror = Mirror(store, tmp_path, on_written=lambda rollout_id, _: told.append(rollout_id))
     assert await mirror.catch_up()
@@ -45,7 +45,7 @@ async def test_it_writes_what_has_changed_and_nothing_else(store: Store, tmp_pat
     assert written(tmp_path / "direct").items() <= written(tmp_path).items()
 
 
-async def test_what_cannot_be_written_is_a_warning_and_is_caught_up(
+async def test_failed_write_of_the_mirror_is_a_warning_and_is_repeated(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = await auto_run(store)

@@ -80,7 +80,7 @@ async def test_every_way_to_write_lines_comes_out_as_it_was(
             )
 
 
-async def test_the_head_view_says_what_the_file_says_line_by_line(store: Store, tmp_path: Path) -> None:
+async def test_head_view_equals_the_lines_of_the_file(store: Store, tmp_path: Path) -> None:
     rollout_id = await import_one(store, Written().write(tmp_path))
     rows = await everything(store, rollout_id)
     assert len(rows) == len(EVENTS)
@@ -127,7 +127,7 @@ async def test_a_run_with_a_rerun_comes_back_as_it_was(store: Store, tmp_path: P
         assert tree(await export_run_folder(other, copied, tmp_path / "two")) == tree(out)
 
 
-async def test_what_a_rerun_hides_leaves_the_folder(store: Store, tmp_path: Path) -> None:
+async def test_artifacts_hidden_by_a_rerun_are_removed_from_the_folder(store: Store, tmp_path: Path) -> None:
     run = await auto_run(store)
     where = (run.rollout_id, run.attempt.attempt_id)
     await store.runs.save_artifact(*where, scope="RIG", name="plan", content="old", phase="risk")

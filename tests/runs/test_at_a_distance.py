@@ -172,7 +172,7 @@ async def test_a_head_whose_answer_is_lost_is_moved_once(url: str, behind: SQLSt
     assert again.attempt.sequence_id == 2
 
 
-async def test_a_run_told_through_a_bad_line_is_the_run_that_was_told(url: str, behind: SQLStore) -> None:
+async def test_run_recorded_over_a_lossy_connection_is_complete(url: str, behind: SQLStore) -> None:
     with LossyProxy.losing(url, 0.2, seed=7) as proxy:
         async with HTTPStore(proxy.url) as store:
             run = await auto_run(store, tickers=["RIG"])
@@ -201,7 +201,7 @@ async def test_a_long_view_comes_whole(store: Store, behind: SQLStore) -> None:
     assert await seen(store, run) == await seen(behind, run)
 
 
-async def test_what_is_not_awaited_is_the_same(store: Store, behind: SQLStore) -> None:
+async def test_blocking_run_calls_return_the_same(store: Store, behind: SQLStore) -> None:
     run = await auto_run(behind, tickers=["RIG"])
     page = await asyncio.to_thread(lambda: store.sync.runs.query_events(run.rollout_id, limit=3))
     assert page == await behind.runs.query_events(run.rollout_id, limit=3)
@@ -221,7 +221,7 @@ async def test_a_server_made_of_a_store_has_its_runs(behind: SQLStore) -> None:
         await server.stop()
 
 
-async def test_a_store_opened_for_reading_refuses_what_changes_a_run(url: str, behind: SQLStore) -> None:
+async def test_read_only_store_refuses_changes_of_a_run(url: str, behind: SQLStore) -> None:
     run = await auto_run(behind, tickers=["RIG"])
     async with await open_store(url, read_only=True) as store:
         assert await seen(store, run) == await seen(behind, run)
@@ -289,7 +289,7 @@ async def test_a_wrong_kind_is_refused_alike_beside_the_store_and_over_http(
         assert str(beside.value) == str(over_http.value)
 
 
-async def test_what_are_no_events_is_refused_alike(store: Store, behind: SQLStore) -> None:
+async def test_invalid_run_events_are_refused_alike_locally_and_over_http(store: Store, behind: SQLStore) -> None:
     run = await begin(behind)
     for value in NO_EVENTS:
         texts: list[str] = []

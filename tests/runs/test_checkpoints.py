@@ -57,7 +57,7 @@ async def test_without_a_plan_there_is_no_trader_checkpoint_and_risk_runs_everyt
     assert forked.data["degraded"]["checkpoint"] == "trader_checkpoint"
 
 
-async def test_after_a_crash_only_what_was_not_done_runs_again(store: Store) -> None:
+async def test_resume_after_a_crash_starts_at_the_unfinished_phase(store: Store) -> None:
     run = await begin(store)
     for scope in ("TSDD", "RIG"):
         for name in TICKER_PHASES[: 3 if scope == "TSDD" else 2]:
@@ -83,7 +83,7 @@ async def test_a_checkpoint_holds_nothing_of_later_phases(store: Store) -> None:
     }
 
 
-async def test_what_was_saved_before_the_analysts_ran_again_is_out_of_date(store: Store) -> None:
+async def test_rerun_of_an_earlier_phase_invalidates_later_checkpoints(store: Store) -> None:
     run = await auto_run(store)
     again = await rerun(store, run, phase="analysts", scopes=["RIG"])
     await ended(store, again.rollout, "failed")
@@ -184,7 +184,7 @@ async def test_a_state_may_lie_elsewhere(store: Store) -> None:
     assert (found.external, found.state) == (pointer, None)
 
 
-async def test_a_checkpoint_after_a_phase_nobody_knows_is_refused(store: Store) -> None:
+async def test_checkpoint_after_an_unknown_phase_is_refused(store: Store) -> None:
     run = await begin(store)
     with pytest.raises(Invalid, match="'lunch' is none of scan, analysts"):
         await save(store, run, "note", {"a": 1}, after_phase="lunch")

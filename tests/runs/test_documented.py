@@ -29,7 +29,7 @@ def section(title: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_documented_example_prints_the_documented_output(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     (tmp_path / "example.py").write_text(example)

@@ -159,7 +159,7 @@ async def test_the_frames_of_a_run_and_of_its_rerun(store: Store) -> None:
     assert versions == sorted(versions)
 
 
-async def test_a_moved_head_is_told_from_the_beginning(store: Store) -> None:
+async def test_moved_head_resets_the_reader(store: Store) -> None:
     run = await auto_run(store, tickers=("RIG",))
     await _undone(store, run)
     reader = Reader(store, run, seq=await last_of(store, run) - 1)
@@ -169,7 +169,7 @@ async def test_a_moved_head_is_told_from_the_beginning(store: Store) -> None:
     assert reader.events == (await seen(store, run, "attempt:1")).items
 
 
-async def test_a_retry_is_told_from_the_beginning(store: Store) -> None:
+async def test_retry_resets_the_reader(store: Store) -> None:
     config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
     run = await begin(store, config=config)
     await do_phase(store, run, "scan", MARKET)
@@ -186,7 +186,7 @@ async def test_a_retry_is_told_from_the_beginning(store: Store) -> None:
     assert reader.events == (await seen(store, run)).items
 
 
-async def test_why_a_run_failed_is_told(store: Store) -> None:
+async def test_terminal_frame_has_the_error_of_a_failed_run(store: Store) -> None:
     run = await begin(store)
     error = AttemptError(type="ValueError", message="no such ticker")
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="failed", error=error)
@@ -207,7 +207,7 @@ async def _terminal(store: Store, run: AttemptedRollout) -> RunFrame:
     return frames[-1]
 
 
-async def test_whoever_stands_at_the_end_is_told_nothing_until_something_comes(store: Store) -> None:
+async def test_reader_at_the_end_waits_for_the_next_event(store: Store) -> None:
     run = await begin(store)
     await do_phase(store, run, "scan", MARKET)
     last = await last_of(store, run)
@@ -219,14 +219,14 @@ async def test_whoever_stands_at_the_end_is_told_nothing_until_something_comes(s
     assert [(frame.kind, frame.seq) for frame in frames] == [("hello", last), ("event", version)]
 
 
-async def test_what_a_run_does_not_have_yet_cannot_have_been_seen(store: Store) -> None:
+async def test_reader_beyond_the_last_event_is_refused(store: Store) -> None:
     run = await begin(store)
     last = await last_of(store, run)
     with pytest.raises(Invalid, match=f"{last + 1} is beyond the last event of the rollout, which has number {last}"):
         await Reader(store, run, seq=last + 1).read()
 
 
-async def test_what_is_not_there_cannot_be_followed(store: Store) -> None:
+async def test_missing_runs_attempts_and_views_cannot_be_followed(store: Store) -> None:
     run = await begin(store)
     with pytest.raises(NotFound, match="Attempt 7 not found"):
         await Reader(store, run, "attempt:7").read()

@@ -28,7 +28,7 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.slow
-def test_each_example_prints_what_the_page_shows(number: int, tmp_path: Path) -> None:
+def test_documented_examples_print_the_documented_output(number: int, tmp_path: Path) -> None:
     example, shown = EXAMPLES[number]
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(

@@ -33,7 +33,7 @@ async def metadata_of(store: Store, run: AttemptedRollout) -> list[dict[str, obj
     return [attempt.metadata for attempt in await store.query_attempts(run.rollout_id)]
 
 
-async def test_a_rerun_carries_what_it_forks(store: Store) -> None:
+async def test_rerun_has_its_fork_in_its_metadata(store: Store) -> None:
     run = await auto_run(store)
     patch = {"trader_investment_plan": "sell"}
     begun = await rerun(store, run, phase="risk", scopes=["RIG"], state_patch=patch, reason="too risky")
@@ -45,7 +45,7 @@ async def test_a_rerun_carries_what_it_forks(store: Store) -> None:
     assert await metadata_of(store, run) == [None, begun.attempt.metadata]
 
 
-async def test_a_resume_carries_what_it_goes_on_from(store: Store) -> None:
+async def test_resume_has_its_fork_in_its_metadata(store: Store) -> None:
     run = await begin(store)
     await do_phase(store, run, "analysts", "RIG")
     await ended(store, run, "failed")
@@ -54,7 +54,7 @@ async def test_a_resume_carries_what_it_goes_on_from(store: Store) -> None:
     assert begun.fork.kind == "resume"
 
 
-async def test_whoever_claims_the_retry_of_a_rerun_is_told_what_it_forks(store: Store) -> None:
+async def test_claimed_retry_of_a_rerun_has_the_fork_in_its_metadata(store: Store) -> None:
     run = await auto_run(store, config=RETRIED)
     begun = await rerun(store, run, phase="risk", scopes=["RIG"])
     await ended(store, begun.rollout, "failed")
@@ -65,7 +65,7 @@ async def test_whoever_claims_the_retry_of_a_rerun_is_told_what_it_forks(store: 
     assert await metadata_of(store, run) == [None, begun.attempt.metadata, begun.attempt.metadata]
 
 
-async def test_a_retry_that_is_started_by_hand_is_told_as_well(store: Store) -> None:
+async def test_manually_started_retry_has_the_fork_in_its_metadata(store: Store) -> None:
     run = await auto_run(store)
     begun = await rerun(store, run, phase="risk", scopes=["RIG"])
     await ended(store, begun.rollout, "failed")
@@ -73,9 +73,7 @@ async def test_a_retry_that_is_started_by_hand_is_told_as_well(store: Store) -> 
 
 
 @pytest.mark.parametrize("how", ["its attempt failed", "by hand"])
-async def test_a_claim_in_the_very_batch_that_put_it_back_into_the_queue_is_told_as_well(
-    durable_url: str, how: str
-) -> None:
+async def test_claim_in_the_batch_of_its_requeue_has_the_fork_in_its_metadata(durable_url: str, how: str) -> None:
     trouble = Trouble()
     async with await troubled_store(durable_url, trouble) as store:
         run = await auto_run(store, config=RETRIED)
@@ -98,7 +96,7 @@ async def test_a_claim_in_the_very_batch_that_put_it_back_into_the_queue_is_told
         assert back.commit_id == started.commit_id == moved.commit_id
 
 
-async def test_a_retry_of_what_is_no_rerun_starts_without_metadata(store: Store) -> None:
+async def test_retry_of_a_first_attempt_starts_without_metadata(store: Store) -> None:
     run = await begin(store, config=RETRIED)
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, metadata={"note": 1}, status="failed")
     claimed = await store.dequeue_rollout()

@@ -171,7 +171,7 @@ async def test_an_attempt_equals_itself(store: Store) -> None:
         await store.runs.compare_attempts(run.rollout_id, 1, 2)
 
 
-async def test_what_ran_more_often_or_no_more_is_added_or_removed(store: Store) -> None:
+async def test_extra_executions_are_added_and_missing_ones_removed(store: Store) -> None:
     run = await begin(store)
     await say(store, run, [*node("Bull Researcher", "RIG"), *node("Journalist", "RIG")])
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="succeeded")

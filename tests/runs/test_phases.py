@@ -62,7 +62,7 @@ def test_two_scopes_are_followed_by_one_cascade() -> None:
     assert [mask.scopes for mask in masks] == [["RIG", "TSDD"], None]
 
 
-def test_a_mask_of_phases_hides_what_has_no_node_and_no_node_by_its_phase() -> None:
+def test_phase_mask_hides_only_events_without_a_node() -> None:
     mask = Mask(scopes=["RIG"], nodes=["Trader"], phases=["risk"], children=True)
     assert mask.hides("RIG", None, None, "risk")
     assert mask.hides("RIG", "tool", "Trader")
@@ -129,7 +129,7 @@ def test_a_checkpoint_keeps_the_keys_it_declares() -> None:
     assert Checkpoint(name="all").of({"a": 1}) == {"a": 1}
 
 
-def test_an_overlay_leaves_out_what_it_excludes() -> None:
+def test_overlay_omits_excluded_keys() -> None:
     assert TA.by_name["risk"].overlay.of({"messages": [1], "plan": 2}) == {"plan": 2}
     assert TA.by_name["debate_and_trader"].overlay.of({"messages": [1]}) == {"messages": [1]}
     assert Overlay(include=["a", "c"]).of({"a": 1, "b": 2}) == {"a": 1}
@@ -178,7 +178,7 @@ def test_a_graph_that_contradicts_itself_is_refused(phases: list[Phase], text: s
         graph(*phases)
 
 
-def test_a_condition_asks_about_what_the_checkpoint_keeps() -> None:
+def test_condition_on_a_key_outside_of_the_checkpoint_is_refused() -> None:
     with pytest.raises(ValidationError, match="depends on b, which is not among its keys"):
         Checkpoint(name="c", keys=["a"], when=any_of("a", "b"))
 

@@ -74,7 +74,7 @@ def test_each_node_starts_its_phase_at_its_entry(name: str, expected: str, check
     assert (plan.base, plan.base_version, plan.kind, plan.cascade) == (1, 900, "rerun", ["portfolio"])
 
 
-def test_a_plan_counts_what_it_keeps_and_hides() -> None:
+def test_plan_counts_retained_and_hidden_events() -> None:
     ground = whole_run()
     plan = rerun(ground, phase="risk")
     hidden = [*phase("risk", "RIG"), *phase("portfolio", FUND)]
@@ -103,7 +103,7 @@ def test_a_scope_is_spelled_as_the_log_spells_it_and_counts_once() -> None:
     ],
     ids=str,
 )
-def test_what_the_graph_or_the_run_does_not_know_is_refused(asked: dict[str, Any], field: str) -> None:
+def test_names_unknown_to_the_graph_or_the_run_are_refused(asked: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as refused:
         rerun(whole_run(), **asked)
     assert refused.value.field == field

@@ -188,7 +188,7 @@ async def test_an_attempt_at_work_is_not_forked_over_unless_it_shall_end(store: 
     assert again.attempt.sequence_id == 2
 
 
-async def test_what_does_not_exist_is_named(store: Store) -> None:
+async def test_missing_runs_attempts_and_views_are_named(store: Store) -> None:
     run = await begin(store)
     with pytest.raises(NotFound, match="Rollout ro-none not found"):
         await store.runs.plan_fork("ro-none", phase="risk", scopes=["RIG"])
@@ -215,7 +215,7 @@ async def test_a_run_without_a_graph_is_read_and_not_planned(store: Store) -> No
     assert (await seen(store, (await store.start_attempt(queued.rollout_id)))).items == []
 
 
-async def test_a_run_nobody_has_started_has_an_empty_view(store: Store) -> None:
+async def test_run_without_a_start_has_an_empty_view(store: Store) -> None:
     queued = await store.enqueue_rollout("nothing said")
     page = await store.runs.query_events(queued.rollout_id)
     assert (page.items, page.head, page.next_after, page.has_more) == ([], None, 0, False)

@@ -147,7 +147,7 @@ async def test_a_refused_append_leaves_no_hole(store: Store) -> None:
     assert [event.version for event in (await seen(store, run)).items] == [*first, *second]
 
 
-async def test_the_tables_of_runs_are_what_the_log_says(store: Store) -> None:
+async def test_run_tables_equal_the_log(store: Store) -> None:
     run = await auto_run(store)
     again = await whole_rerun(store, run, "debate_and_trader", "RIG")
     await store.runs.move_head(run.rollout_id, run.attempt.attempt_id)
@@ -183,7 +183,7 @@ async def test_two_runs_of_one_flow_keep_their_own_events(durable_url: str) -> N
             assert scopes == {MARKET, ticker, FUND}
 
 
-async def test_what_a_failed_run_has_said_can_be_read(store: Store) -> None:
+async def test_events_of_a_failed_run_can_be_read(store: Store) -> None:
     run = await begin(store)
     said = await say(store, run, list(phase("analysts", "RIG"))[:5])
     await ended(store, run, "failed")
@@ -214,7 +214,7 @@ async def test_arguments_of_another_kind_are_refused_by_name(store: Store, subte
             assert refused.value.field == field
 
 
-async def test_what_is_given_for_a_graph_and_is_none_is_refused(store: Store, subtests: pytest.Subtests) -> None:
+async def test_argument_that_is_not_a_graph_is_refused(store: Store, subtests: pytest.Subtests) -> None:
     run = await auto_run(store)
     id_, attempt_id = run.rollout_id, run.attempt.attempt_id
     wrongs: list[tuple[Any, str]] = [({"name": "g"}, "dict, not a PhaseGraph; read one with "), ("TA", "str, not a")]
@@ -235,7 +235,7 @@ async def test_what_is_given_for_a_graph_and_is_none_is_refused(store: Store, su
     assert len(await store.query_attempts(id_)) == 1
 
 
-async def test_an_attempt_at_work_is_told_before_what_else_is_wrong(store: Store) -> None:
+async def test_active_attempt_is_reported_before_other_errors(store: Store) -> None:
     run = await begin(store)
     await do_phase(store, run, "analysts", "RIG")
     with pytest.raises(AttemptActive):

@@ -24,7 +24,7 @@ async def test_an_annotation_is_answered_and_read_back(api: Api) -> None:
     assert (await api.get(f"{path}?limit=0")).ok()["notes"] == []
 
 
-async def test_what_is_refused_says_which_field(api: Api) -> None:
+async def test_refusal_of_an_annotation_names_the_field(api: Api) -> None:
     (rollout,) = await api.enqueue()
     path = f"/rollouts/{rollout['rollout_id']}/annotations"
     for body, field in (({"add_labels": [" x"]}, "add_labels[0]"), ({}, "note"), ({"note": ""}, "note")):

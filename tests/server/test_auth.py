@@ -128,7 +128,7 @@ async def test_a_call_that_waits_without_a_key_ends_when_keys_are_required(
     claims[1].cancel()
 
 
-async def test_what_would_lock_out_everybody_is_not_enforced(keyed: Keyed) -> None:
+async def test_enforcement_that_would_lock_out_all_clients_is_refused(keyed: Keyed) -> None:
     keyed.enforces = False
     await keyed.key("admin", expires_seconds=1e-6)
     for delay, problem in (
@@ -191,7 +191,7 @@ async def test_however_long_keys_take_to_read_they_count_once_they_are_read(stor
 
 
 @ON_ONE
-async def test_what_is_known_of_keys_is_read_again_beside_the_requests(keyed: Keyed) -> None:
+async def test_keys_are_reloaded_in_the_background_of_requests(keyed: Keyed) -> None:
     await keyed.ask(None)
     await keyed.keys.create("reader")
     await keyed.keys.enforce()
@@ -241,7 +241,7 @@ async def test_a_key_ends_when_its_time_is_over_and_still_keeps_the_door_shut(ke
     assert (await keyed.ask(None)).status == 401
 
 
-async def test_nobody_is_let_in_while_keys_cannot_be_read(keyed: Keyed, store_url: str) -> None:
+async def test_requests_get_503_while_keys_cannot_be_read(keyed: Keyed, store_url: str) -> None:
     key = await keyed.key("admin")
     assert (await keyed.ask(key)).status == 200
     database = await databases.connect(store_url)
@@ -312,7 +312,7 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
 
 
 @ON_ONE
-async def test_what_is_no_key_is_answered_with_401(keyed: Keyed) -> None:
+async def test_malformed_and_unknown_keys_get_401(keyed: Keyed) -> None:
     key = await keyed.key("admin")
     texts = {
         "key": key,
@@ -355,7 +355,7 @@ async def test_a_client_whose_url_may_hold_a_password_sends_the_key_as_one(keyed
         assert answer.status == 200
 
 
-async def test_what_was_changed_in_the_database_is_no_key(keyed: Keyed, store_url: str) -> None:
+async def test_key_changed_in_the_database_grants_nothing(keyed: Keyed, store_url: str) -> None:
     key, text = await keyed.make("reader")
     database = await databases.connect(store_url)
     try:
@@ -408,7 +408,7 @@ async def test_every_route_has_one_role() -> None:
     assert served == set(protected)
 
 
-def test_each_role_may_what_those_before_it_may() -> None:
+def test_each_role_includes_the_roles_below_it() -> None:
     for place, role in enumerate(ROLES):
         assert [needed for needed in ROLES if may(role, needed)] == list(ROLES[: place + 1])
 
@@ -416,7 +416,7 @@ def test_each_role_may_what_those_before_it_may() -> None:
 @ON_ONE
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.slow
-async def test_a_role_may_do_exactly_what_the_routes_declare(keyed: Keyed, role: Role) -> None:
+async def test_role_may_use_exactly_the_routes_that_declare_it(keyed: Keyed, role: Role) -> None:
     key = await keyed.key(role)
     for route in PROTECTED:
         method, template, access = route.method, route.path, route.role
@@ -441,7 +441,7 @@ async def test_a_role_may_do_exactly_what_the_routes_declare(keyed: Keyed, role:
 
 
 @ON_ONE
-async def test_what_has_no_entry_does_not_exist_for_anybody_with_a_key(store: Store, keyed: Keyed) -> None:
+async def test_route_without_a_declared_role_is_not_found(store: Store, keyed: Keyed) -> None:
     key = await keyed.key("admin")
 
     async def secret(request: Any) -> Response:
@@ -508,7 +508,7 @@ async def test_a_key_of_one_partition_opens_no_other(keyed: Keyed) -> None:
     assert (await keyed.ask(admin, path="//metrics")).status == 200
 
 
-async def test_a_partition_is_made_for_an_admin_and_for_nobody_else(keyed: Keyed) -> None:
+async def test_only_an_admin_creates_partitions(keyed: Keyed) -> None:
     admin, of_one = await keyed.key("admin"), await keyed.key("admin", partition="one")
     algorithm = await keyed.key("algorithm")
     for name in ("one", "two"):
@@ -533,7 +533,7 @@ async def test_a_mistyped_partition_is_not_created_without_keys_either(keyed: Ke
 
 
 @ON_ONE
-async def test_nobody_learns_which_partitions_there_are(keyed: Keyed) -> None:
+async def test_refusals_do_not_reveal_which_partitions_exist(keyed: Keyed) -> None:
     admin = await keyed.key("admin")
     (await keyed.ask(admin, "PUT", _in("one", "/store"))).ok()
     answers = [await keyed.ask(None, path=_in(name, "/health")) for name in ("one", "none")]
@@ -543,7 +543,7 @@ async def test_nobody_learns_which_partitions_there_are(keyed: Keyed) -> None:
     assert [(each.status, each.body) for each in answers] == [(403, answers[0].body)] * 2
 
 
-async def test_strangers_are_not_told_what_ails_the_database(keyed: Keyed, store: Store) -> None:
+async def test_readiness_hides_database_errors_from_clients_without_a_key(keyed: Keyed, store: Store) -> None:
     await store.close()
     answer = await keyed.api.get("//readyz")
     assert "closed store" in answer.json["missing"]["database"]
@@ -557,7 +557,7 @@ async def test_strangers_are_not_told_what_ails_the_database(keyed: Keyed, store
 
 
 @ON_ONE
-async def test_nobody_is_answered_with_what_another_key_did(keyed: Keyed) -> None:
+async def test_idempotency_keys_are_separate_for_each_api_key(keyed: Keyed) -> None:
     one, two = await keyed.key("algorithm"), await keyed.key("algorithm")
     headers = {"Idempotency-Key": "same", "Content-Type": "application/json"}
     body = b'{"rollouts": [{"input": 1}]}'
@@ -585,7 +585,7 @@ async def test_it_is_kept_when_a_key_was_last_used(store: Store, store_url: str,
 
 
 @ON_ONE
-async def test_the_api_works_as_ever_for_whoever_may(keyed: Keyed) -> None:
+async def test_api_works_with_a_key_of_the_required_role(keyed: Keyed) -> None:
     key = await keyed.key("algorithm")
     keyed.api.session.headers.update(bearer(key))
     api: Api = keyed.api

@@ -19,7 +19,7 @@ async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterat
         yield keyed
 
 
-async def test_who_looks_works_and_decides_has_the_role_for_it(keyed: Keyed, store: Store) -> None:
+async def test_run_routes_require_the_role_of_their_task(keyed: Keyed, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     reader, runner, algorithm = [await keyed.key(role) for role in ("reader", "runner", "algorithm")]
     at = f"/rollouts/{run.rollout_id}"
@@ -42,7 +42,7 @@ async def test_who_looks_works_and_decides_has_the_role_for_it(keyed: Keyed, sto
         assert answer.status == status, (method, path, answer)
 
 
-async def test_nobody_is_answered_with_a_fork_of_somebody_else(keyed: Keyed, store: Store) -> None:
+async def test_fork_of_one_key_is_not_repeated_to_another_key(keyed: Keyed, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     one, other = [await keyed.key("algorithm") for _ in range(2)]
     part: Any = {"phase": "risk", "scopes": ["RIG"], "confirm_side_effects": True}

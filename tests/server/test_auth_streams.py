@@ -90,7 +90,7 @@ async def test_a_claim_that_waits_ends_with_its_key_and_takes_nothing(keyed: Key
     assert claimed["rollout_id"] == rollout["rollout_id"]
 
 
-async def test_a_key_that_lasts_changes_nothing_for_who_waits(keyed: Keyed) -> None:
+async def test_waiting_call_continues_while_its_key_is_valid(keyed: Keyed) -> None:
     text = await keyed.key("algorithm")
     keyed.api.session.headers.update(bearer(text))
     waiting = asyncio.ensure_future(keyed.api.dequeue(wait_seconds=600, worker_id="w"))

@@ -91,7 +91,7 @@ MALFORMED: dict[str, bytes] = {
 }
 
 
-async def test_what_is_no_request_is_refused_and_the_connection_closed(
+async def test_malformed_request_is_refused_and_the_connection_closed(
     api: Api, store: Store, subtests: pytest.Subtests
 ) -> None:
     for name, sent in MALFORMED.items():
@@ -263,6 +263,6 @@ async def test_of_a_parameter_given_a_thousand_times_the_last_counts(api: Api) -
     assert (len(page["items"]), page["limit"]) == (2, 2)
 
 
-async def test_a_dequeue_of_more_than_any_claims_what_there_is(api: Api) -> None:
+async def test_dequeue_with_a_huge_limit_claims_all_queued_rollouts(api: Api) -> None:
     await api.enqueue(1, 2)
     assert len((await api.post("/queues/rollouts/dequeue", b'{"limit":%d}' % 10**30)).ok()) == 2

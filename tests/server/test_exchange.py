@@ -162,7 +162,7 @@ async def test_the_head_of_a_stream_does_not_wait_for_its_body() -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_what_has_no_body_is_a_head_alone(status: int) -> None:
+async def test_status_without_body_sends_only_the_head(status: int) -> None:
     async with asking(answering(start((b"etag", b"1"), status=status), body(b""))) as asked:
         for _ in range(2):
             await asked.ask()
@@ -207,7 +207,7 @@ async def test_requests_sent_at_once_are_answered_in_their_order() -> None:
             assert await asked.read(5) == b"/%04d" % number
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+async def test_expect_continue_is_answered_with_100() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         given = (await receive())["body"]
         await send(start(_LENGTH))
@@ -302,7 +302,7 @@ async def test_a_body_without_end_is_not_read_for_ever(limit: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("leaves", ["before it is asked for", "before it is sent", "without reading"])
-async def test_what_a_client_did_not_read_is_undone(leaves: str) -> None:
+async def test_answer_that_the_client_did_not_read_is_undone(leaves: str) -> None:
     undone, answered, known = asyncio.Event(), asyncio.Event(), list[bool]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -329,7 +329,7 @@ async def test_what_a_client_did_not_read_is_undone(leaves: str) -> None:
     assert known == [leaves == "before it is asked for"]
 
 
-async def test_what_a_client_has_read_stands() -> None:
+async def test_answer_that_the_client_has_read_is_not_undone() -> None:
     undone: list[bool] = []
     closed = asyncio.Event()
 
@@ -380,7 +380,7 @@ async def test_no_part_of_an_answer_waits_until_the_client_acknowledges_the_one_
     ],
     ids=["none", "for", "proto"],
 )
-async def test_a_proxy_on_this_machine_says_who_its_client_is(headers: bytes, client: bytes, scheme: bytes) -> None:
+async def test_local_proxy_forwards_the_address_of_its_client(headers: bytes, client: bytes, scheme: bytes) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         told = f"{scope['client'][0]} {scope['scheme']}".encode()
         await send(start((b"content-length", b"%d" % len(told)), (b"connection", b"close")))

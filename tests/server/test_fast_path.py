@@ -216,7 +216,7 @@ async def test_a_claim_that_its_client_does_not_read_is_released(store: SQLStore
         ("/statistics", b"{}", b""),
     ],
 )
-async def test_what_is_unusual_is_left_to_the_application(served: Served, path: str, body: bytes, more: bytes) -> None:
+async def test_unusual_requests_go_to_the_application(served: Served, path: str, body: bytes, more: bytes) -> None:
     async with served.line() as line:
         await line.ask(path, body, more)
     assert served.seen == [f"{PREFIX}{path.partition('?')[0].replace('%6c', 'l')}"]
@@ -363,7 +363,7 @@ async def test_keys_that_grew_old_are_read_again_by_the_application(keyed: Keyed
     assert len(keyed.served.seen) == 1
 
 
-async def test_nobody_is_answered_with_what_somebody_else_did(keyed: Keyed) -> None:
+async def test_fast_path_separates_idempotency_keys_by_api_key(keyed: Keyed) -> None:
     (_, one), (_, other) = await keyed.key("admin"), await keyed.key("admin")
     call, body = b"idempotency-key: 0123456789abcdef\r\n", {"rollouts": [{"input": 1}]}
     async with keyed.served.line() as line:
@@ -384,7 +384,7 @@ async def test_each_answer_is_counted_by_its_route(served: Served) -> None:
     assert served.seen == []
 
 
-async def test_who_leaves_before_all_has_arrived_is_counted_as_that(served: Served) -> None:
+async def test_client_that_leaves_before_its_body_has_arrived_is_counted(served: Served) -> None:
     async with served.line() as line:
         line.send(posted("/queues/rollouts/dequeue", b"{}")[:-1])
         await line.writer.drain()
@@ -392,7 +392,7 @@ async def test_who_leaves_before_all_has_arrived_is_counted_as_that(served: Serv
     assert [(labels["status"], count) for _, labels, count in samples] == [("0", 1)]
 
 
-async def test_what_was_begun_when_the_server_stops_is_answered_last(tmp_path: Path) -> None:
+async def test_request_in_progress_is_answered_before_the_server_stops(tmp_path: Path) -> None:
     path = tmp_path / "stopping.db"
     async with await SQLStore.open(f"sqlite:///{path}", scan_debounce_seconds=_NEVER) as store:
         await store.enqueue_rollout("first")

@@ -114,7 +114,7 @@ async def test_many_streams_follow_the_store_once_and_the_last_one_ends_it(store
 
 
 @ON_ONE
-async def test_who_falls_behind_what_is_remembered_misses_nothing(
+async def test_slow_follower_of_the_hub_misses_no_events(
     store: Store, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "REMEMBERED", 4)
@@ -145,7 +145,7 @@ async def test_large_events_are_forgotten_sooner(
 
 
 @ON_ONE
-async def test_each_stream_gets_what_it_wants(store: Store, counting: Counting) -> None:
+async def test_each_stream_gets_the_events_of_its_filter(store: Store, counting: Counting) -> None:
     hubs = Hubs()
     wanted = await store.start_rollout("wanted")
     only = Wanted(None, None, wanted.rollout_id)
@@ -200,7 +200,7 @@ async def test_a_reader_that_is_ahead_of_the_hub_gets_nothing_twice(store: Store
             assert await coming == [4]
 
 
-async def test_the_end_of_the_store_ends_all_streams_and_a_later_one_is_told_at_once(durable_url: str) -> None:
+async def test_closing_the_store_ends_present_and_later_streams(durable_url: str) -> None:
     store = await open_store(durable_url)
     assert isinstance(store, SQLStore)
     hubs = Hubs()

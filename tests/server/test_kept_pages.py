@@ -52,7 +52,7 @@ CHANGES: tuple[Change, ...] = (_heartbeat, _span, _another, _amendment, _end)
 PATHS = ("/rollouts?limit=10", "/rollouts?limit=1", "/spans?rollout_id={}", "/spans?rollout_id={}&limit=1")
 
 
-async def test_what_another_process_wrote_is_in_the_next_page(api: Api, store: Store, store_url: str) -> None:
+async def test_next_page_contains_the_writes_of_another_process(api: Api, store: Store, store_url: str) -> None:
     attempt = (await store.start_rollout({"q": 1})).attempt
     await store.add_span(make_span(attempt))
     paths = [path.format(attempt.rollout_id) for path in PATHS]
@@ -75,7 +75,7 @@ async def _modelled(store: Store, path: str, attempt: Attempt) -> Any:
     return orjson.loads(dumps(await store.query_spans(attempt.rollout_id, limit=limit)))
 
 
-async def test_whoever_polls_lets_the_watchdog_judge(api: Api, store: Store, clock: ManualClock) -> None:
+async def test_polling_lets_the_watchdog_time_out_attempts(api: Api, store: Store, clock: ManualClock) -> None:
     config = RolloutConfig(timeout_seconds=5)
     rollout = await store.start_rollout(1, config=config)
     asked = f"/rollouts?rollout_id_in={rollout.rollout_id}"
@@ -119,7 +119,7 @@ async def test_partitions_do_not_get_each_others_pages(tmp_path: Any) -> None:
 # -- the memory of it ------------------------------------------------------------------------------------------------
 
 
-def test_what_was_read_from_another_state_is_not_there() -> None:
+def test_cached_page_of_another_state_is_not_returned() -> None:
     pages = KeptPages(100)
     pages.keep("a", 1, b"one")
     assert pages.get("a", 1) == b"one"

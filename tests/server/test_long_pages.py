@@ -85,7 +85,7 @@ async def _various_rollouts(store: Store) -> None:
     await store.update_rollout(amended.rollout_id, metadata={"only": "this"}, mode="val")
 
 
-async def test_a_page_of_spans_is_what_the_models_say(api: Api, store: Store, in_files: None) -> None:
+async def test_span_page_equals_the_json_of_the_models(api: Api, store: Store, in_files: None) -> None:
     ro = await _various_spans(store)
     position = (await store.log.history(ro))[-1].position
     queries: list[dict[str, Any]] = [
@@ -117,7 +117,7 @@ async def test_no_key_of_a_written_span_stands_twice(api: Api, store: Store) -> 
     json.loads(body, object_pairs_hook=once)
 
 
-async def test_a_page_of_rollouts_is_what_the_models_say(api: Api, store: Store, in_files: None) -> None:
+async def test_rollout_page_equals_the_json_of_the_models(api: Api, store: Store, in_files: None) -> None:
     await _various_rollouts(store)
     queries: list[dict[str, Any]] = [
         {},
@@ -180,7 +180,7 @@ async def test_an_error_in_the_middle_of_a_page_has_its_status(durable_url: str,
         assert (await api.get("/health")).status == 200
 
 
-def test_a_full_disk_is_told_to_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spool_on_a_full_disk_raises_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     body = Spool()
     with pytest.raises(Unavailable, match="no room"):

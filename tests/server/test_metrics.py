@@ -96,7 +96,7 @@ async def test_every_measure_is_documented_with_its_kind_and_labels_and_no_other
     assert told == page
 
 
-async def test_the_numbers_are_those_of_what_was_done(store: Store, api: Api) -> None:
+async def test_metrics_count_the_calls_and_events_of_the_store(store: Store, api: Api) -> None:
     created = await api.enqueue(1, 2, 3)
     (claimed,) = await api.dequeue()
     await store.add_span(make_span((await store.query_attempts(claimed["rollout_id"]))[0]))
@@ -167,7 +167,7 @@ async def test_before_the_first_verification_there_is_no_age_of_it(api: Api) -> 
 
 
 @pytest.mark.own_database
-async def test_partitions_that_nobody_opened_are_measured_too(store: Store, durable_url: str) -> None:
+async def test_partitions_without_requests_are_measured_too(store: Store, durable_url: str) -> None:
     name = unused_partition()
     async with await open_store(with_partition(durable_url, name)) as other:
         await other.enqueue_many_rollouts([EnqueueRolloutRequest(input=each) for each in range(3)])
@@ -361,7 +361,7 @@ def test_numbers_of_workers_are_kept_apart() -> None:
     assert text.count("# TYPE rollbook_requests_total") == 1
 
 
-async def test_workers_ask_each_other_and_say_who_does_not_answer(tmp_path: Path) -> None:
+async def test_workers_collect_metrics_of_each_other_and_report_missing_ones(tmp_path: Path) -> None:
     def peer(number: int) -> Peers:
         def measure(heads: Heads) -> list[Family]:
             return [*_own(number + 1), Family("head", "H.").set(heads["a"])]

@@ -35,7 +35,7 @@ def _operations() -> dict[tuple[str, str], Any]:
     return {(method, path): each for path, methods in DOCUMENT["paths"].items() for method, each in methods.items()}
 
 
-async def test_what_is_served_is_what_lies_in_the_documentation(api: Api) -> None:
+async def test_served_openapi_document_equals_the_one_in_docs(api: Api) -> None:
     written = (ROOT / "docs/openapi.json").read_text()
     assert (await api.get("//openapi.json")).ok() == json.loads(written), "run `make openapi`"
     assert written == json.dumps(DOCUMENT, indent=1, ensure_ascii=False) + "\n", "run `make openapi`"
@@ -51,7 +51,7 @@ def test_it_holds_every_route_and_no_other() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_operation_says_what_it_takes_and_gives() -> None:
+def test_every_operation_describes_its_parameters_and_answers() -> None:
     models = DOCUMENT["components"]["schemas"]
     assert {each.__name__ for each in (Span, Rollout, ObservedWorker, LLM)} <= set(models)
     for route in ROUTES:
@@ -74,7 +74,7 @@ def test_the_logs_are_streams_too() -> None:
         assert "text/event-stream" in _operations()["get", path]["responses"]["200"]["content"]
 
 
-def test_a_refusal_is_what_every_error_becomes() -> None:
+def test_error_schema_matches_the_bodies_of_errors() -> None:
     described = DOCUMENT["components"]["schemas"]["Error"]
     assert set(described["required"]) <= error_body(StoreError("x")).keys()
     assert set(described["properties"]) <= error_body(StoreError("x")).keys()
@@ -87,7 +87,7 @@ def test_keys_are_declared_and_not_demanded_of_everybody() -> None:
     assert {} in DOCUMENT["security"]
 
 
-def test_nothing_refers_to_what_is_not_there() -> None:
+def test_all_references_of_the_document_resolve() -> None:
     for kind, name in re.findall(r'"#/components/(\w+)/([^"]+)"', json.dumps(DOCUMENT)):
         assert name in DOCUMENT["components"][kind], (kind, name)
 

@@ -85,14 +85,14 @@ async def test_not_even_without_a_body_or_with_one_a_form_could_send(store: Stor
     assert (await store.query_workers()).total == 0
 
 
-async def test_what_reads_is_answered_and_no_page_of_another_origin_is_shown_it(store: Store) -> None:
+async def test_reads_from_other_origins_get_no_cors_header(store: Store) -> None:
     async with _local(store) as api:
         answer = await api.get("/rollouts", headers={"Origin": EVIL})
     assert answer.status == 200
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_pages_of_its_own_and_those_it_was_told_of_may(store: Store) -> None:
+async def test_own_and_configured_origins_may_write(store: Store) -> None:
     async with _local(store, "http://a.test") as api:
         for origin in (api.url, "http://a.test", "HTTP://A.TEST"):
             assert (await api.post("/workers/w", headers={"Origin": origin})).status == 200
@@ -101,7 +101,7 @@ async def test_pages_of_its_own_and_those_it_was_told_of_may(store: Store) -> No
         assert (await api.post("/workers/w", headers={"Origin": EVIL})).status == 200
 
 
-async def test_whoever_is_no_browser_names_no_origin_and_may(store: Store) -> None:
+async def test_request_without_origin_may_write(store: Store) -> None:
     async with _local(store) as api:
         assert (await api.post("/workers/w")).status == 200
 
@@ -133,7 +133,7 @@ async def test_its_own_names_are_not(store: Store) -> None:
             assert (await api.get("/rollouts", headers={"Host": host})).status == 200, host
 
 
-async def test_a_server_that_others_reach_has_names_nobody_told_it(store: Store) -> None:
+async def test_public_server_accepts_any_host_name(store: Store) -> None:
     async with speaking_to(Partitions(store)) as api:
         assert (await api.get("/rollouts", headers={"Host": "rollbook.internal"})).status == 200
 

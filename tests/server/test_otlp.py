@@ -153,7 +153,7 @@ async def test_attempts_of_a_rollout_share_its_numbers(store: Store, exporter: E
 
 
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
-async def test_what_has_no_place_is_refused_and_nothing_beside_it_is_lost(
+async def test_spans_without_attempt_are_refused_and_their_neighbours_stored(
     store: Store, exporter: Exporter, attempt: Attempt, content_type: str
 ) -> None:
     other = (await store.start_rollout({"question": 2})).attempt

@@ -102,7 +102,9 @@ async def test_spans_that_are_sent_one_by_one_are_numbered_in_their_order(
     assert [(each.sequence_id, each.name) for each in found] == [(1, "step"), (2, "step"), (3, "step"), (4, "run")]
 
 
-async def test_spans_of_nobody_do_not_fail_their_exporter(store: Store, served: Exporter, attempt: Attempt) -> None:
+async def test_exporter_succeeds_when_its_spans_have_no_rollout(
+    store: Store, served: Exporter, attempt: Attempt
+) -> None:
     exporter = Remembering(served.url)
     provider = TracerProvider(resource=Resource({"service.name": "someone"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))

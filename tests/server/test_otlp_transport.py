@@ -78,7 +78,7 @@ async def test_parameters_of_the_content_type_are_ignored(
 
 
 @pytest.mark.parametrize("content_type,body", [(PROTOBUF, b"\xff\xff"), (JSON, b'{"resourceSpans": '), (JSON, b"[]")])
-async def test_what_cannot_be_parsed_is_told_in_its_own_encoding(
+async def test_unreadable_payload_is_refused_in_the_encoding_of_the_request(
     exporter: Exporter, content_type: str, body: bytes
 ) -> None:
     for coding, packed in (
@@ -91,7 +91,7 @@ async def test_what_cannot_be_parsed_is_told_in_its_own_encoding(
         assert message_of(answer, content_type).startswith("Unable to parse OTLP traces payload: "), coding
 
 
-async def test_a_broken_coding_is_told_in_its_own_encoding(exporter: Exporter) -> None:
+async def test_broken_compression_is_refused_in_the_encoding_of_the_request(exporter: Exporter) -> None:
     for content_type in (PROTOBUF, JSON):
         for coding in ("gzip", "deflate"):
             for body in (b"plain", gzip.compress(b"x" * 100)[:-9], b"\x1f\x8b"):
@@ -194,7 +194,7 @@ def test_a_bomb_is_never_opened_further_than_the_limit(coding: str, wbits: int, 
     "coding,pack", [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", _raw_deflate)]
 )
 @pytest.mark.parametrize("size", [0, 1, 999, 1000])
-def test_what_fits_exactly_is_opened_whole(coding: str, pack: Any, size: int) -> None:
+def test_body_of_exactly_the_limit_is_expanded(coding: str, pack: Any, size: int) -> None:
     body = os.urandom(size)
     assert expand(pack(body), coding, 1000) == body
 
@@ -276,7 +276,7 @@ async def chunked(body: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("announced", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
-async def test_a_half_sent_request_stores_nothing_and_harms_nobody(
+async def test_incomplete_request_stores_no_spans(
     store: Store, exporter: Exporter, attempt: Attempt, announced: str
 ) -> None:
     body = request(group(span(), resource=ids_of(attempt))).SerializeToString()

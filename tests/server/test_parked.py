@@ -195,7 +195,7 @@ async def test_a_large_body_that_comes_with_its_head_is_taken(api: Api) -> None:
     assert (await api.get(f"/rollouts/{created['rollout_id']}")).ok()["input"] == text
 
 
-async def test_a_request_that_is_half_sent_harms_nobody(api: Api) -> None:
+async def test_incomplete_requests_do_not_block_other_clients(api: Api) -> None:
     half = Leaver(api.url)
     half.socket.sendall(b"POST /v1/agl/spans HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     never = Leaver(api.url)

@@ -49,7 +49,7 @@ def _in(name: str, path: str) -> str:
     return f"//p/{name}/v1/agl{path}"
 
 
-async def test_what_a_fork_began_is_found_in_its_partition(api: Api, store_url: str) -> None:
+async def test_location_of_a_fork_is_inside_its_partition(api: Api, store_url: str) -> None:
     (one,) = await _create(store_url, 1)
     async with await open_store(with_partition(store_url, one)) as beside:
         run = await auto_run(beside, tickers=["RIG"])

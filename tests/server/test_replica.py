@@ -16,7 +16,7 @@ from tests.server.test_serving import serving
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
 
 
-async def test_a_server_of_a_replica_reads_what_the_primary_commits() -> None:
+async def test_server_on_a_replica_reads_commits_of_the_primary() -> None:
     with postgres.PostgresServer.start(wal_level="replica", max_wal_senders="2") as primary:
         async with await open_store(primary.url) as written:
             first = await written.enqueue_rollout("first")

@@ -56,7 +56,7 @@ async def test_attributes_that_no_span_holds_are_refused(api: Api, value: Any) -
     assert (await api.post("/spans", span)).status == 422
 
 
-async def test_a_span_of_nobody_is_refused(api: Api) -> None:
+async def test_span_of_an_unknown_rollout_or_attempt_is_refused(api: Api) -> None:
     rollout_id, _ = await api.claimed()
     assert (await api.post("/spans", a_span("nobody", "x"))).detail == "Rollout nobody not found"
     answer = await api.post("/spans", a_span(rollout_id, "x"))

@@ -13,12 +13,12 @@ from tests.databases import connect
 from tests.server.api import Api
 
 
-async def test_health_is_what_agent_lightning_answers(api: Api) -> None:
+async def test_health_answers_like_agent_lightning(api: Api) -> None:
     answer = await api.get("/health")
     assert (answer.status, answer.body) == (200, b'{"status":"ok"}')
 
 
-async def test_statistics_count_what_is_there(api: Api) -> None:
+async def test_statistics_count_rollouts_and_attempts(api: Api) -> None:
     await api.claimed()
     counted = (await api.get("/statistics")).ok()
     assert (counted["name"], counted["total_rollouts"], counted["total_attempts"]) == ("SQLStore", 1, 1)
@@ -106,7 +106,7 @@ async def test_a_store_is_proved_rebuilt_and_sealed(api: Api) -> None:
     assert forged["ok"] is False
 
 
-async def test_a_row_that_is_missing_is_told_and_made_again(api: Api, store_url: str) -> None:
+async def test_verify_reports_missing_rows_and_rebuild_restores_them(api: Api, store_url: str) -> None:
     rollout_id, _ = await api.claimed()
     await api.post("/workers/w1")
     database = await connect(store_url)

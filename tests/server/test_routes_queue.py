@@ -148,7 +148,7 @@ async def test_an_unbounded_wait_ends_with_the_last_rollout(api: Api, store: Sto
     assert ended["status"] == "cancelled"
 
 
-async def test_a_wait_blocks_nobody_else(api: Api) -> None:
+async def test_waiting_call_does_not_block_other_calls(api: Api) -> None:
     (created,) = await api.enqueue()
     body = {"rollout_ids": [created["rollout_id"]], "timeout": None}
     async with asyncio.timeout(HANG):
@@ -159,7 +159,7 @@ async def test_a_wait_blocks_nobody_else(api: Api) -> None:
         assert len((await waiting).ok()) == 1
 
 
-async def test_waiting_for_nobody_answers_at_once(api: Api) -> None:
+async def test_wait_for_an_unknown_rollout_answers_at_once(api: Api) -> None:
     async with asyncio.timeout(HANG):
         assert (await api.post(WAIT, {"rollout_ids": ["nobody"]})).ok() == []
     assert (await api.post(WAIT, {})).status == 422

@@ -64,7 +64,7 @@ async def test_a_rollout_that_does_not_exist_is_null(api: Api) -> None:
     assert (await api.get("/rollouts/nobody/attempts/latest")).ok() is None
 
 
-async def test_what_is_absent_stays_and_null_clears(api: Api) -> None:
+async def test_update_leaves_absent_fields_and_clears_null_fields(api: Api) -> None:
     (created,) = await api.enqueue(1, mode="train", resources_id="rs-1", metadata={"a": 1})
     path = f"/rollouts/{created['rollout_id']}"
     unchanged = (await api.post(path, {})).ok()
@@ -78,7 +78,7 @@ async def test_what_is_absent_stays_and_null_clears(api: Api) -> None:
 
 
 @pytest.mark.parametrize("field", ["status", "config"])
-async def test_null_is_refused_where_it_means_nothing_even_for_nobody(api: Api, field: str) -> None:
+async def test_null_status_or_config_is_refused_before_the_rollout_is_read(api: Api, field: str) -> None:
     answer = await api.post("/rollouts/nobody", {field: None})
     assert answer.status == 400
     assert answer.detail == f"{field} is invalid; it cannot be a null value."
@@ -92,7 +92,7 @@ async def test_null_is_refused_for_every_field_of_an_attempt(api: Api, field: st
     assert answer.detail == f"{field} is invalid; it cannot be a null value."
 
 
-async def test_updating_what_does_not_exist_is_refused_once_and_for_all(api: Api) -> None:
+async def test_update_of_a_missing_rollout_or_attempt_is_not_found(api: Api) -> None:
     rollout = await api.post("/rollouts/nobody", {"mode": "val"})
     assert rollout.status == 400
     assert rollout.detail == "Item does not exist with primary key(s): rollout_id='nobody'"
@@ -136,7 +136,7 @@ async def test_an_attempt_may_be_opened_with_and_without_a_body(api: Api) -> Non
     assert [each["worker_id"] for each in listed["items"]] == [None, None, "w1"]
 
 
-async def test_the_attempts_of_nobody_are_an_empty_page(api: Api) -> None:
+async def test_attempts_of_an_unknown_rollout_are_an_empty_page(api: Api) -> None:
     empty: dict[str, Any] = {"items": [], "limit": -1, "offset": 0, "total": 0}
     assert (await api.get("/rollouts/nobody/attempts")).ok() == empty
     assert (await api.post("/rollouts/nobody/attempts/search", {})).ok() == empty

@@ -38,7 +38,7 @@ def own(run: AttemptedRollout, rest: str = "") -> str:
 # -- what a run says -------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_appended_is_read_again_in_pages(api: Api, store: Store) -> None:
+async def test_appended_run_events_are_read_in_pages(api: Api, store: Store) -> None:
     run = await begin(store)
     said = [{"kind": "log", "node_id": "n", "scope": "RIG", "message": f"{number}", "own": [1]} for number in range(5)]
     versions = (await api.post(own(run, "/events"), {"events": said})).ok(201)["versions"]
@@ -188,7 +188,7 @@ async def test_a_refusal_has_the_status_of_its_class(
     assert str(error_of(answer.status, answer.body, path)) == answer.detail
 
 
-async def test_what_stands_in_the_way_of_a_fork_is_told_by_status_and_by_error(api: Api, store: Store) -> None:
+async def test_refused_fork_has_the_status_and_type_of_its_obstacle(api: Api, store: Store) -> None:
     run = await begin(store)
     await do_phase(store, run, "analysts", "RIG")
     busy = await api.post(at(run, "/forks"), CONFIRMED)
@@ -242,7 +242,7 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize("path,body", WRONG, ids=[f"{number}{each[0]}" for number, each in enumerate(WRONG)])
-async def test_what_has_another_form_is_refused_and_changes_nothing(
+async def test_malformed_body_of_a_run_call_is_refused_and_changes_nothing(
     api: Api, store: Store, path: str, body: Any
 ) -> None:
     run = await begin(store)
@@ -279,7 +279,7 @@ async def test_a_call_that_is_too_large_is_refused(api: Api, store: Store) -> No
 # -- once ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_sent_again_under_its_key_is_done_once(api: Api, run: AttemptedRollout, store: Store) -> None:
+async def test_repeated_run_call_with_the_same_key_is_done_once(api: Api, run: AttemptedRollout, store: Store) -> None:
     attempt_id = run.attempt.attempt_id
     saved = await store.runs.save_artifact(run.rollout_id, attempt_id, scope="RIG", name="a", content=1)
     calls: list[tuple[str, Any]] = [

@@ -71,7 +71,7 @@ def messages(frames: list[Json]) -> list[str | None]:
 
 @ON_BOTH_DATABASES
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_reader_is_told_of_the_gap_and_reads_the_run_anew(store_url: str, store: SQLStore, way: str) -> None:
+async def test_run_stream_ends_with_a_gap_when_the_log_is_cut_back(store_url: str, store: SQLStore, way: str) -> None:
     run = await at_work(store)
     async with serving(store) as client:
         async with follow(client, run, way) as stream:
@@ -95,7 +95,7 @@ async def test_a_reader_is_told_of_the_gap_and_reads_the_run_anew(store_url: str
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_all_readers_of_a_run_are_told_and_those_of_before_do_not_mislead_others(
+async def test_gap_reaches_all_streams_and_new_streams_read_the_new_log(
     store_url: str, store: SQLStore, way: str
 ) -> None:
     run = await at_work(store)
@@ -117,9 +117,7 @@ async def test_all_readers_of_a_run_are_told_and_those_of_before_do_not_mislead_
         await client.quiet()
 
 
-async def test_whoever_goes_on_from_beyond_the_gap_is_refused_instead_of_misled(
-    store_url: str, store: SQLStore
-) -> None:
+async def test_stream_from_a_version_beyond_the_gap_is_refused(store_url: str, store: SQLStore) -> None:
     run = await at_work(store)
     async with serving(store) as client:
         async with follow(client, run, "events") as stream:
@@ -137,9 +135,7 @@ async def test_whoever_goes_on_from_beyond_the_gap_is_refused_instead_of_misled(
             assert (refused["code"], refused["retryable"]) == ("future_cursor", False)
 
 
-async def test_a_reader_in_python_is_told_by_an_error_and_follows_from_the_beginning(
-    store_url: str, store: SQLStore
-) -> None:
+async def test_client_raises_incompatible_at_a_gap_and_follows_from_the_start(store_url: str, store: SQLStore) -> None:
     run = await at_work(store)
     async with serving(store) as client, HTTPStore(client.url) as distant:
         lost = await say_what_is_lost(store, run)

@@ -73,7 +73,9 @@ def held(frames: list[Json]) -> list[RunEventRow]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_run_is_told_and_its_end(store: Store, client: Client, way: str) -> None:
+async def test_stream_of_an_ended_run_sends_its_events_and_a_terminal_frame(
+    store: Store, client: Client, way: str
+) -> None:
     run = await auto_run(store, tickers=("RIG",))
     last = await last_of(store, run)
     async with follow(client, run, way) as stream:
@@ -139,7 +141,7 @@ async def test_a_browser_that_comes_again_goes_on_where_it_was(store: Store, cli
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_the_reader_asks_for_is_what_it_gets(store: Store, client: Client, way: str) -> None:
+async def test_run_stream_honours_view_bodies_and_follow(store: Store, client: Client, way: str) -> None:
     run = await auto_run(store, tickers=("RIG",))
     await whole_rerun(store, run, "risk", "RIG")
     asked = [("view", "attempt:1"), ("bodies", "false"), ("follow", "false")]
@@ -181,7 +183,7 @@ async def test_without_the_wish_for_events_the_frames_are_a_page(store: Store, c
 # -- what cannot be followed -----------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_followed_is_refused(store: Store, client: Client) -> None:
+async def test_stream_of_a_missing_run_or_bad_cursor_is_refused(store: Store, client: Client) -> None:
     run = await begin(store)
     last = await last_of(store, run)
     events, socket = places(run)
@@ -325,7 +327,7 @@ async def counting(store_url: str) -> AsyncIterator[Counting]:
         yield counting
 
 
-async def test_many_viewers_at_the_end_cost_what_one_costs(counting: Counting) -> None:
+async def test_many_viewers_at_the_end_share_one_read(counting: Counting) -> None:
     run = await begin(counting)
     async with serving(counting) as client:
         async with asyncio.timeout(PATIENCE):
@@ -350,7 +352,7 @@ async def test_many_viewers_at_the_end_cost_what_one_costs(counting: Counting) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_is_committed_between_the_last_page_and_the_wait_is_told_once(counting: Counting, way: str) -> None:
+async def test_event_committed_between_last_page_and_wait_is_sent_once(counting: Counting, way: str) -> None:
     run = counting.run = await begin(counting)
     await do_phase(counting, run, "scan", MARKET)
     counting.between = [RunEvent(kind="log", message="between"), RunEvent(kind="log", message="and again")]
@@ -382,7 +384,7 @@ class Silent(WaitingCalls):
 
 @ON_BOTH_DATABASES
 @pytest.mark.parametrize("is_announced", [True, False])
-async def test_what_another_process_commits_is_told_whether_or_not_it_is_announced(
+async def test_commits_of_another_process_reach_the_stream_even_unannounced(
     store: Store, store_url: str, is_announced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_announced:

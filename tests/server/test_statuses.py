@@ -103,7 +103,7 @@ async def test_an_error_of_the_store_arrives_as_itself(
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
-async def test_what_may_be_tried_again_says_when(failing: Failing, failing_api: Api) -> None:
+async def test_retryable_error_has_a_retry_after_header(failing: Failing, failing_api: Api) -> None:
     failing.error = Unavailable("the disk is full", retry_after_seconds=2.5)
     answer = await failing_api.post("/queues/rollouts/enqueue", {"rollouts": []})
     assert answer.headers["retry-after"] == "3"
@@ -111,7 +111,7 @@ async def test_what_may_be_tried_again_says_when(failing: Failing, failing_api: 
     assert "retry-after" not in (await failing_api.post("/queues/rollouts/enqueue", {"rollouts": []})).headers
 
 
-async def test_a_bug_is_told_by_name_and_its_traceback_only_to_the_log(
+async def test_unexpected_error_gives_its_type_and_logs_the_traceback(
     failing: Failing, failing_api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing.error = KeyError("secret")
@@ -171,7 +171,7 @@ async def test_the_health_check_reports_a_sqlite_file_that_cannot_be_read(tmp_pa
         assert answer.detail.startswith("the database does not answer: ")
 
 
-async def test_readiness_names_what_is_missing(failing: Failing, failing_api: Api) -> None:
+async def test_readiness_names_the_missing_database(failing: Failing, failing_api: Api) -> None:
     failing.error = Unavailable("the database does not answer")
     answer = await failing_api.get("//readyz")
     assert answer.status == 503
@@ -204,13 +204,13 @@ async def test_a_server_that_could_serve_is_ready(api: Api) -> None:
         ("OPTIONS", "/health", 405),
     ],
 )
-async def test_what_is_not_there_is_told_in_json(api: Api, method: str, path: str, status: int) -> None:
+async def test_unknown_routes_and_methods_answer_in_json(api: Api, method: str, path: str, status: int) -> None:
     answer = await api.send(method, path)
     assert answer.status == status
     assert method == "HEAD" or answer.json == {"detail": "Not Found" if status == 404 else "Method Not Allowed"}
 
 
-async def test_a_wrong_method_is_told_the_right_ones(api: Api) -> None:
+async def test_wrong_method_is_answered_with_an_allow_header(api: Api) -> None:
     assert (await api.send("PUT", "/rollouts")).headers["allow"] == "GET, POST"
 
 
@@ -353,7 +353,7 @@ async def test_a_key_that_is_none_is_refused(api: Api, key: str) -> None:
     assert (answer.status, answer.json["field"]) == (400, "Idempotency-Key")
 
 
-async def test_requests_are_logged_without_what_they_carry(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_access_log_contains_no_payload(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "store.server.access")
     await api.enqueue("the secret question")
     await api.get("/rollouts?rollout_id_contains=secret&limit=0")
@@ -371,7 +371,7 @@ async def test_metrics_count_by_route_never_by_id(api: Api) -> None:
     assert "w1" not in text
 
 
-async def test_metrics_tell_what_waits_and_what_was_committed(api: Api) -> None:
+async def test_metrics_count_waiting_rollouts_and_commits(api: Api) -> None:
     await api.enqueue(1, 2, 3)
     await api.dequeue()
     lines = (await api.get("//metrics")).body.decode().splitlines()

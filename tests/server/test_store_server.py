@@ -78,7 +78,7 @@ async def test_in_its_own_process_it_is_the_store(server: StoreServer, store: St
     assert server.otlp_traces_endpoint() == f"{server.endpoint}/v1/traces"
 
 
-async def test_others_see_what_its_owner_does(server: StoreServer) -> None:
+async def test_clients_see_the_writes_of_the_owner(server: StoreServer) -> None:
     created = await server.enqueue_rollout({"a": 1})
     async with HTTPStore(server.endpoint) as client:
         assert await client.get_rollout_by_id(created.rollout_id) == created
@@ -128,7 +128,7 @@ async def test_a_forked_copy_talks_to_the_owner() -> None:
             await server.stop()
 
 
-async def test_a_taken_port_is_refused_and_says_who_has_it(server: StoreServer, store: Store) -> None:
+async def test_taken_port_is_refused_and_its_owner_named(server: StoreServer, store: Store) -> None:
     port = int(server.endpoint.rpartition(":")[2])
     second = StoreServer(store, port=port)
     with pytest.raises(RuntimeError, match=r"did not start up within.*address already in use.*a Rollbook server"):
@@ -141,7 +141,7 @@ async def test_a_taken_port_is_refused_and_says_who_has_it(server: StoreServer, 
             await third.start()
 
 
-async def test_stopping_wakes_who_waits(server: StoreServer) -> None:
+async def test_stopping_wakes_waiting_calls(server: StoreServer) -> None:
     async with aiohttp.ClientSession() as session, asyncio.timeout(HANG):
         url = f"{server.endpoint}/v1/agl/queues/rollouts/dequeue"
         waiting = asyncio.ensure_future(session.post(url, json={"wait_seconds": 600}))

@@ -93,7 +93,7 @@ async def test_both_ways_carry_the_same_frames(client: Client, filled: list[Logg
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_is_committed_later_follows(store: Store, client: Client, way: str) -> None:
+async def test_stream_continues_with_later_commits(store: Store, client: Client, way: str) -> None:
     async with client.follow(way) as stream:
         await stream.frame()
         for number in range(5):
@@ -178,7 +178,7 @@ async def test_an_id_that_must_be_encoded_is_found(client: Client) -> None:
 
 
 @pytest.mark.parametrize("after", ["7", "x", "1.a.b.c.d", "2.a.1.0000000000000000.1"])
-async def test_what_is_no_cursor_is_refused(client: Client, after: str) -> None:
+async def test_invalid_cursor_is_refused(client: Client, after: str) -> None:
     status, body = await client.get(LOG, [("after", after)], Accept="text/event-stream")
     assert (status, body["error_type"]) == (400, "Invalid")
     async with client.follow("socket", after) as stream:
@@ -212,7 +212,7 @@ async def test_a_version_the_rollout_does_not_have_is_refused(client: Client, fi
     assert "beyond the last event" in body["detail"]
 
 
-async def test_the_history_of_nobody_is_not_found(client: Client) -> None:
+async def test_history_of_an_unknown_rollout_is_not_found(client: Client) -> None:
     status, body = await client.get("/v1/agl/rollouts/ro-nobody/history", Accept="text/event-stream")
     assert (status, body["error_type"]) == (400, "NotFound")
 
@@ -342,7 +342,7 @@ async def test_a_store_that_is_closed_ends_its_streams(store_url: str, way: str)
 
 @ON_BOTH_DATABASES
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_reader_of_a_log_that_was_cut_back_is_told(
+async def test_log_stream_ends_with_a_gap_when_the_log_is_cut_back(
     store_url: str, store: Store, filled: list[LoggedEvent], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On Postgres, nothing wakes the readers of a log that another program has cut. They look again after this time.

@@ -77,7 +77,7 @@ async def test_the_authorities_of_the_environment_are_believed(files: Path, monk
         assert (await store.statistics()).get("total_rollouts") == 0
 
 
-async def test_a_certificate_of_nobody_known_is_refused_at_once(files: Path) -> None:
+async def test_untrusted_certificate_is_refused_without_retries(files: Path) -> None:
     async with _https(files) as url:
         with pytest.raises(Incompatible, match=r"not trusted.*ca_file"):
             await open_store(url)
@@ -128,7 +128,9 @@ def test_a_file_of_certificates_is_for_https() -> None:
         ("key.pem", "key.pem", "--tls-cert", "does not contain a certificate"),
     ],
 )
-def test_files_that_will_not_do_are_told_apart(files: Path, cert: str, key: str, field: str, said: str) -> None:
+def test_unusable_certificate_files_are_named_with_the_reason(
+    files: Path, cert: str, key: str, field: str, said: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         Certificate(files / cert, files / key).check()
     assert refused.value.field == field

@@ -218,7 +218,7 @@ async def test_a_run_is_named_by_its_flow_and_by_where_it_was_imported_from(stor
         ("nonsense", {}),
     ],
 )
-async def test_what_could_lead_elsewhere_is_refused(store: Store, client: Client, type_: str, wrong: Json) -> None:
+async def test_path_like_parameters_of_a_run_are_refused(store: Store, client: Client, type_: str, wrong: Json) -> None:
     status, answer = await post(client, type_, **wrong)
     assert (status, answer["error_type"]) == (422, "Invalid")
     assert (await store.query_rollouts()).total == 0
@@ -301,9 +301,7 @@ async def test_a_run_whose_runner_is_gone_says_so(store: Store, client: Client) 
 # -- running again ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_viewer_of_a_run_that_is_run_again_is_reset_and_shown_what_is_left(
-    store: Store, client: Client
-) -> None:
+async def test_viewer_of_a_rerun_is_reset_and_shows_the_remaining_events(store: Store, client: Client) -> None:
     run = await auto_run(store, graph=TA_COMPAT, group="f")
     before = (await seen(store, run)).items
     async with client.socket(path=VIEWER_SOCKET.format(run_id=run.rollout_id)) as stream:
@@ -349,7 +347,7 @@ async def test_a_viewer_of_a_run_that_is_run_again_is_reset_and_shown_what_is_le
     assert (shown_run["rerun_seq"], shown_run["error"]) == (1, None)
 
 
-async def test_a_run_that_nobody_has_looked_at_since_a_restart_is_run_again_and_keeps_its_events(store: Store) -> None:
+async def test_rerun_after_a_restart_preserves_the_other_events(store: Store) -> None:
     run = await auto_run(store, graph=TA_COMPAT, group="f")
     before = (await seen(store, run)).items
     async with serving(store) as client:
@@ -486,7 +484,7 @@ async def test_readers_look_and_algorithms_run(store_url: str, clock: ManualCloc
             assert (await stream.receive_json())["message"] == "Error: Run x not found."
 
 
-async def test_a_rerun_of_a_rerun_shows_what_is_left_of_all(store: Store, client: Client) -> None:
+async def test_rerun_of_a_rerun_shows_the_remaining_events_of_all_attempts(store: Store, client: Client) -> None:
     run = await auto_run(store, graph=TA_COMPAT, group="f")
     await whole_rerun(store, run, "risk", "RIG")
     await whole_rerun(store, run, "debate_and_trader", "RIG")
@@ -497,7 +495,7 @@ async def test_a_rerun_of_a_rerun_shows_what_is_left_of_all(store: Store, client
     assert {event["node_id"] for event in shown if event["rerun_seq"] == 1} == {*PORTFOLIO, "tool_x"} - REPLACED
 
 
-async def test_what_a_line_holds_that_no_message_may_is_shown_as_near_as_can_be(
+async def test_lone_surrogates_of_imported_lines_are_shown_as_question_marks(
     store: Store, client: Client, tmp_path: Path
 ) -> None:
     meta = {"id": "run1", "flow_id": "flow1", "type": "pipeline", "status": "completed", "date": "2026-11-20"}

@@ -42,7 +42,7 @@ def test_an_error_of_ones_own_arrives_as_the_class_it_is_made_of() -> None:
     assert (type(again), str(again), status) == (Invalid, str(error), 400)
 
 
-def test_only_what_is_worth_repeating_is_a_server_error() -> None:
+def test_only_retryable_errors_are_server_errors() -> None:
     for error in EXAMPLES:
         assert (status_of(error) >= 500) == (error.retryable or isinstance(error, Closed))
 
@@ -73,7 +73,7 @@ def test_a_fault_names_the_field() -> None:
     assert str(error) == "rollouts.0.mode: bad"
 
 
-def test_answers_are_what_the_models_say() -> None:
+def test_encoded_answers_equal_the_json_of_the_models() -> None:
     span = Span.from_attributes(attributes={"a": 1, "b": 1.0, "c": True, "d": ["x"]}, rollout_id="r", parent_id="p")
     open_span = Span.model_validate({**dict(span), "kind": {"x": None}})
     attempt = Attempt(rollout_id="r", attempt_id="a", sequence_id=1, start_time=1.5)
@@ -103,7 +103,7 @@ def test_a_request_hides_nothing_that_a_store_refuses(value: Any) -> None:
     assert type(received) is type(value)
 
 
-def test_what_is_no_json_is_not_sent() -> None:
+def test_values_outside_of_json_are_not_sent() -> None:
     with pytest.raises(TypeError, match="set is not JSON"):
         encoding.dumps_exact({"input": {1}})
 

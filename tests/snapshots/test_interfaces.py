@@ -20,7 +20,7 @@ async def test_a_server_offers_the_operations_and_metrics_it_offered() -> None:
         assert found == kept(file), file.name
 
 
-def test_errors_are_what_they_were() -> None:
+def test_errors_equal_their_snapshot() -> None:
     assert interfaces.errors() == kept(interfaces.ERRORS)
 
 

@@ -37,7 +37,7 @@ async def test_killed_after_b_only_c_runs_again(store_url: str) -> None:
         assert (await store.log.verify()).differences == []
 
 
-async def test_what_a_task_wrote_before_the_kill_is_not_done_again(store_url: str) -> None:
+async def test_task_that_wrote_before_the_kill_does_not_run_again(store_url: str) -> None:
     async with await open_store(store_url):
         told, tells = multiprocessing.Pipe(duplex=False)
     with processes.running(work.run_side_by_side, (store_url, tells)) as (process,):

@@ -68,9 +68,7 @@ async def whole_run(store: SQLStore, desk: Desk) -> AttemptedRollout:
 
 
 @pytest.mark.parametrize("phase", ["debate_and_trader", "risk"])
-async def test_a_phase_runs_again_from_the_pointer_and_the_head_is_what_the_masks_say(
-    sql: SQLStore, phase: str
-) -> None:
+async def test_rerun_starts_from_the_checkpoint_and_the_head_follows_the_masks(sql: SQLStore, phase: str) -> None:
     desk = Desk(sql)
     run = await whole_run(sql, desk)
     before = [as_said(row) for row in (await seen(sql, run)).items]

@@ -22,7 +22,7 @@ from tests.client.served import Served
 from tests.threads.given import abc, config, line, saying
 
 
-async def test_a_thread_remembers_what_was_said_in_it(saver: RollbookSaver) -> None:
+async def test_thread_continues_with_its_earlier_messages(saver: RollbookSaver) -> None:
     graph = abc(saver)
     assert (await graph.ainvoke({"said": ["hello"]}, config("t")))["said"] == ["hello", "A", "B", "C"]
     assert (await graph.ainvoke({"said": ["again"]}, config("t")))["said"][4:] == ["again", "A", "B", "C"]
@@ -76,7 +76,7 @@ async def test_values_keep_their_types(saver: RollbookSaver) -> None:
     assert found.checkpoint["channel_values"]["said"] == [values]
 
 
-async def test_what_is_not_awaited_does_the_same_also_where_a_loop_is_running(saver: RollbookSaver) -> None:
+async def test_blocking_methods_work_also_inside_a_running_loop(saver: RollbookSaver) -> None:
     kept = await abc(saver).ainvoke({"said": []}, config("t"))
     assert kept["said"] == ["A", "B", "C"]
     saver.copy_thread("t", "u")
@@ -126,7 +126,7 @@ async def test_checkpoints_are_found_by_any_metadata(saver: RollbookSaver) -> No
     assert await found(limit=0) == []
 
 
-async def test_the_newest_of_each_namespace_is_kept_with_what_differences_need(saver: RollbookSaver) -> None:
+async def test_prune_keeps_the_newest_checkpoint_and_the_base_of_its_deltas(saver: RollbookSaver) -> None:
     parent: str | None = None
     for number in range(5):
         values = {"log": ["whole"]} if number == 1 else {}
@@ -246,7 +246,7 @@ async def test_a_store_at_a_distance_says_that_it_keeps_no_threads(sql: SQLStore
                 RollbookSaver(distant)
 
 
-async def test_what_cannot_be_kept_is_refused_by_name(saver: RollbookSaver) -> None:
+async def test_invalid_saver_arguments_are_refused_by_name(saver: RollbookSaver) -> None:
     with pytest.raises(Invalid, match="thread_id"):
         await saver.aget_tuple({"configurable": {}})
     with pytest.raises(Invalid, match="checkpoint_id"):

@@ -58,7 +58,7 @@ async def test_a_call_of_many_writes_is_kept_whole(sql: SQLStore) -> None:
     assert (await sql.log.verify()).differences == []
 
 
-async def test_long_values_are_stored_once_for_all_who_hold_them(sql: SQLStore) -> None:
+async def test_long_values_are_stored_once_for_all_checkpoints(sql: SQLStore) -> None:
     long, short = b"x" * thread_commands.BLOB_FROM, b"x" * (thread_commands.BLOB_FROM - 1)
     for number in range(3):
         values = {"said": ("msgpack", long), "short": ("msgpack", short), "same": ("bytes", long)}
@@ -100,7 +100,7 @@ async def test_a_copy_holds_the_same_and_stores_no_payload(sql: SQLStore) -> Non
     assert (await sql.log.verify()).differences == []
 
 
-async def test_a_copy_of_what_is_too_much_is_refused(sql: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copy_of_a_too_large_thread_is_refused(sql: SQLStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         await sql.threads.save_checkpoint(checkpoint(number))
     monkeypatch.setattr("store.domain.decide_threads.MOST_COPIED", 2)
@@ -109,7 +109,7 @@ async def test_a_copy_of_what_is_too_much_is_refused(sql: SQLStore, monkeypatch:
     assert await ids(sql, "u") == []
 
 
-async def test_what_is_deleted_is_gone_from_the_thread_and_still_in_the_log(sql: SQLStore) -> None:
+async def test_deleted_checkpoints_leave_the_thread_and_stay_in_the_log(sql: SQLStore) -> None:
     await sql.threads.save_checkpoint(checkpoint(1))
     await sql.threads.save_writes("t", [write(0)], checkpoint_id="cp-0001")
     assert await sql.threads.delete("t")
@@ -122,7 +122,7 @@ async def test_what_is_deleted_is_gone_from_the_thread_and_still_in_the_log(sql:
     assert await ids(sql) == ["cp-0002"]
 
 
-async def test_pruning_takes_writes_along_and_names_what_went(sql: SQLStore) -> None:
+async def test_prune_removes_writes_and_names_the_removed_checkpoints(sql: SQLStore) -> None:
     for number in range(300):
         await sql.threads.save_checkpoint(checkpoint(number))
     await sql.threads.save_writes("t", [write(0)], checkpoint_id="cp-0003")
@@ -173,7 +173,7 @@ async def test_two_stores_on_one_database_keep_each_write_once(store_url: str) -
 
 
 @ON_BOTH
-async def test_what_no_database_can_hold_is_refused_before_anything_is_kept(sql: SQLStore) -> None:
+async def test_unstorable_values_are_refused_and_nothing_recorded(sql: SQLStore) -> None:
     long = "x" * 513
     refused = [
         checkpoint(1, thread_id=long),

@@ -42,7 +42,7 @@ async def told(store_url: str, clock: ManualClock) -> AsyncIterator[SQLStore]:
 
 
 @ON_BOTH
-async def test_threads_nobody_tampered_with_are_sound(told: SQLStore) -> None:
+async def test_untampered_threads_are_sound(told: SQLStore) -> None:
     report = await told.log.verify()
     assert report.differences == []
     expected = {"threads": 4, "thread_checkpoints": 7, "thread_writes": 14}
@@ -98,7 +98,7 @@ async def test_rows_of_threads_that_no_event_accounts_for_go(told: SQLStore, sto
     assert await content(store_url) == before
 
 
-async def test_a_value_that_is_gone_or_that_nobody_names_is_found(told: SQLStore, store_url: str) -> None:
+async def test_missing_and_unreferenced_blobs_are_reported(told: SQLStore, store_url: str) -> None:
     (name,) = [row[0] for row in await ask(store_url, "SELECT hash FROM blobs")]
     await tamper(store_url, f"UPDATE blobs SET hash = '{'0' * 64}' WHERE hash = '{name}'")
     found = {(each.key, each.found) for each in (await told.log.verify()).differences if each.check == "blobs"}

@@ -19,7 +19,7 @@ SECTION = (ROOT / "docs" / "training-data.md").read_text()
 
 
 @pytest.mark.slow
-def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_documented_examples_print_the_documented_output(tmp_path: Path) -> None:
     first, second = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
     # The page shows what the first example prints. The second checks its own results.

@@ -56,7 +56,7 @@ async def test_an_agent_that_overrides_nothing_says_so() -> None:
         await LitAgent[Any]().validation_rollout_async("t", {}, BARE)
 
 
-def test_an_agent_without_runner_or_trainer_says_what_to_do() -> None:
+def test_agent_without_runner_or_trainer_explains_how_to_get_one() -> None:
     with pytest.raises(ValueError, match=r"runner\.init"):
         _ = Sync().runner
     with pytest.raises(ValueError, match=r"runner\.init"):
@@ -79,7 +79,7 @@ def test_an_agent_keeps_neither_its_runner_nor_its_trainer_alive() -> None:
         _ = agent.trainer
 
 
-def test_a_function_gets_what_it_declares_by_name() -> None:
+def test_agent_function_gets_its_parameters_by_name() -> None:
     @rollout
     def agent(task: str, prompt_template: PromptTemplate, llm: LLM, rollout: Rollout, resources: Any) -> Any:
         return task, prompt_template, llm, rollout.rollout_id, sorted(resources)
@@ -216,7 +216,7 @@ async def test_the_order_and_kind_of_the_other_parameters_are_free(parameters: s
         ("task, llm=None, prompt_template=None, resources=None", None, None),
     ],
 )
-def test_an_agent_says_what_it_needs(parameters: str, missing: str | None, missing_of_all: str | None) -> None:
+def test_agent_names_its_missing_resource(parameters: str, missing: str | None, missing_of_all: str | None) -> None:
     agent = rollout(function_of(parameters, is_async=False))
     assert (agent.missing_resource({}), agent.missing_resource(None)) == (missing, missing_of_all)
     assert agent.missing_resource({"p": PROMPT, "m": PLAIN}) is None

@@ -32,7 +32,7 @@ async def at_module_level(store: Store) -> Store:
     return store
 
 
-def test_each_getter_says_what_is_missing_and_who_sets_it() -> None:
+def test_each_getter_names_the_missing_part_and_its_setter() -> None:
     algorithm = Algorithm()
     getters: list[tuple[str, Callable[[], object]]] = [
         ("store", algorithm.get_store),
@@ -47,7 +47,7 @@ def test_each_getter_says_what_is_missing_and_who_sets_it() -> None:
 
 
 @pytest.mark.slow
-def test_an_adapter_that_nobody_keeps_is_missed_by_name() -> None:
+def test_collected_adapter_is_reported_as_garbage_collected() -> None:
     algorithm, adapter = Algorithm(), Adapter()
     algorithm.set_adapter(adapter)
     assert algorithm.get_adapter() is adapter
@@ -58,7 +58,7 @@ def test_an_adapter_that_nobody_keeps_is_missed_by_name() -> None:
         algorithm.get_adapter()
 
 
-async def test_a_function_is_given_what_it_names(memory: Store) -> None:
+async def test_algorithm_function_gets_its_parameters_by_name(memory: Store) -> None:
     seen: dict[str, Any] = {}
 
     @algo
@@ -136,7 +136,7 @@ async def test_calling_an_algorithm_runs_it(memory: Store) -> None:
     assert mine.seen == (memory, [1], [2])
 
 
-async def test_a_proxy_is_started_for_a_method_and_stopped_by_who_started_it() -> None:
+async def test_proxy_is_started_for_a_method_and_stopped_by_its_starter() -> None:
     class Mine(Algorithm):
         @with_llm_proxy()
         async def is_running(self, llm_proxy: LLMProxy | None) -> bool:

@@ -66,7 +66,7 @@ async def test_every_task_of_every_epoch_is_run_in_order(live: Store) -> None:
     assert [rollout.status for rollout in await live.query_rollouts()] == 8 * ["succeeded"]
 
 
-async def test_no_more_wait_than_it_was_told(memory: Store) -> None:
+async def test_queue_does_not_exceed_max_queue_length(memory: Store) -> None:
     training = asyncio.create_task(baseline(memory, max_queue_length=2).run(range(9)))
     claimed = 0
     while claimed < 9:

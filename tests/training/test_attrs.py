@@ -93,11 +93,11 @@ NESTED = st.recursive(
 
 @given(st.dictionaries(NAMES, NESTED, max_size=4))
 @pytest.mark.slow
-def test_what_was_flattened_comes_back(nested: dict[str, Any]) -> None:
+def test_unflattening_restores_flattened_attributes(nested: dict[str, Any]) -> None:
     assert unflatten_attributes(flatten_attributes(nested)) == nested
 
 
-def test_filtering_keeps_the_prefix_and_what_is_below_it() -> None:
+def test_filtering_returns_the_prefix_and_its_descendants() -> None:
     given = {"p": 1, "p.a": 2, "pa": 3, "q.p.a": 4}
     assert filter_attributes(given, "p") == {"p": 1, "p.a": 2}
     assert filter_and_unflatten_attributes({"p.a.0": 2, "pa": 3}, "p") == {"a": [2]}
@@ -124,7 +124,7 @@ SANITIZED: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize("value, kept", SANITIZED, ids=repr)
-def test_a_value_becomes_what_a_span_can_hold(value: Any, kept: Any) -> None:
+def test_values_are_converted_to_types_of_span_attributes(value: Any, kept: Any) -> None:
     sanitized = sanitize_attribute_value(value)
     assert sanitized == kept
     assert type(sanitized) is type(kept)
@@ -132,7 +132,7 @@ def test_a_value_becomes_what_a_span_can_hold(value: Any, kept: Any) -> None:
         assert [type(item) for item in sanitized] == [type(item) for item in kept]
 
 
-def test_what_json_does_not_know_is_text_if_forced() -> None:
+def test_values_outside_of_json_become_text_if_forced() -> None:
     assert sanitize_attributes({"x": {"at": 1j}}) == {"x": '{"at": "1j"}'}
     assert sanitize_attribute_value({(1, 2): 3}) == "{(1, 2): 3}"
     with pytest.raises(ValueError, match="do not support values of type complex, and JSON cannot encode this value"):

@@ -64,7 +64,7 @@ def test_a_client_that_is_imported_is_patched_once(package: str) -> None:
     assert things.Things().create() == "made"
 
 
-def test_what_was_undone_before_the_import_is_not_done_at_it(package: str) -> None:
+def test_patch_undone_before_the_import_is_not_applied(package: str) -> None:
     methods = target(package)
     assert patch_client(package, [methods])
     unpatch_client([methods])

@@ -355,7 +355,7 @@ async def test_streams_of_the_sync_clients_are_recorded_whole(memory: Store, mod
     assert [said(call) for call in calls] == [ANSWERED] * 4
 
 
-async def test_of_a_stream_that_is_left_or_breaks_off_what_came_is_recorded(
+async def test_received_part_of_an_interrupted_stream_is_recorded(
     memory: Store, model: ModelServer, claude: Any
 ) -> None:
     begun = MESSAGE_STREAM[: MESSAGE_STREAM.index(b'"42."')].rsplit(b"\n\n", 1)[0] + b"\n\n"
@@ -460,7 +460,7 @@ async def test_the_clients_own_span_of_a_call_is_not_stored_beside_ours(memory: 
     assert own.name == "anthropic.messages.create"
 
 
-async def test_outside_of_an_attempt_and_after_undoing_a_call_is_what_it_was(
+async def test_calls_outside_of_an_attempt_or_after_undoing_are_unchanged(
     memory: Store, model: ModelServer, claude: Any
 ) -> None:
     model.will(says(MESSAGE), streaming(MESSAGE_STREAM), says(MESSAGE))

@@ -53,7 +53,7 @@ def test_nothing_is_the_default_or_an_error() -> None:
         BASELINES.build(None)
 
 
-def test_what_leads_nowhere_is_said_by_name() -> None:
+def test_unknown_component_is_refused_by_name() -> None:
     cases: list[tuple[Any, str]] = [
         ("bas", r"'bas' is neither a short name \(base\)"),
         ("store.training.nothing.Here", "cannot be imported"),
@@ -66,7 +66,7 @@ def test_what_leads_nowhere_is_said_by_name() -> None:
             BASELINES.build(spec)
 
 
-def test_what_is_of_another_kind_is_a_type_error() -> None:
+def test_component_of_another_class_is_a_type_error() -> None:
     for spec in (dict, lambda: 7, "builtins.dict"):
         with pytest.raises(TypeError, match="algorithm must be a Baseline"):
             BASELINES.build(spec)

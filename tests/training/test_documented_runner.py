@@ -27,7 +27,7 @@ EXAMPLES = list(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example, shown", EXAMPLES, ids=["agent", "LangChain"])
-def test_the_example_prints_what_the_page_shows(tmp_path: Path, example: str, shown: str) -> None:
+def test_documented_example_prints_the_documented_output(tmp_path: Path, example: str, shown: str) -> None:
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path

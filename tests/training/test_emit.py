@@ -85,7 +85,7 @@ def test_several_dimensions_need_a_primary_one_that_exists_and_are_numbers() -> 
         emit_reward({"a": 1.0, "b": "x"}, primary_key="a", propagate=False)  # pyright: ignore[reportArgumentType]
 
 
-def test_an_annotation_is_flattened_and_refuses_what_a_span_cannot_hold() -> None:
+def test_annotation_is_flattened_and_refuses_unsupported_values() -> None:
     span = emit_annotation({"a": {"b": [1, 2]}, "c": "x"}, propagate=False)
     assert (span.name, span.attributes) == ("agentlightning.annotation", {"a.b": [1, 2], "c": "x"})
     for bad in ({"a": None}, {"a": object()}):
@@ -93,7 +93,7 @@ def test_an_annotation_is_flattened_and_refuses_what_a_span_cannot_hold() -> Non
             emit_annotation(bad, propagate=False)
 
 
-def test_a_message_is_text_and_what_is_said_with_it_becomes_json() -> None:
+def test_message_is_text_and_its_attributes_become_json() -> None:
     span = emit_message("hello", {"n": None, "d": {"a": 1}}, propagate=False)
     assert span.name == "agentlightning.message"
     assert span.attributes == {"agentlightning.message.body": "hello", "n": "null", "d": '{"a": 1}'}
@@ -122,7 +122,7 @@ def test_an_object_says_its_type() -> None:
     assert ordered.attributes["agentlightning.object.json"] == '{"a": 1}'
 
 
-def test_an_object_that_json_does_not_know_is_refused_and_a_damaged_one_is_told() -> None:
+def test_objects_outside_of_json_and_damaged_objects_raise_errors() -> None:
     with pytest.raises(RuntimeError, match="not a JSON value"):
         emit_object(object(), propagate=False)
     assert get_object_value(Span.from_attributes(attributes={})) is None
@@ -160,7 +160,7 @@ def test_an_exception_is_a_span_that_went_well() -> None:
     ],
     ids=["reward", "annotation", "message", "object", "exception", "operation"],
 )
-def test_outside_of_an_attempt_emitting_says_what_to_do(emit: Any) -> None:
+def test_emitting_outside_of_an_attempt_explains_the_alternatives(emit: Any) -> None:
     with pytest.raises(RuntimeError, match=r"outside of an attempt.*run_in_scope.*propagate=False"):
         emit()
 
@@ -255,7 +255,7 @@ async def test_an_async_function_is_recorded_until_it_returns(memory: Store) -> 
     }
 
 
-async def test_what_a_function_raises_is_recorded_and_raised_on(memory: Store) -> None:
+async def test_error_of_an_operation_is_recorded_and_raised(memory: Store) -> None:
     def work() -> None:
         with pytest.raises(LookupError, match="nothing found"):
             failing()
@@ -266,7 +266,7 @@ async def test_what_a_function_raises_is_recorded_and_raised_on(memory: Store) -
     assert (event.name, event.attributes["exception.type"]) == ("exception", "LookupError")
 
 
-async def test_a_block_records_what_it_is_told(memory: Store) -> None:
+async def test_operation_block_records_inputs_and_outputs(memory: Store) -> None:
     def work() -> SpanCoreFields:
         with operation(name="vote", weights=[0.5, 0.5]) as op:
             op.set_input("a", "b", round=2)

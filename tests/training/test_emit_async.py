@@ -26,7 +26,7 @@ def ids(rollout: AttemptedRollout) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("emitter", EMITTERS)
-async def test_it_is_stored_and_numbered_before_what_comes_next(live: Store, emitter: str) -> None:
+async def test_awaited_emit_is_stored_and_numbered_before_it_returns(live: Store, emitter: str) -> None:
     rollout = await started(live)
     tracer = Tracer()
     with tracer.lifespan(live):
@@ -56,7 +56,7 @@ async def test_the_event_loop_goes_on_until_it_is_stored(memory: Store) -> None:
             assert [get_reward_value(span) for span in await memory.query_spans(rollout.rollout_id)] == [1.0]
 
 
-async def test_who_is_cancelled_while_it_is_stored_loses_nothing(memory: Store) -> None:
+async def test_emit_cancelled_during_storage_is_still_stored(memory: Store) -> None:
     unreliable = Unreliable(memory)
     rollout = await started(memory)
     tracer = Tracer()

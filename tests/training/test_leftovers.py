@@ -46,7 +46,7 @@ def files(directory: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-async def test_a_runner_that_starts_stores_what_a_dead_process_kept(live: Store, tmp_path: Path) -> None:
+async def test_starting_runner_stores_the_spool_of_a_dead_process(live: Store, tmp_path: Path) -> None:
     rollout = await started(live)
     await die(tmp_path, rollout)
     stop = threading.Event()

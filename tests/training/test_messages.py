@@ -131,7 +131,7 @@ def test_a_call_that_failed_is_no_conversation_unless_it_was_answered_in_part() 
     assert [len(each) for each in messages_of(failed, call("y", 2, attributes=asked | begun, status="ERROR"))] == [2]
 
 
-def test_a_message_of_nobody_is_left_out_unless_its_parts_tell_whose_it_is() -> None:
+def test_message_without_role_is_omitted_unless_its_fields_imply_one() -> None:
     assert messages_of(
         chat(
             "x",
@@ -170,7 +170,7 @@ def test_a_tool_without_a_type_is_a_function_and_without_parameters_gets_none() 
         ({"response__model": "m"}, []),
     ],
 )
-def test_malformed_attributes_say_nothing_and_harm_nobody(said: dict[str, Any], messages: list[Any] | None) -> None:
+def test_malformed_message_attributes_are_ignored(said: dict[str, Any], messages: list[Any] | None) -> None:
     assert messages_of(chat("x", 1, **said)) == ([] if messages is None else [messages])
 
 

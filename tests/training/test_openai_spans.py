@@ -213,7 +213,7 @@ async def test_a_stream_of_the_sync_client_is_recorded_whole(memory: Store, mode
 
 @pytest.mark.parametrize("how", ["closed", "forgotten"])
 @pytest.mark.slow
-async def test_of_a_stream_that_is_left_what_came_is_recorded(
+async def test_received_part_of_an_abandoned_stream_is_recorded(
     memory: Store, model: ModelServer, client: openai.AsyncOpenAI, how: str
 ) -> None:
     model.will(streaming(STREAM))
@@ -277,7 +277,7 @@ async def test_a_call_that_fails_is_recorded_as_failed_and_raises_as_before(
     assert call.attributes["gen_ai.prompt.0.role"] == "user"
 
 
-async def test_what_cannot_be_read_of_a_call_costs_the_agent_nothing(
+async def test_unreadable_parts_of_a_call_do_not_fail_the_agent(
     memory: Store, model: ModelServer, client: openai.AsyncOpenAI, caplog: Any
 ) -> None:
     model.will(chats(choices=[{"index": 0, "message": {"role": "assistant", "content": "x"}}], prompt_token_ids="no"))
@@ -300,7 +300,7 @@ async def test_calls_side_by_side_are_each_in_their_own_attempt(memory: Store, c
         assert call.attributes["gen_ai.prompt.0.content"] == str(number)
 
 
-async def test_outside_of_an_attempt_a_call_is_what_it_was(client: openai.AsyncOpenAI) -> None:
+async def test_call_outside_of_an_attempt_is_unchanged(client: openai.AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
     assert answer.id == "chatcmpl-1"
 

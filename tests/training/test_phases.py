@@ -96,7 +96,7 @@ async def test_a_run_tells_of_its_phases_and_nodes_and_saves_its_checkpoints(sto
     assert saved.state == {"market_report": "up", "messages": ["analysts"]}
 
 
-async def test_after_a_crash_only_what_was_not_done_is_run(store: Store) -> None:
+async def test_resume_after_a_crash_runs_only_unfinished_phases(store: Store) -> None:
     run = await begin(store)
     crashed = Trading(store, dies_at=("RIG", RISK[1]))
     with pytest.raises(ExceptionGroup) as died:
@@ -164,7 +164,7 @@ async def test_after_a_crash_between_two_kinds_of_scopes_nothing_is_run_twice(st
     assert (await store.log.verify()).ok
 
 
-async def test_one_tickers_debate_is_run_again_with_what_follows_from_it(store: Store) -> None:
+async def test_rerun_of_one_scope_runs_its_dependent_phases_too(store: Store) -> None:
     run = await begin(store)
     await Trading(store).run(run)
     again = await store.runs.fork(
@@ -205,7 +205,7 @@ async def test_a_retry_of_a_rerun_does_the_same_again(store: Store, clock: Manua
     assert trading.states[0][2]["hint"] == "sell"
 
 
-async def test_what_a_resumed_rerun_was_told_still_counts(store: Store) -> None:
+async def test_state_patch_applies_to_a_resumed_rerun(store: Store) -> None:
     run = await begin(store)
     await Trading(store).run(run)
     again = await store.runs.fork(
@@ -241,7 +241,7 @@ async def test_a_node_that_raises_tells_why(store: Store) -> None:
     assert (node.kind, node.status, node.node_id) == ("result", "error", SCAN[0])
 
 
-async def test_what_is_missing_is_named(store: Store) -> None:
+async def test_missing_phases_scopes_and_runs_are_named(store: Store) -> None:
     run = await begin(store)
     with pytest.raises(Invalid, match="'lunch' is not one of scan"):
         Pipeline(TA).phase("lunch")

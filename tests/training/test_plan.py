@@ -29,7 +29,7 @@ async def test_a_plan_enqueued_twice_is_enqueued_once(live: Store) -> None:
     assert (await live.query_rollouts()).total == 14
 
 
-async def test_what_is_missing_is_added_in_its_place(live: Store) -> None:
+async def test_plan_adds_missing_rollouts_in_their_place(live: Store) -> None:
     half = await Plan("r").enqueue(live, ITEMS[:3])
     whole = await Plan("r").enqueue(live, ITEMS)
     assert ids([*whole])[:3] == ids([*half])
@@ -87,7 +87,7 @@ async def test_rollouts_get_the_limits_of_the_plan(memory: Store) -> None:
     assert (steady.config, other.config) == (STEADY, config)
 
 
-async def test_finished_yields_what_ended_before_the_restart_too(live: Store) -> None:
+async def test_finished_yields_rollouts_ended_before_the_restart_too(live: Store) -> None:
     for rollout in (await Plan("r").enqueue(live, ITEMS[:5]))[:2]:
         await live.update_rollout(rollout.rollout_id, status="succeeded")
     plan = Plan("r")
@@ -152,9 +152,7 @@ def test_a_name_that_leaves_no_room_for_the_rest_of_a_key_is_refused() -> None:
         ("resources", "failed"),
     ],
 )
-async def test_what_its_training_cut_short_is_queued_again_and_what_the_agent_failed_is_not(
-    live: Store, reason: str, status: str
-) -> None:
+async def test_plan_requeues_interrupted_rollouts_but_not_failed_ones(live: Store, reason: str, status: str) -> None:
     await Plan("r").enqueue(live, ITEMS[:2])
     claimed = await live.dequeue_rollout("w")
     assert claimed is not None

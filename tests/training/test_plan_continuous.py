@@ -42,7 +42,7 @@ def inputs(batch: Finished) -> list[Any]:
     return [rollout.input for rollout in batch.rollouts]
 
 
-async def test_a_batch_holds_what_ended_in_the_order_it_ended(live: Store) -> None:
+async def test_batch_contains_ended_rollouts_in_order_of_their_end(live: Store) -> None:
     first, second, third = await enqueued(live, 3)
     await end(live, third, first)
     await end(live, second, status="cancelled")
@@ -58,7 +58,7 @@ async def test_a_follower_hears_of_ends_that_are_yet_to_come(live: Store) -> Non
     assert [inputs(batch) for batch in await following] == [[0, 1], [2, 3]]
 
 
-async def test_who_starts_again_at_each_batch_misses_none_and_gets_none_twice(live: Store) -> None:
+async def test_restart_at_each_cursor_delivers_every_rollout_once(live: Store) -> None:
     rollouts = await enqueued(live, 9)
     heard: list[Any] = []
     cursor = None
@@ -70,14 +70,14 @@ async def test_who_starts_again_at_each_batch_misses_none_and_gets_none_twice(li
     assert heard == list(range(9))
 
 
-async def test_what_ended_beyond_the_batch_is_left_for_the_next_start(memory: Store) -> None:
+async def test_rollouts_beyond_the_batch_are_in_the_next_batch(memory: Store) -> None:
     await end(memory, *await enqueued(memory, 5))
     (first,) = await take(follow(memory, min_rollouts=2), 1)
     (rest,) = await take(follow(memory, first.cursor, min_rollouts=3), 1)
     assert (inputs(first), inputs(rest)) == ([0, 1], [2, 3, 4])
 
 
-async def test_after_the_timeout_a_batch_holds_what_there_is(memory: Store) -> None:
+async def test_batch_after_the_timeout_contains_the_ended_rollouts(memory: Store) -> None:
     (first,) = await enqueued(memory, 1)
     (empty,) = await take(follow(memory, min_rollouts=2, timeout=0.01), 1)
     assert (empty.rollouts, empty.cursor) == ([], None)
@@ -90,7 +90,7 @@ async def test_after_the_timeout_a_batch_holds_what_there_is(memory: Store) -> N
         assert (await anext(batches)).cursor == batch.cursor
 
 
-async def test_a_rollout_that_was_opened_again_is_told_of_when_it_ends_again(memory: Store) -> None:
+async def test_reopened_rollout_is_in_a_batch_when_it_ends_again(memory: Store) -> None:
     (rollout,) = await enqueued(memory, 1)
     await end(memory, rollout)
     (first,) = await take(follow(memory), 1)
@@ -101,7 +101,7 @@ async def test_a_rollout_that_was_opened_again_is_told_of_when_it_ends_again(mem
     assert [each.status for each in again.rollouts] == ["failed"]
 
 
-async def test_a_rollout_that_goes_on_when_the_batch_is_read_is_told_of_later(memory: Store) -> None:
+async def test_rollout_reopened_before_the_read_is_in_a_later_batch(memory: Store) -> None:
     (rollout,) = await enqueued(memory, 1)
     await end(memory, rollout)
     await memory.update_rollout(rollout.rollout_id, status="queuing")

@@ -144,7 +144,7 @@ async def test_a_lost_answer_doubles_nothing_and_leaves_no_number_unknown(
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_what_is_left_when_the_wait_is_over_stays_in_its_file(
+async def test_spans_not_stored_in_time_stay_in_the_spool(
     unreliable: Unreliable, memory: Store, tmp_path: Path
 ) -> None:
     rollout = await started(memory)
@@ -162,9 +162,7 @@ async def test_what_is_left_when_the_wait_is_over_stays_in_its_file(
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_the_spool_of_a_process_is_bounded_and_what_does_not_fit_is_counted(
-    unreliable: Unreliable, memory: Store, tmp_path: Path
-) -> None:
+async def test_spool_is_bounded_and_counts_lost_spans(unreliable: Unreliable, memory: Store, tmp_path: Path) -> None:
     tracer = Tracer(spool=SpanSpool(tmp_path, max_bytes=20_000), spool_seconds=0.2)
     unreliable.is_down = True
     left = lost = 0
@@ -253,7 +251,7 @@ def _finished(tracer: Tracer, scope: Any, name: str, **attributes: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.torture
-async def test_what_a_span_costs_in_the_agents_thread(memory: Store) -> None:
+async def test_cost_of_a_span_in_the_thread_of_the_agent(memory: Store) -> None:
     """Print it, beside the SDK alone: in bursts with pauses, as agents make spans, and without any pause."""
     burst_count = rounds(80)
     tracer = Tracer()

@@ -281,7 +281,7 @@ async def test_an_event_that_is_set_already_claims_nothing(memory: Store) -> Non
     assert await status_of(memory, rollout) == "queuing"
 
 
-async def test_what_runs_when_the_runner_is_cancelled_is_interrupted(live: Store) -> None:
+async def test_cancelled_runner_interrupts_its_running_attempts(live: Store) -> None:
     gate = Gate()
     await live.add_resources(dict(RESOURCES))
     rollouts = [await live.enqueue_rollout(number) for number in range(3)]

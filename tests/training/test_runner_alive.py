@@ -143,7 +143,7 @@ async def test_a_store_that_does_not_answer_a_heartbeat_holds_nothing_up(memory:
     assert "took longer than 0.1 s" in caplog.text
 
 
-def test_a_heartbeat_says_what_agent_lightnings_says() -> None:
+def test_heartbeat_has_the_fields_of_agent_lightning() -> None:
     state = snapshot(include_gpu=True)
     fields = (
         "timestamp host os cpu_name cpu_cores cpu_threads cpu_usage_pct mem_used_gb mem_total_gb mem_pct disk_used_gb"
@@ -165,7 +165,7 @@ def test_a_process_is_gone_only_if_it_was_of_this_machine_and_runs_no_more() -> 
 
 
 @pytest.mark.slow
-async def test_a_runner_that_starts_again_closes_what_its_last_process_left(durable_url: str) -> None:
+async def test_restarted_runner_closes_attempts_of_its_last_process(durable_url: str) -> None:
     async with await open_store(durable_url) as store:
         await store.add_resources(dict(RESOURCES))
         config = RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
@@ -196,7 +196,7 @@ async def test_ctrl_c_closes_the_attempt_as_failed(durable_url: str) -> None:
         assert process.exitcode != 0
 
 
-def test_a_heartbeat_tells_of_gpus_what_nvidia_smi_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_contains_the_gpu_state_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'A100, 37, 1024, 40960, [N/A]'\n")
     program.chmod(0o755)

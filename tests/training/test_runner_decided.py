@@ -98,7 +98,7 @@ async def test_an_attempt_that_another_one_replaces_stops_and_moves_nothing(live
     assert await status_of(live, rollout) == "preparing"
 
 
-async def test_a_late_success_does_not_override_what_the_watchdog_decided(memory: Store) -> None:
+async def test_late_success_does_not_override_the_watchdog(memory: Store) -> None:
     gate = Gate()
     async with running(memory, gate.agent(), heartbeat_interval=0):
         rollout = await memory.enqueue_rollout(1)

@@ -113,7 +113,7 @@ async def test_a_sync_agent_may_be_run_in_the_loop(memory: Store) -> None:
 # -- what fails --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_the_agent_raises_fails_the_attempt_and_is_raised(live: Store) -> None:
+async def test_error_of_the_agent_fails_the_attempt_and_is_raised(live: Store) -> None:
     def agent(*_: Any) -> None:
         scope = current_scope()
         assert scope is not None
@@ -295,7 +295,7 @@ async def test_an_attempt_that_takes_too_long_is_ended_at_its_deadline(live: Sto
 # -- hooks -------------------------------------------------------------------------------------------------------------
 
 
-async def test_hooks_are_told_in_order_and_at_the_end_the_attempt_is_reported(live: Store) -> None:
+async def test_hooks_run_in_order_and_the_last_after_the_report(live: Store) -> None:
     one, other = Recording(), Recording()
     rollout = await step(live, returning(0.5), [one, other])
     assert one.told == other.told == ["rollout start", "trace start", "trace end", "rollout end"]
@@ -311,7 +311,7 @@ async def test_hooks_may_come_before_the_status_as_in_agent_lightning(memory: St
     assert rollout.status == "succeeded"
 
 
-async def test_when_the_agent_raises_the_end_of_the_trace_is_not_told_and_that_of_the_rollout_is(memory: Store) -> None:
+async def test_error_of_the_agent_skips_only_the_hook_on_trace_end(memory: Store) -> None:
     hook = Recording()
     with pytest.raises(LookupError):
         await step(memory, raising(LookupError("x")), [hook])
@@ -322,14 +322,14 @@ async def test_when_the_agent_raises_the_end_of_the_trace_is_not_told_and_that_o
 
 
 @pytest.mark.parametrize("at", ["rollout start", "trace start", "trace end", "rollout end"])
-async def test_what_a_hook_raises_changes_nothing(memory: Store, at: str) -> None:
+async def test_error_of_a_hook_changes_nothing(memory: Store, at: str) -> None:
     failing, other = Recording(fails_at=at), Recording()
     rollout = await step(memory, returning(0.5), [failing, other])
     assert rollout.status == "succeeded"
     assert other.told == failing.told == ["rollout start", "trace start", "trace end", "rollout end"]
 
 
-async def test_a_hook_written_for_agent_lightning_gets_what_it_declares(memory: Store) -> None:
+async def test_hook_written_for_agent_lightning_gets_its_parameters(memory: Store) -> None:
     ended: list[int] = []
 
     class Old:
@@ -383,7 +383,7 @@ async def test_hooks_may_declare_any_part_of_their_arguments(memory: Store) -> N
     }
 
 
-async def test_a_hook_that_declares_the_error_gets_what_the_agent_raised(memory: Store) -> None:
+async def test_hook_with_an_error_parameter_gets_the_error_of_the_agent(memory: Store) -> None:
     seen: list[Any] = []
 
     class Ended(Hook):
@@ -435,7 +435,7 @@ def test_a_hook_with_an_unknown_parameter_is_refused_at_registration(memory: Sto
 # -- the runner's life -------------------------------------------------------------------------------------------------
 
 
-def test_a_runner_says_what_is_missing() -> None:
+def test_runner_without_agent_or_store_explains_how_to_set_them() -> None:
     runner: Runner[Any] = Runner()
     with pytest.raises(ValueError, match=r"init\(agent\)"):
         runner.get_agent()

@@ -57,7 +57,7 @@ async def test_a_question_put_after_the_asking_began_is_asked_anew() -> None:
     assert await asyncio.gather(first, second) == [1, 2]
 
 
-async def test_who_gives_up_leaves_the_others_their_answer() -> None:
+async def test_cancelled_caller_does_not_cancel_the_shared_call() -> None:
     asked = Asked()
     together = SingleFlight(asked)
     leaving, staying = (asyncio.create_task(together("one")) for _ in range(2))
@@ -68,7 +68,7 @@ async def test_who_gives_up_leaves_the_others_their_answer() -> None:
     assert leaving.cancelled()
 
 
-async def test_what_the_asking_raises_is_raised_for_all() -> None:
+async def test_error_of_a_shared_call_is_raised_to_all_callers() -> None:
     asked = Asked()
     asked.gate.set()
     together = SingleFlight(asked)
@@ -116,9 +116,7 @@ def _counted(task: int, llm: LLM) -> float:
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
-async def test_what_one_agent_does_to_its_resources_is_not_seen_by_those_who_run_beside_it(
-    memory: Store, in_thread: bool
-) -> None:
+async def test_concurrent_attempts_get_separate_copies_of_resources(memory: Store, in_thread: bool) -> None:
     seen: list[dict[str, Any]] = []
 
     @rollout

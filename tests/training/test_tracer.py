@@ -135,7 +135,7 @@ async def test_attempts_in_threads_with_loops_of_their_own_do_not_mix(memory: St
         assert get_message_value(message) == rollout.rollout_id
 
 
-async def test_what_ends_after_the_attempt_is_stored_nowhere(memory: Store) -> None:
+async def test_span_that_ends_after_the_attempt_is_not_stored(memory: Store) -> None:
     first, second = await started(memory), await started(memory)
     tracer = Tracer()
     with tracer.lifespan(memory):

@@ -147,7 +147,7 @@ def test_fixed_port_in_use_ends_the_training_with_one_line(store: InMemoryLightn
     assert total(store) == 0
 
 
-def test_rollouts_that_a_run_takes_up_again_are_in_its_report_with_what_they_were(
+def test_report_contains_resumed_rollouts_with_mode_and_step(
     store: InMemoryLightningStore,
 ) -> None:
     store.sync.add_resources(agents.prompt(0.25))
@@ -165,7 +165,7 @@ def test_rollouts_that_a_run_takes_up_again_are_in_its_report_with_what_they_wer
     ]
 
 
-def test_what_gives_nothing_to_learn_from_is_counted_by_reason(store: InMemoryLightningStore) -> None:
+def test_report_counts_rollouts_without_training_data_by_reason(store: InMemoryLightningStore) -> None:
     report = trainer(store, algorithm=Baseline()).fit(agents.Picky(), [0, 1, 2, 3], quiet=True)
     assert report.drops == {"KeyError": 2}
     assert trainer(store, algorithm=Baseline()).fit(agents.mute, [1], quiet=True).drops == {"no reward": 1}
@@ -204,7 +204,7 @@ def test_dev_takes_fast_algorithms_only_and_a_baseline_by_default(store: InMemor
         trainer(store, algorithm=agents.improve).dev(agents.scaled, [1.0])
 
 
-def test_without_an_algorithm_it_runs_what_is_enqueued_until_max_rollouts(store: InMemoryLightningStore) -> None:
+def test_trainer_without_algorithm_runs_max_rollouts_of_the_queue(store: InMemoryLightningStore) -> None:
     store.sync.add_resources(agents.RESOURCES)
     for number in range(3):
         store.sync.enqueue_rollout(number)
@@ -212,7 +212,7 @@ def test_without_an_algorithm_it_runs_what_is_enqueued_until_max_rollouts(store:
     assert report.rollouts == 2
 
 
-def test_an_algorithm_that_waits_for_more_than_max_rollouts_is_told(
+def test_waiting_for_more_than_max_rollouts_raises_runners_gone(
     store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("store.training.execution.algorithm_store.STANDSTILL_SECONDS", 0.1)
@@ -220,7 +220,7 @@ def test_an_algorithm_that_waits_for_more_than_max_rollouts_is_told(
         trainer(store, algorithm=Baseline(), max_rollouts=1).fit(agents.scaled, [1.0, 2.0], quiet=True)
 
 
-def test_what_the_algorithm_raises_is_raised(store: InMemoryLightningStore) -> None:
+def test_error_of_the_algorithm_is_raised(store: InMemoryLightningStore) -> None:
     class Broken(Algorithm):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             raise LookupError("weights")
@@ -244,7 +244,7 @@ def test_an_algorithm_is_given_everything_that_it_may_ask_for(store: InMemoryLig
     assert seen == [made, store, made.adapter, agents.RESOURCES, None, [1], [2]]
 
 
-async def test_a_seed_is_that_of_what_an_algorithm_leaves_to_chance(memory: Store) -> None:
+async def test_seed_determines_the_random_choices_of_an_algorithm(memory: Store) -> None:
     drawn: list[float] = []
 
     class Chance(Algorithm):
@@ -256,7 +256,7 @@ async def test_a_seed_is_that_of_what_an_algorithm_leaves_to_chance(memory: Stor
     assert drawn == 2 * [random.Random(4).random()]
 
 
-def test_hooks_are_told_of_each_attempt(store: InMemoryLightningStore) -> None:
+def test_hooks_run_for_each_attempt(store: InMemoryLightningStore) -> None:
     class Counting(Hook):
         def __init__(self) -> None:
             self.workers: list[str] = []
@@ -277,7 +277,7 @@ def test_each_worker_has_a_runner_of_its_own() -> None:
     assert (vars(filled)["_max_rollouts"], vars(filled)["_heartbeat_interval"]) == (5, 0)
 
 
-def test_an_agent_travels_to_another_process_without_who_runs_it() -> None:
+def test_agent_is_pickled_without_its_trainer() -> None:
     made, picky = Trainer(strategy="shm"), agents.Picky()
     picky.set_trainer(made)
     again = unpack(pack("agent", RunnerBundle(picky, hooks=[Hook()]))).agent

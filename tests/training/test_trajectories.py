@@ -77,7 +77,7 @@ def test_a_long_prompt_is_left_out_or_cut_to_its_end() -> None:
         (Triplet(prompt="text", response=None, reward=1.0), "no_prompt_tokens"),
     ],
 )
-def test_what_cannot_be_trained_on_is_left_out_with_the_reason(given: Triplet, reason: str) -> None:
+def test_unusable_triplets_are_omitted_with_the_reason(given: Triplet, reason: str) -> None:
     made = trajectories([triplet([1], [2]), given], PAD, 2, 2)
     assert made.rows == [[0]]
     assert made.reasons() == {"no_log_probs": 1, reason: 1}
@@ -191,7 +191,7 @@ def test_an_unknown_way_with_long_prompts_is_refused() -> None:
         trajectories([], 0, 1, 1, long_prompts=way)
 
 
-def test_without_numpy_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_numpy_is_reported_with_the_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(Invalid, match="as_numpy: numpy is not installed; install it, or use as_numpy=False"):
         trajectories([], 0, 1, 1, as_numpy=True)

@@ -66,7 +66,7 @@ TABLE: list[tuple[dict[str, Any], list[Span], list[Any], list[Any] | None]] = [
 
 
 @pytest.mark.parametrize("settings, spans, upstream, ours", TABLE)
-def test_the_example_gives_what_agent_lightning_gives_if_told_and_else_repairs_every_level(
+def test_strict_upstream_equals_agent_lightning_and_default_repairs_levels(
     settings: dict[str, Any], spans: list[Span], upstream: list[Any], ours: list[Any] | None
 ) -> None:
     assert shown(TracerTraceToTriplet(**settings, strict_upstream=True).adapt(spans)) == upstream
@@ -127,7 +127,7 @@ def test_a_reward_that_names_its_call_goes_there_whatever_the_policy(policy: str
     assert rewards_of([*calls, on_the_call], policy)["x3"] is None
 
 
-def test_a_link_to_what_holds_calls_means_the_last_of_them() -> None:
+def test_reward_linked_to_a_parent_span_goes_to_its_last_call() -> None:
     spans = [
         *(agent("A", 0, 5, "a"), call("x1", 1, 2, parent="A"), call("x2", 3, 4, parent="A"), call("y", 6, 7)),
         reward("r", 8, 0.5, attributes=link("span_id", "A")),
@@ -227,7 +227,7 @@ def test_a_failed_call_is_none_and_takes_no_reward() -> None:
     assert report.dropped == [Dropped("f", "failed", "")]
 
 
-def test_calls_without_tokens_are_left_out_if_told() -> None:
+def test_calls_without_tokens_are_omitted_on_request() -> None:
     spans = [call("x", 1, 2, tokens=([1], [2])), call("y", 3, 4, tokens=([1], [])), reward("r", 5, 1.0)]
     report = TracerTraceToTriplet(_skip_empty_token_spans=True).adapt_report(spans)
     assert [(each.metadata["span_ids"], each.reward) for each in report.triplets] == [(["x"], 1.0)]
@@ -436,7 +436,7 @@ def test_the_attempts_of_a_rollout_are_adapted_apart() -> None:
     assert [(each.metadata["attempt_id"], each.reward) for each in adapted] == [("at-1", 1.0), ("at-2", None)]
 
 
-def test_what_is_no_span_is_reported_and_nothing_else_is_lost() -> None:
+def test_items_that_are_not_spans_are_reported_and_the_rest_adapted() -> None:
     given: list[Any] = [None, 3, {"name": "x"}, call("x", 1, 2), call("x", 5, 6, number=4), Span.model_construct()]
     report = TracerTraceToTriplet().adapt_report([*given, call("y", 3, 4).model_dump()])
     assert [each.metadata["span_ids"] for each in report.triplets] == [["x"], ["y"]]
@@ -621,13 +621,13 @@ def test_token_ids_of_choices_are_read_under_the_names_of_each_recorder(attribut
         ([3], "an item is not a span"),
     ],
 )
-def test_where_agent_lightning_raises_strict_says_what_to_do_and_ours_goes_on(spans: list[Any], why: str) -> None:
+def test_strict_upstream_explains_errors_that_the_default_tolerates(spans: list[Any], why: str) -> None:
     with pytest.raises(Invalid, match=f"(?s)raises an error for these spans.*{why}.*leave out strict_upstream"):
         TracerTraceToTriplet(strict_upstream=True).adapt(spans)
     TracerTraceToTriplet().adapt(spans)
 
 
-def test_strict_proxy_says_what_to_do_where_agent_lightning_raises() -> None:
+def test_strict_proxy_adapter_explains_errors_of_agent_lightning() -> None:
     with pytest.raises(Invalid, match="leave out strict_upstream"):
         LlmProxyTraceToTriplet(strict_upstream=True).adapt([span("x", None, number=1), span("y", 1, number=1)])
 

@@ -41,7 +41,7 @@ async def caught_up(store: Store, watch: Watch) -> None:
 @pytest.mark.parametrize(
     "to, reason", [("cancelled", "cancelled"), ("failed", "superseded"), ("queuing", "superseded")]
 )
-async def test_a_decision_is_told_while_the_attempt_runs(live: Store, to: Any, reason: str) -> None:
+async def test_decision_reaches_the_runner_while_the_attempt_runs(live: Store, to: Any, reason: str) -> None:
     watch, told, rollout = Watch(live), Told(), await started(live)
     watch.begin(rollout, told.of(rollout))
     await live.update_rollout(rollout.rollout_id, status=to)
@@ -50,7 +50,7 @@ async def test_a_decision_is_told_while_the_attempt_runs(live: Store, to: Any, r
     await watch.close()
 
 
-async def test_what_is_decided_between_a_claim_and_its_beginning_is_told(live: Store) -> None:
+async def test_decision_between_claim_and_start_reaches_the_runner(live: Store) -> None:
     watch, told = Watch(live), Told()
     await caught_up(live, watch)
     cancelled, replaced = await started(live), await started(live)
@@ -64,7 +64,7 @@ async def test_what_is_decided_between_a_claim_and_its_beginning_is_told(live: S
     await watch.close()
 
 
-async def test_what_happened_to_an_earlier_attempt_is_not_told_of_the_next(live: Store) -> None:
+async def test_decision_about_an_earlier_attempt_does_not_stop_the_next(live: Store) -> None:
     watch, told = Watch(live), Told()
     await caught_up(live, watch)
     config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
@@ -78,7 +78,7 @@ async def test_what_happened_to_an_earlier_attempt_is_not_told_of_the_next(live:
     await watch.close()
 
 
-async def test_nothing_is_told_of_an_attempt_that_is_over(memory: Store) -> None:
+async def test_decision_about_an_ended_attempt_is_ignored(memory: Store) -> None:
     watch, told, rollout = Watch(memory), Told(), await started(memory)
     watch.begin(rollout, told.of(rollout))
     watch.end(rollout)

@@ -40,7 +40,7 @@ async def content(filled: Filled) -> dict[str, list[list[str]]]:
 
 
 @ON_SQLITE
-async def test_annotations_nobody_tampered_with_are_sound(annotated: Filled) -> None:
+async def test_untampered_annotations_are_sound(annotated: Filled) -> None:
     report = await annotated.report()
     assert report.differences == []
     assert {name: report.rows[name] for name in TABLES} == {"labels": 3, "notes": 2}

@@ -55,7 +55,9 @@ async def test_a_long_log_is_rebuilt_by_other_processes(filled: Filled, monkeypa
 
 @pytest.mark.slow
 @ON_SQLITE
-async def test_what_other_processes_find_wrong_is_named_here(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_differences_from_other_processes_are_in_the_report(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = await filled.report()
     await tamper(filled.url, "UPDATE events SET actor = 'somebody' WHERE position = 3")
     await run_sql(
@@ -144,7 +146,7 @@ async def test_without_another_process_the_proof_is_made_here(
 @pytest.mark.parametrize("survivors", [0, 1])
 @pytest.mark.slow
 @ON_SQLITE
-async def test_what_a_process_was_doing_when_it_was_killed_is_done_here(
+async def test_work_of_a_killed_process_is_done_by_the_parent(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, survivors: int
 ) -> None:
     here = await filled.report()

@@ -134,7 +134,7 @@ async def test_extra_rows_go(filled: Filled) -> None:
     assert await filled.content() == before
 
 
-async def test_rows_that_exchanged_what_is_unique_become_right_again(filled: Filled) -> None:
+async def test_rebuild_restores_rows_with_swapped_unique_values(filled: Filled) -> None:
     before = await filled.content()
     await run_sql(
         filled.url,
@@ -165,7 +165,7 @@ async def test_a_wrong_row_that_holds_the_plan_key_of_a_missing_one_gives_way(
     assert await filled.content() == before
 
 
-async def test_the_queue_hands_out_what_a_rebuild_put_back(filled: Filled) -> None:
+async def test_rebuilt_queue_rows_can_be_claimed(filled: Filled) -> None:
     ids = {row[1] for row in await ask(filled.url, "SELECT * FROM queue")}
     # The writer has seen the queue empty before the rows come back to their old places.
     await run_sql(filled.url, "DELETE FROM queue")
@@ -214,7 +214,7 @@ async def test_a_counter_that_a_span_wrote_anew_is_behind_no_reservation(filled:
 
 
 @ON_SQLITE
-async def test_a_span_that_draws_its_number_skips_what_was_reserved(filled: Filled) -> None:
+async def test_span_number_skips_reserved_numbers_after_a_lost_counter(filled: Filled) -> None:
     store, first = filled.store, filled.first
     assert await store.get_next_span_sequence_id(first.rollout_id, "any") == 4
     await run_sql(filled.url, f"DELETE FROM span_counters WHERE rollout_id = '{first.rollout_id}'")
@@ -235,7 +235,7 @@ async def test_a_rebuild_corrects_a_counter_and_never_lowers_it(filled: Filled) 
         assert await differences(filled.store) == []
 
 
-async def test_the_watchdog_wakes_again_for_what_it_had_lost(filled: Filled, clock: ManualClock) -> None:
+async def test_watchdog_times_out_attempts_of_rebuilt_rows(filled: Filled, clock: ManualClock) -> None:
     config = RolloutConfig(timeout_seconds=30)
     watched = await filled.store.start_rollout({"w": 1}, config=config)
     before = await filled.content()

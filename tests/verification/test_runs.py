@@ -41,7 +41,7 @@ def told(differences: list[Difference]) -> set[tuple[str, str | None]]:
 
 
 @ON_SQLITE
-async def test_a_run_nobody_tampered_with_is_sound(played: Filled) -> None:
+async def test_untampered_run_is_sound(played: Filled) -> None:
     report = await played.report()
     assert report.differences == []
     expected = {"run_events": 15, "forks": 1, "fork_masks": 5, "checkpoints": 1, "artifacts": 2, "run_keys": 8}
@@ -176,7 +176,7 @@ async def blobs_of(filled: Filled) -> dict[str, str]:
 
 
 @ON_SQLITE
-async def test_what_recurs_is_stored_once(played: Filled) -> None:
+async def test_repeated_contents_are_stored_once(played: Filled) -> None:
     ((count,),) = await ask(played.url, "SELECT count(*) FROM blobs")
     # A prompt of each of four nodes, the second of one of them being equal; a state; the content of two artifacts.
     assert count == "6"

@@ -24,7 +24,7 @@ from tests.journal.given import fill, run_sql, tamper
 from tests.verification.filled import ON_SQLITE, Filled, database_of
 
 
-async def test_a_store_nobody_tampered_with_is_sound(store: Store, clock: ManualClock) -> None:
+async def test_untampered_store_is_sound(store: Store, clock: ManualClock) -> None:
     await fill(store, clock)
     report = await store.log.verify()
     assert report.ok
@@ -141,7 +141,7 @@ async def test_a_cut_tail_is_found_with_a_seal(filled: Filled, tmp_path: Path) -
 
 
 @ON_SQLITE
-async def test_what_came_after_a_seal_does_not_matter_to_it(filled: Filled, tmp_path: Path) -> None:
+async def test_later_events_do_not_break_a_seal(filled: Filled, tmp_path: Path) -> None:
     seal = await filled.store.log.seal(tmp_path / "seal.json")
     await filled.store.enqueue_rollout({"later": True})
     report = await filled.report(seal)

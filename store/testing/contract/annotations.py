@@ -23,7 +23,7 @@ class AnnotationsContract:
         assert done.labels == ["bäd", "good"]
         assert (await store.annotations.query(rollout.rollout_id)).labels == ["bäd", "good"]
 
-    async def test_what_changes_nothing_is_not_recorded(self, store: Store) -> None:
+    async def test_annotation_without_change_is_not_recorded(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         await store.annotations.annotate(rollout.rollout_id, add_labels=["good"])
         again = await store.annotations.annotate(rollout.rollout_id, add_labels=["good", "good"], remove_labels=["bad"])
@@ -34,7 +34,7 @@ class AnnotationsContract:
             "rollout.annotated",
         ]
 
-    async def test_an_event_says_only_what_changed(self, store: Store) -> None:
+    async def test_annotation_event_contains_only_changed_labels(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         await store.annotations.annotate(rollout.rollout_id, add_labels=["good"])
         await store.annotations.annotate(rollout.rollout_id, add_labels=["good", "fast"], remove_labels=["bad"])
@@ -134,7 +134,7 @@ class AnnotationsContract:
         )
         assert swapped.labels == [*labels[1:], "one more"]
 
-    async def test_what_says_nothing_or_contradicts_itself_is_refused(self, store: Store) -> None:
+    async def test_empty_or_contradictory_annotation_is_refused(self, store: Store) -> None:
         rollout = await store.enqueue_rollout("x")
         with pytest.raises(Invalid, match="give a note"):
             await store.annotations.annotate(rollout.rollout_id)

@@ -131,7 +131,7 @@ class ConcurrencyContract:
         assert [isinstance(one, ValueError) for one in answers] == [False] * 5 + [True] * 3 + [False] * 5
         assert (await store.query_rollouts()).total == 11
 
-    async def test_what_a_call_did_is_seen_by_every_call_after_it(self, store: Store) -> None:
+    async def test_every_call_sees_the_effects_of_earlier_calls(self, store: Store) -> None:
         async def life(number: int) -> None:
             rollout = await store.enqueue_rollout(number)
             assert await statuses(store, rollout) == ("queuing",)

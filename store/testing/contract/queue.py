@@ -72,7 +72,7 @@ class QueueContract:
         assert re.fullmatch(r"at-[0-9a-f]{8}", started_one.attempt.attempt_id)
         assert re.fullmatch(r"rs-[0-9a-f]{12}", resources.resources_id)
 
-    async def test_a_rollout_keeps_what_it_was_created_with(self, store: Store) -> None:
+    async def test_rollout_preserves_the_fields_of_its_creation(self, store: Store) -> None:
         config = RolloutConfig(timeout_seconds=5, unresponsive_seconds=2.5, max_attempts=3, retry_condition=["failed"])
         given: dict[str, Any] = {"mode": "val", "resources_id": "rs-unknown", "config": config, "metadata": {"m": [1]}}
         for rollout in (await store.enqueue_rollout({"a": 1}, **given), await store.start_rollout({"a": 1}, **given)):

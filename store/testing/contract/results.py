@@ -20,7 +20,7 @@ class ResultsContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_a_page_is_a_sequence_of_its_items_and_tells_what_was_asked(self, store: Store) -> None:
+    async def test_page_is_a_sequence_of_items_with_limit_and_offset(self, store: Store) -> None:
         rollouts = [await store.enqueue_rollout(number) for number in range(4)]
         page = await store.query_rollouts(limit=3, offset=1)
         assert (page.limit, page.offset, page.total) == (3, 1, 4)
@@ -69,7 +69,7 @@ class ResultsContract:
                 setattr(result, field, "changed")
             assert getattr(result, field) == before
 
-    async def test_changing_what_a_result_holds_changes_nothing_in_the_store(self, store: Store) -> None:
+    async def test_changing_a_result_does_not_change_the_store(self, store: Store) -> None:
         begun = await store.start_rollout({"list": [1]}, metadata={"list": [1]})
         await store.update_attempt(begun.rollout_id, "latest", metadata={"list": [1]})
         await store.add_span(make_span(begun.attempt, attributes={"list": [1]}))

@@ -75,7 +75,7 @@ class RetriesContract:
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")
         assert (await reread(store, rollout)).status == "requeuing"
 
-    async def test_a_retry_waits_behind_what_is_already_queued(self, store: Store) -> None:
+    async def test_retry_waits_behind_rollouts_already_queued(self, store: Store) -> None:
         rollout = await started(store, max_attempts=2, retry_condition=["failed"])
         waiting = await store.enqueue_rollout("waiting")
         await store.update_attempt(rollout.rollout_id, "latest", status="failed")

@@ -106,7 +106,7 @@ class SpanQueriesContract:
         assert len(await self.found(store, rollout, attempt_id=rollout.attempt.attempt_id)) == 3
         assert len(await self.found(store, rollout)) == 4
 
-    async def test_spans_of_what_is_unknown_are_none_and_the_page_tells_what_was_asked(self, store: Store) -> None:
+    async def test_spans_of_an_unknown_rollout_or_attempt_are_an_empty_page(self, store: Store) -> None:
         for attempt_id in [None, "latest", "at-none"]:
             queued = await store.enqueue_rollout(1)
             for rollout_id in ("ro-none", queued.rollout_id):
@@ -157,7 +157,7 @@ class SpanQueriesContract:
         await store.add_span(make_span(rollout.attempt, 1, span_id="earlier", start_time=3.0))
         assert await self.found(store, rollout) == ["earlier", "later"]
 
-    async def test_a_query_of_spans_does_not_change_what_it_reads(self, store: Store) -> None:
+    async def test_span_query_does_not_change_the_rollout(self, store: Store) -> None:
         rollout = await self.traced(store)
         before = await reread(store, rollout)
         await store.query_spans(rollout.rollout_id)

@@ -95,7 +95,7 @@ class SpansContract:
         assert attempt.last_heartbeat_time == pytest.approx(clock.seconds, abs=0.001)
         assert (attempt.end_time, (await reread(store, rollout)).end_time) == (None, None)
 
-    async def test_a_span_is_a_sign_of_life_and_wakes_only_what_prepared_or_fell_silent(
+    async def test_span_is_a_heartbeat_and_revives_preparing_and_silent_attempts(
         self, store: Store, clock: ManualClock
     ) -> None:
         for before, after in [

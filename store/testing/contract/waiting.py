@@ -109,7 +109,7 @@ class WaitingContract:
         assert monotonic() - before >= 0.1
         assert [one.rollout_id for one in ended] == [done.rollout_id]
 
-    async def test_waiting_for_nobody_returns_at_once(self, store: Store) -> None:
+    async def test_wait_for_no_rollouts_returns_at_once(self, store: Store) -> None:
         assert list(await answer(store.wait_for_rollouts(rollout_ids=[]))) == []
 
     async def test_unknown_rollouts_are_not_waited_for(self, store: Store) -> None:
@@ -139,7 +139,7 @@ class WaitingContract:
 
         assert await fastest(wake_up) < PROMPT
 
-    async def test_everybody_who_waits_for_a_rollout_wakes(self, store: Store) -> None:
+    async def test_end_of_a_rollout_wakes_all_its_waiters(self, store: Store) -> None:
         rollout = await started(store)
         waits = [store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=HUNG) for _ in range(5)]
         tasks = await parked(asyncio.gather(*waits))
@@ -285,7 +285,7 @@ class WaitingForWorkContract:
         assert not other.done()
         await given_up(other)
 
-    async def test_several_that_wait_share_what_comes_in_one_call(self, store: Store) -> None:
+    async def test_waiting_claims_share_rollouts_enqueued_in_one_call(self, store: Store) -> None:
         tasks = await parked(asyncio.gather(*[store.dequeue_rollout(wait_seconds=1000) for _ in range(3)]))
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
         claimed = await answer(tasks)

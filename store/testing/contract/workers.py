@@ -47,7 +47,7 @@ class WorkersContract:
         assert third.heartbeat_stats == {"cpu": 3}
         assert await worker_of(store, "w1") == third
 
-    async def test_a_heartbeat_never_changes_what_the_worker_is_doing(self, store: Store) -> None:
+    async def test_heartbeat_does_not_change_the_status_of_a_worker(self, store: Store) -> None:
         rollout = await started(store, worker_id="w1")
         worker = await store.update_worker("w1", {"cpu": 1})
         assert (worker.status, worker.current_rollout_id) == ("busy", rollout.rollout_id)

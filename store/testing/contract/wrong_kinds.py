@@ -40,7 +40,7 @@ class WrongKindsContract:
 
     pytestmark = pytest.mark.asyncio
 
-    async def test_what_names_something_is_text(self, store: Store) -> None:
+    async def test_ids_must_be_text(self, store: Store) -> None:
         rollout = await started(store)
         ro = rollout.rollout_id
         span = make_sdk_span()
@@ -73,7 +73,7 @@ class WrongKindsContract:
         assert await reread(store, rollout) == rollout
         assert await store.get_next_span_sequence_id(ro, "at") == 1
 
-    async def test_what_is_looked_for_is_text(self, store: Store) -> None:
+    async def test_filter_values_must_be_text(self, store: Store) -> None:
         ro = (await started(store)).rollout_id
         fields = ["trace_id", "span_id_contains", "parent_id", "name_contains"]
         spans: list[Case] = [(f, lambda value, f=f: store.query_spans(ro, **{f: value}), NO_TEXT) for f in fields]
@@ -143,7 +143,7 @@ class WrongKindsContract:
             ]
         )
 
-    async def test_what_is_many_is_a_list(self, store: Store) -> None:
+    async def test_arguments_for_several_items_must_be_lists(self, store: Store) -> None:
         rollout = await started(store)
         await expect_refused(
             [

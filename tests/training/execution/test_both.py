@@ -99,7 +99,7 @@ def test_a_runner_that_has_done_its_share_does_not_end_the_algorithm(store: InMe
 
 
 @pytest.mark.parametrize("waits", ["waits", "polls", "follows"])
-def test_an_algorithm_that_waits_for_runners_that_have_left_is_told(
+def test_algorithm_waiting_for_ended_runners_raises_runners_gone(
     store: InMemoryLightningStore, kind: str, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     monkeypatch.setattr(algorithm_store, "STANDSTILL_SECONDS", 0.1)
@@ -119,7 +119,7 @@ def test_an_algorithm_that_computes_after_the_last_runner_finishes(
     assert latest.resources == {"weights": COMPUTED}
 
 
-def test_when_the_last_runner_crashes_the_algorithm_is_told_why(store: InMemoryLightningStore, kind: str) -> None:
+def test_crash_of_the_last_runner_is_raised_to_the_algorithm(store: InMemoryLightningStore, kind: str) -> None:
     with pytest.raises(RunnersGone, match="the runner is broken"):
         strategy(kind, 2, grace=0.1).execute(Train(4 * ["crash"]), Serve(), store)
     assert "running" not in statuses(store)
@@ -133,7 +133,7 @@ def test_a_runner_that_crashes_leaves_the_others_at_work(store: InMemoryLightnin
     ]
 
 
-def test_what_the_algorithm_raises_is_raised_and_the_runners_end(store: InMemoryLightningStore, kind: str) -> None:
+def test_error_of_the_algorithm_is_raised_and_the_runners_end(store: InMemoryLightningStore, kind: str) -> None:
     with pytest.raises(LookupError, match="the algorithm is lost"):
         strategy(kind, grace=0.1).execute(Train(["for ever"], leaves_open=1, fails=True), Serve(), store)
     assert reasons(store) == ["interrupted"]

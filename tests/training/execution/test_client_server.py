@@ -46,7 +46,7 @@ def test_a_runner_that_is_killed_is_replaced_and_its_task_is_done(store: InMemor
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_parts")
-def test_a_runner_that_hears_nothing_is_killed_and_told_of_while_the_training_has_succeeded(
+def test_unresponsive_runner_is_killed_and_reported_after_the_training(
     store: InMemoryLightningStore,
 ) -> None:
     strategy = processes(graceful_timeout=0.1, terminate_timeout=0.1)
@@ -97,7 +97,7 @@ def test_runners_elsewhere_work_for_an_algorithm_that_has_none_of_its_own(
     assert sorted(statuses(store)) == ["failed", "succeeded", "succeeded"]
 
 
-def test_a_port_that_another_training_has_is_said_to_be_taken_and_by_whom(store: InMemoryLightningStore) -> None:
+def test_taken_port_is_refused_with_the_name_of_its_owner(store: InMemoryLightningStore) -> None:
     server = StoreServer(store, port=0)
     store.sync.thread.get().wait(server.start())
     port = int(server.endpoint.rpartition(":")[2])
