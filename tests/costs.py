@@ -1,4 +1,4 @@
-"""The processor time and the elapsed time of each test, and the budgets of folders: a plugin of pytest.
+"""The processor time and the elapsed time of each test, and the budgets of folders: a plugin of pytest. Decision 73.
 
 A test's processor time is that of its process of pytest, of the programs that it starts and waits for, and of the
 Postgres of its process, from the start of its setup to the end of its teardown. A fixture that several tests share is

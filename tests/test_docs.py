@@ -108,6 +108,57 @@ def test_every_file_that_the_pages_name_exists() -> None:
     assert [f"{page_id(path)}: {name}" for path, name in names if not (ROOT / name).exists()] == []
 
 
+def test_every_module_that_the_pages_name_exists() -> None:
+    names = [(path, name) for path in PAGES for name in code(path) if re.fullmatch(r"(store|rollbook)(\.\w+)+", name)]
+    assert names
+    assert [f"{page_id(path)}: {name}" for path, name in names if not is_defined(name)] == []
+
+
+def is_defined(name: str) -> bool:
+    """Return whether a name leads to a module, to a name in a module, or begins with an object such as `store.log`."""
+    module, names = ROOT / "store", name.split(".")[1:]
+    while names and ((module / names[0]).is_dir() or (module / f"{names[0]}.py").is_file()):
+        module /= names.pop(0)
+    source = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    return not names or module.name == "store" or names[0] in source.read_text()
+
+
+DECISIONS = ROOT / "docs/decisions"
+
+
+def decisions() -> dict[int, str]:
+    """Return the numbers of all decisions, with the names of the records that contain them."""
+    numbers = {int(path.name[:4]): path.name for path in DECISIONS.glob("[0-9]*.md")}
+    small = next(DECISIONS.glob("0001-*.md"))
+    return numbers | {
+        int(number): small.name for number in re.findall(r"^\| (\d+) \|", small.read_text(), re.MULTILINE)
+    }
+
+
+def test_every_decision_record_states_its_subject_status_and_date() -> None:
+    index = re.findall(r"^\| ([\d, ]+) \| (.*) \|$", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    rows: list[str] = []
+    for path in sorted(DECISIONS.glob("[0-9]*.md")):
+        record = re.match(r"# (\d+)\. (.+)\n\nStatus: (.+)\nDate: (\d{4}-\d\d-\d\d)\n\n", path.read_text())
+        assert record, path.name
+        number, subject, status, date = record.groups()
+        assert path.name == f"{int(number):04}-{re.sub('[^a-z0-9]+', '-', subject.lower())}.md"
+        later = re.fullmatch(r"accepted|(?:accepted; superseded in part|superseded) by (\d{4})", status)
+        assert later, f"{path.name}: {status}"
+        assert later[1] is None or int(later[1]) in decisions()
+        rows.append(f"[{subject}]({path.name}) | {status} | {date}")
+    assert [row for _, row in index] == rows
+    assert {
+        int(number): re.findall(r"\((.*)\)", row)[0] for numbers, row in index for number in numbers.split(", ")
+    } == (decisions())
+
+
+def test_code_that_depends_on_a_decision_names_its_number() -> None:
+    sources = [path.read_text() for name in ("store", "tests") for path in (ROOT / name).rglob("*.py")]
+    named = [numbers for source in sources for numbers in re.findall(r"[Dd]ecisions? (\d+)(?: and (\d+))?\b", source)]
+    assert {int(number) for numbers in named for number in numbers if number} == set(decisions())
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for path in PAGES:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 # One environment serves all of them.
 pytestmark = pytest.mark.xdist_group("install")
 
+# Decisions 63 and 65.
 MOST_DISTRIBUTIONS = 46
 MOST_MEGABYTES = 115
 # Uvicorn is told to use them, and imports them itself.

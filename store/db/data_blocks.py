@@ -1,4 +1,4 @@
-"""Reads of the data of events that are stored in blocks.
+"""Reads of the data of events that are stored in blocks. Decision 72.
 
 The data of an event is its JSON text without payload. `compact` stores the data of 128 events together in one row of
 `data_blocks`, compressed with zstd, because the data of one event is too small to be compressed well. The column `data`

@@ -195,7 +195,7 @@ class WriteSession(ReadSession, Protocol):
     """
 
     async def begin(self) -> Tail:
-        """Begin a transaction, take the lock, and read the end of the log."""
+        """Begin a transaction, take the lock, and read the end of the log. Decision 4."""
         ...
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:

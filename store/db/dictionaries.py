@@ -1,4 +1,4 @@
-"""Reads of bodies that are compressed with a dictionary.
+"""Reads of bodies that are compressed with a dictionary. Decision 65.
 
 A body is the stored payload of an event. `compact` compresses bodies with zstd and a dictionary, which contains what
 the bodies of one type of event have in common. The column `codec` of such a body contains the number of the dictionary.

@@ -1,4 +1,4 @@
-"""Stored form of the payload of an event."""
+"""Stored form of the payload of an event. Decision 83."""
 
 from dataclasses import dataclass
 

@@ -77,7 +77,7 @@ from store.domain.working_set import NeedsSpans, WorkingSet
 from store.errors import Conflict, NotFound
 
 NUMBERS_RESERVED: Final = 32
-"""The number of span numbers that one event reserves, unless one call draws more."""
+"""The number of span numbers that one event reserves, unless one call draws more. Decision 44."""
 
 
 def decide(command: Command, working_set: WorkingSet) -> Any:
@@ -178,6 +178,7 @@ def _start_rollout(command: StartRollout, working_set: WorkingSet) -> RolloutVie
 
 
 def _version_of(resources_id: str | None, working_set: WorkingSet) -> int | None:
+    # Decision 6.
     return None if resources_id is None else working_set.resource_versions.get(resources_id)
 
 
@@ -453,7 +454,7 @@ def _number_spans(command: NumberSpans, working_set: WorkingSet) -> list[int]:
 
 
 def _record_spans(command: RecordSpans, working_set: WorkingSet) -> SpansOutcome:
-    """Record spans group by group, except repeats and conflicts.
+    """Record spans group by group, except repeats and conflicts. Decision 75.
 
     A group contains all spans of one attempt. Groups are in the order of their first spans. A group of an unknown
     rollout or attempt is refused, and the groups before it stay recorded.
@@ -559,7 +560,7 @@ def _record_span(
 def _count_once(item: NewSpan, response_id: str, working_set: WorkingSet) -> None:
     """Set how many of the span's tokens the rollout has counted for earlier spans of the same call of a model.
 
-    The proxy and the agent's instrumentation can both record a call. Their spans have the same response id.
+    The proxy and the agent's instrumentation can both record a call. Their spans have one response id. Decision 56.
     """
     fact = item.fact
     tokens_in, tokens_out = fact.tokens_in or 0, fact.tokens_out or 0

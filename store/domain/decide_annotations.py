@@ -1,4 +1,4 @@
-"""Decide which event an annotation of a rollout records.
+"""Decide which event an annotation of a rollout records. Decision 32.
 
 A rollout is a task for an agent, and its stream contains its events. An annotation of a rollout adds labels or a note,
 or removes labels. The working set contains the loaded states that a decision reads and changes.

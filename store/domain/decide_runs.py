@@ -1,4 +1,4 @@
-"""Decide which events are recorded for the events of a run, for forks, and for moves of the head.
+"""Decide which events are recorded for the events of a run, for forks, and for moves of the head. Decision 24.
 
 A rollout is a task for an agent. A run is the execution of a rollout in one or more attempts. The stream of a rollout
 contains its events, and the version of an event is its number in this stream. A fork starts an attempt that continues

@@ -4,7 +4,7 @@ A rollout is a task for an agent, an attempt is one execution of a rollout, and 
 attempt. A stream contains the events of one rollout, worker, thread or set of resources.
 
 The data contain ids, status words, numbers and hashes, but no payload (data of users), which is stored in the body of
-the event. A field that is None is left out of the stored text and is read as None.
+the event. A field that is None is left out of the stored text and is read as None. Decision 1.
 
 Names and meanings of stored fields never change. If the fields of a type have to change, the type gets the next number
 as its `shape`, and an upcaster converts data of the shape before.

@@ -1,7 +1,7 @@
 """Idempotent calls: the reply to a call with a key is stored, and a repeat of the call gets the stored reply.
 
 To decide a command means to record its events in the working set, which contains the loaded states, and to return its
-result. The working set also contains the stored replies to earlier calls.
+result. The working set also contains the stored replies to earlier calls. Decision 15.
 """
 
 from collections.abc import Callable

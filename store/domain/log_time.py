@@ -1,4 +1,4 @@
-"""The time for which a process has received no sign of life from an attempt. The watchdog uses this time.
+"""The time for which a process has received no sign of life from an attempt. The watchdog uses this time. Decision 52.
 
 The timestamps of the log come from wall clocks, which may jump or be wrong. A process may also be suspended or lose its
 connection to the database. The watchdog therefore does not compare timestamps with a wall clock. Each process records
@@ -28,7 +28,7 @@ _MAX_PAUSES = 64
 # a process with many short pauses would never find a silent attempt.
 _SHORT_PAUSES = 4
 SHORT_WAIT: Final = 200_000_000
-"""The duration of a wait, in nanoseconds, up to which it counts as heard time.
+"""The duration of a wait, in nanoseconds, up to which it counts as heard time. Decision 81.
 
 This also applies to the beginning of a longer wait. So a database that is always slow slows the heard time down, but
 does not stop it.

@@ -1,4 +1,4 @@
-"""Contents of the events of runs: nodes and phases, checkpoints, artifacts, forks, and the head.
+"""Contents of the events of runs: nodes and phases, checkpoints, artifacts, forks, and the head. Decision 24.
 
 A rollout is a task for an agent, and a run is the execution of a rollout in one or more attempts. A pipeline divides a
 run into phases. A phase is executed for a scope, which is a subject such as a ticker. A node is a step of a phase, such

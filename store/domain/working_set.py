@@ -204,7 +204,7 @@ class WorkingSet:
         """Set the timestamp of the next item of a command. The timestamp is later than that of every event so far.
 
         Commands and items without an event do not advance the timestamp. So timestamps do not depend on which commands
-        share a batch.
+        share a batch. Decision 7.
         """
         self.stamp = max(self.now, self.last_stamp + 1)
 

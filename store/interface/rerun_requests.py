@@ -1,4 +1,4 @@
-"""Requests for re-runs, which wait for a runner of the run's pipeline.
+"""Requests for re-runs, which wait for a runner of the run's pipeline. Decision 41.
 
 A run is a rollout that a pipeline executes in phases. A re-run is a new attempt that executes a part of the run again.
 A runner is a process that executes the runs of a pipeline. The head is the attempt whose results are those of the run.

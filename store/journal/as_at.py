@@ -65,7 +65,7 @@ async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
     """Return the position of the last event that a read at a moment includes; 0 if the read includes no event.
 
     A read includes either all events of a call or none of them. If `as_at` is the position of an event of a call, and
-    the call has later events, the moment is before the call.
+    the call has later events, the moment is before the call. Decision 8.
 
     Args:
         dialect: the database.

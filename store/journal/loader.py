@@ -262,7 +262,7 @@ class Loader:
 
 
 class StateCache:
-    """Cache of the states from the last batches. It is valid as long as no other connection writes.
+    """Cache of the states from the last batches. It is valid as long as no other connection writes. Decision 10.
 
     A rollout often changes several times within a second. The cache saves reading its rows again for each change. The
     database shows whether another connection has written, and the loader then clears the cache. A rollout, worker or

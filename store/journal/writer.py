@@ -63,7 +63,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5
 _EVENTS = TOTALS.index("events")
 
 # Finds the key of a batch after the reply to its COMMIT was lost. `commits.batch_key` has no index, so the statement
-# reads only the commit with the id that the batch used.
+# reads only the commit with the id that the batch used. Decision 71.
 _COMMIT_OF_KEY = union_all(
     select(core_tables.commits.c.batch_key).where(
         core_tables.commits.c.commit_id == bindparam("commit", type_=BigInteger),
@@ -116,7 +116,7 @@ class Waiter(Protocol):
 
 
 class Limiter(Protocol):
-    """Limit on the size of the store. Its methods are called in the event loop of the store."""
+    """Limit on the size of the store. Its methods are called in the event loop of the store. Decision 67."""
 
     async def refresh(self) -> None:
         """Prepare for a batch. This is called before its transaction begins, and must not raise an error."""

@@ -1,4 +1,4 @@
-"""Queries as values: the arguments of each query of a store, defined once.
+"""Queries as values: the arguments of each query of a store, defined once. Decision 33.
 
 The interface builds a value from its keyword arguments without checks; a server validates a value from a request. A
 store checks a value when it executes the query.

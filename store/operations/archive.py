@@ -1,4 +1,4 @@
-"""Archives. An archive is one file. It contains the payload of some finished rollouts, which is removed from the store.
+"""Archives: files with the payload of finished rollouts, which is removed from the store. Decision 68.
 
 The file is a backup from which the payload of all other rollouts was removed. It contains the whole log, so it can be
 verified, and every command that reads can read it. Payload is removed from the store only after the file is verified

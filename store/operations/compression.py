@@ -1,4 +1,4 @@
-"""Compression of stored events: of their bodies with dictionaries, and of their data in blocks.
+"""Compression of stored events: of their bodies with dictionaries, and of their data in blocks. Decision 65.
 
 It works in short transactions, while other processes write. See `store.operations.packing` for the data.
 

@@ -1,4 +1,4 @@
-"""Copy of a store to another database, with the same id, log and state."""
+"""Copy of a store to another database, with the same id, log and state. Decision 61."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine

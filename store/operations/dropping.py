@@ -1,4 +1,4 @@
-"""Removal of a whole partition, which is a separate store in a database."""
+"""Removal of a whole partition, which is a separate store in a database. Decision 66."""
 
 import asyncio
 

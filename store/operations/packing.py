@@ -1,4 +1,4 @@
-"""Storage of the data of events in blocks, in short transactions, while other processes write.
+"""Storage of the data of events in blocks, in short transactions, while other processes write. Decision 72.
 
 The data of an event is its JSON text without payload. A block contains the data of 128 events, compressed together.
 Between them may be events whose data stays in its row. Each transaction stores one block and replaces the data of its

@@ -2,7 +2,7 @@
 
 A copy may be killed after it got its name, but before its caller knows the result. The copy therefore has a receipt
 with the result until the caller knows it. If the same call is repeated after that, it finds the receipt of a process
-that no longer runs, and returns the result (decision 0079).
+that no longer runs, and returns the result (decision 79).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removal of payload from a store in short transactions, while other processes write.
+"""Removal of payload from a store in short transactions, while other processes write. Decision 62.
 
 The payload of an event is stored in its body, and in blobs, which are values that are stored once under their hash. A
 transaction appends an event of the stream `store` that names the policy, and deletes the payload. So a removal that is

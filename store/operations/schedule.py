@@ -1,4 +1,4 @@
-"""The schedule of the operations that a server runs by itself: verification, backup, retention, and compression."""
+"""The schedule of the operations of a server: verification, backup, retention, compression. Decision 64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodings of OTLP over HTTP: decoding of requests, and encoding of responses. This module does no I/O."""
+"""Encodings of OTLP over HTTP: decoding of requests, encoding of responses, without I/O. Decision 35."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

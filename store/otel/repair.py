@@ -1,4 +1,4 @@
-"""Repair of spans that a store would refuse because of one value.
+"""Repair of spans that a store would refuse because of one value. Decision 48.
 
 A value that no database stores is changed, and the span is kept. The attribute `rollbook.changed` of the span lists
 the changes. If the value belongs to the resource of the span, the list is an attribute of the resource.

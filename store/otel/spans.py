@@ -87,7 +87,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Received:
-    """A decoded span. It has the fields of a `Span`, but its trace state, events, links and extras are JSON values."""
+    """A decoded span: the fields of a `Span`, with JSON values as trace state, events, links, extras. Decision 26."""
 
     origin: Origin
     rollout_id: str

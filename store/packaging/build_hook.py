@@ -1,4 +1,4 @@
-"""Build hook of hatchling, which fills the wheel.
+"""Build hook of hatchling, which fills the wheel. Decision 58.
 
 The wheel contains the package as `rollbook`, and an alias `store`. An editable installation uses the package `store` of
 the source tree, and gets an alias `rollbook`. Type checkers read an alias from stubs. The wheel has stubs of public

@@ -1,4 +1,4 @@
-"""Frames for readers that follow a run. A reader that resumes ends with the same view as a new reader.
+"""Frames for readers that follow a run. A reader that resumes ends with the same view as a new reader. Decision 31.
 
 A frame is a message to a reader about an event or another change. The view of an attempt contains its events and those
 of the attempts on which it builds. The head is the attempt whose view is that of the run. A fork is an attempt that

@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 KEY_MICROS = 86_400_000_000
 """The lifetime of an idempotency key, in microseconds: one day."""
 
-# The columns that a new span changes, in the row of its rollout and in the row of its attempt.
+# The columns that a new span changes, in the row of its rollout and in the row of its attempt. Decision 14.
 ROLLOUT_AFTER_SPAN = ("last_reward", "spans", "tokens_in", "tokens_out", "stream_version", "last_position")
 # An event of a run, including a span that belongs to a node, also changes `run_version`.
 ROLLOUT_AFTER_RUN = (*ROLLOUT_AFTER_SPAN, "run_version")

@@ -1,4 +1,4 @@
-"""Import of the lines of a run folder as events of a run, with one attempt for each re-run.
+"""Import of the lines of a run folder as events of a run, with one attempt for each re-run. Decision 29.
 
 A re-run executed a part of the run again. Its lines have its number in the key `rerun_seq`.
 """

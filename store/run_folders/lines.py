@@ -1,4 +1,4 @@
-"""Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes.
+"""Conversion of lines of `run_events.jsonl` to run events, and back to the same bytes. Decision 29.
 
 The file `run_extension.jsonl` contains the events whose kinds the schema of `run_events.jsonl` does not have. Each line
 of this file begins with the number of events in `run_events.jsonl` that come before the line.

@@ -1,4 +1,4 @@
-"""Generators of ids in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex.
+"""Generators of ids in the form of Agent-lightning 0.3: a prefix of two letters, then lowercase hex. Decision 13.
 
 Ids of rollouts increase with time, so that the rows of active rollouts are adjacent in every table and index. No id is
 guaranteed to be new, because ids have random digits. So a caller must check that an id does not exist before it inserts

@@ -1,4 +1,4 @@
-"""A second name for a package: `import alias.module` gives the same module object as `import package.module`."""
+"""A second name for a package: `import alias.module` gives the object of `import package.module`. Decision 58."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache of pages, for clients that request the same pages repeatedly. Each page is valid until the next commit."""
+"""Cache of pages that clients request repeatedly. A page is valid until the next commit. Decision 25."""
 
 from __future__ import annotations
 

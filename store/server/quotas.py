@@ -1,4 +1,4 @@
-"""Quotas of partitions: limits on the events and the bytes of a partition, and on its calls per second.
+"""Quotas of partitions: limits on the events and the bytes of a partition, and on its calls per second. Decision 67.
 
 A quota protects the other users of a server or a database. Events and bytes are checked by the writer of the partition,
 so the limit on events holds for all processes together. The calls are counted in each process.

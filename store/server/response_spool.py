@@ -1,4 +1,4 @@
-"""Bodies of responses that may be too large for memory."""
+"""Bodies of responses that may be too large for memory. Decision 23."""
 
 from __future__ import annotations
 

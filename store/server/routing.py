@@ -1,4 +1,4 @@
-"""Routes, which map a method and a path to an endpoint.
+"""Routes, which map a method and a path to an endpoint. Decision 34.
 
 FastAPI's router tries one regular expression after another, and its endpoints resolve dependencies, validate and
 serialise. Together this takes several times as long as the store needs for a small call. This module looks up a path in

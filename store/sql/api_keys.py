@@ -1,4 +1,4 @@
-"""API keys of clients: their form, their rows in the database, and their roles."""
+"""API keys of clients: their form, their rows in the database, and their roles. Decision 57."""
 
 from __future__ import annotations
 

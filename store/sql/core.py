@@ -1,4 +1,4 @@
-"""Core that the parts of a SQL store share: the database, the writer, and functions to read, call and wait.
+"""Core that the parts of a SQL store share: database, writer, and functions to read, call and wait. Decision 33.
 
 The writer is a task of this process that executes commands, which are requests to change the store, in transactions of
 many commands. To sweep means to end overdue attempts: attempts without a sign of life, or beyond their time limit.

@@ -1,4 +1,4 @@
-"""JSON of pages of rollouts and spans, made from the database's rows without objects of the models in between.
+"""JSON of pages of rollouts and spans, made from rows of the database without models. Decision 36.
 
 The database stores payload as JSON, which was validated when it was recorded. The stored JSON is inserted into the page
 unchanged.

@@ -1,4 +1,4 @@
-"""Recovery of the work of lost workers.
+"""Recovery of the work of lost workers. Decision 54.
 
 A worker is a process that executes attempts at rollouts, which are tasks for an agent. Its heartbeats declare the
 interval between them. A worker is lost if it has sent no heartbeat for several intervals. If a rollout has no time

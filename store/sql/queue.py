@@ -235,7 +235,7 @@ class SQLQueue:
 
 
 class _WaitingRuns:
-    """Runs in the queue that use one of some resources, for one worker.
+    """Runs in the queue that use one of some resources, for one worker. Decision 88.
 
     Args:
         core: the core of the store.

@@ -1,4 +1,4 @@
-"""Results of repeated calls: calls with an idempotency key with which an earlier call was executed.
+"""Results of repeated calls: calls with an idempotency key with which an earlier call was executed. Decision 15.
 
 Each function takes the stored `Repeat` of the earlier call, and reads the result from the log at the position at which
 the earlier call was executed. So both calls get the same result.

@@ -16,7 +16,7 @@ from store.validation import arguments
 MAX_CALL_BYTES = 16 * 1024 * 1024
 MAX_CALL_ITEMS = 10_000
 # The minimum size in bytes of a body that is compressed. For a small body, compression would take longer than all other
-# steps. Large bodies mostly consist of repeated prompts, which compress well.
+# steps. Large bodies mostly consist of repeated prompts, which compress well. Decision 11.
 _COMPRESS_FROM = 4096
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _MAX_DEPTH = 200
@@ -157,7 +157,7 @@ def check_call(items: int, size: int, field: str) -> None:
 def canonical_sha256(value: Any) -> str:
     """Return the SHA-256 of a JSON value in its canonical form (RFC 8785), as hex.
 
-    Integers beyond ±2⁵³, which RFC 8785 does not support, are written in full.
+    Integers beyond ±2⁵³, which RFC 8785 does not support, are written in full. Decision 5.
     """
     return hashlib.sha256(_canonical(value)).hexdigest()
 

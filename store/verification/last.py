@@ -1,6 +1,6 @@
 """The result of the last whole verification of a store. It is stored in the database, for metrics and the dashboard.
 
-It is not part of the log: a verification changes neither the log nor the tables that the log determines.
+It is not part of the log: a verification changes neither the log nor the projections. Decisions 60 and 64.
 """
 
 from store.db.dialect import Dialect, dialect_for

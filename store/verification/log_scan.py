@@ -1,4 +1,4 @@
-"""Scan of the whole log, in order, with checks of events, bodies, blobs, dictionaries and blocks of data.
+"""Scan of the whole log, in order, with checks of events, bodies, blobs, dictionaries and blocks of data. Decision 70.
 
 The body of an event contains its payload. A blob is a large value that is stored once under its hash, and several
 events may refer to it.

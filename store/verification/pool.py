@@ -1,4 +1,4 @@
-"""Worker processes that verify a long log, so that verification uses several cores.
+"""Worker processes that verify a long log, so that verification uses several cores. Decision 12.
 
 A stream contains the events of one rollout (a task for an agent), worker, thread or set of resources. Each worker
 process opens the same database read-only, takes a snapshot with the same state as the other processes, and does one job

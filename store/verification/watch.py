@@ -1,4 +1,4 @@
-"""Check of the table `watch`, which contains the time of the watchdog's next check of each rollout with a time limit.
+"""Check of the table `watch`: the time of the next check of each rollout with a time limit. Decision 50.
 
 The times follow from the log and from heartbeats, which are stored outside the log. The watchdog ends attempts that
 have exceeded a time limit. If the time in a row is too late, the watchdog ends the attempt too late. If the row is

@@ -1,4 +1,4 @@
-"""What commands import: modules that take long to import, and that a command does not need, stay out of its process."""
+"""What commands import: modules that take long to import stay out of a process without need. Decision 9."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ async def test_a_sequence_behind_the_log_returns_no_number_twice_and_is_repaired
 
 
 async def test_numbers_of_another_program_are_refused(opened: Store, database: Database) -> None:
-    """Decision 0004: the numbers that the database returns are compared with those that were announced."""
+    """Decision 4: the numbers that the database returns are compared with those that were announced."""
     rollout = await opened.enqueue_rollout("before")
     await opened.annotations.annotate(rollout.rollout_id, add_labels=["kept"])
     before = await positions(database)

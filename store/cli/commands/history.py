@@ -1,4 +1,4 @@
-"""Commands `rollbook history` and `rollbook tail`, which print events of the log with a sentence about each event."""
+"""Commands `rollbook history` and `tail`: events of the log, with a sentence about each. Decision 90."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rollbook ls`: lists of rollouts, attempts, spans, resources and workers.
+"""`rollbook ls`: lists of rollouts, attempts, spans, resources and workers. Decision 90.
 
 The options of each list are made from the fields of its query class in `store.models.queries`. A new field there
 becomes an option without a change in this file.

@@ -1,4 +1,4 @@
-"""The last run of each operation on a partition, and the lease with which one process runs an operation.
+"""The last run of each operation on a partition, and the lease with which one process runs an operation. Decision 64.
 
 An operation is a verification, a backup, or the removal of payload. All times are µs since the epoch. A run
 is claimed and stored in transactions with the write lock, so only one of several processes claims it. A lease ends by

@@ -1,4 +1,4 @@
-"""Queries for the rewards of rollouts, and an SQL expression for the final reward of a rollout.
+"""Queries for the rewards of rollouts, and an SQL expression for the final reward of a rollout. Decision 55.
 
 A rollout is a task for an agent, an attempt is one execution of it, and a span is a step of an attempt. A reward has
 one or more named values; the first is the primary value. A position is the place of an event in the log.

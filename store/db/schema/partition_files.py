@@ -1,7 +1,7 @@
 """Membership of SQLite files in a database. A file states which partition of which database it contains.
 
-A name alone does not show this: `run.old.db` may be the partition `old` of `run.db`, or a copy of `run.db` (decision
-0078). Files of older versions have no such statement until they are opened for writing.
+A name alone does not show this: `run.old.db` may be the partition `old` of `run.db`, or a copy of it (decision 78).
+Files of older versions have no such statement until they are opened for writing.
 """
 
 from __future__ import annotations

@@ -140,6 +140,7 @@ commits = _log_table(
     Column("body_bytes", BigInteger, nullable=False),
 )
 
+# Decisions 69 and 72.
 events = _log_table(
     "events",
     Column("position", BigId, _sequence("event_seq"), primary_key=True, autoincrement=True),

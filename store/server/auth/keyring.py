@@ -1,4 +1,4 @@
-"""A server's copy of the valid keys. It is read again every few seconds, so a request needs no query."""
+"""A server's copy of the valid keys. It is read again every few seconds, so a request needs no query. Decision 21."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each layer, and each coroutine that waits for the store, costs a request about as much time as the store needs, and does
 nothing for an ordinary request. The headers show whether a request is ordinary. Its response is written when the writer
-has committed. Every other request, valid or not, is handed to the application, which sends the same response.
+has committed. Any other request goes to the application, which would send the same response. Decision 27.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP request and response on a connection. Head and body are sent in one write, and header lines are cached."""
+"""HTTP request and response on a connection. Head and body are sent in one write. Decision 18."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several worker processes that serve one port: the parent starts them, restarts them, and ends them together.
+"""Worker processes that serve one port: the parent starts, restarts and ends them. Decision 19.
 
 The parent binds the port and never accepts connections. Each worker inherits the listening socket. A separate socket in
 each worker (SO_REUSEPORT) would let the kernel distribute connections evenly. But connections in the queue of a worker

@@ -2,7 +2,7 @@
 
 A stream first reads earlier events from pages of the log. Streams at the same cursor share a page. When a stream has
 reached the events that the hub has read, it reads the following events from the hub's memory, which contains a few
-hundred events. A stream that falls behind reads pages of the log again.
+hundred events. A stream that falls behind reads pages of the log again. Decision 22.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages of earlier events of a log. A page is read and encoded once for all readers at the same cursor."""
+"""Pages of earlier events of a log. A page is read and encoded once for all readers at the same cursor. Decision 59."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections to the readers of streams. A large frame is written in pieces, as fast as its reader reads.
+"""The connections to the readers of streams. A large frame is written in pieces. Decision 59.
 
 Between two pieces, the event loop serves other calls. A connection buffers about one piece. Streams with large events
 therefore delay other calls only briefly, and a slow reader uses little memory.

@@ -1,4 +1,4 @@
-"""Commands that record spans.
+"""Commands that record spans. Decision 2.
 
 The spans are checked, encoded, compressed and hashed here, before the writer gets them. The event of a span has `data`,
 a JSON object whose size is limited, and a body, which contains the rest of the span as payload. A fact is the content

@@ -3,7 +3,7 @@
 A connection is half-open if the server, or a device on the way such as a NAT gateway, has forgotten it without a
 message. A statement on such a connection would wait for its time limit, which is a minute. The kernel notices most of
 these connections (`_keep_alive`). Some devices confirm all packets, so the kernel notices nothing. An `AnswerMonitor`
-therefore asks the server whether it still executes a statement that has no answer. See docs/decisions/0080.
+therefore asks the server whether it still executes a statement that has no answer. Decision 80.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Dialect for Postgres 14 and newer, with asyncpg.
+"""Dialect for Postgres 14 and newer, with asyncpg. Decision 53.
 
 A partition is one independent store. Each partition has its own schema, an advisory lock for its writer, and a channel
 for NOTIFY. A batch is a group of calls that one transaction of the writer executes.

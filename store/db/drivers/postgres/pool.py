@@ -1,4 +1,4 @@
-"""Connections that all open partitions of one Postgres database share.
+"""Connections that all open partitions of one Postgres database share. Decision 20.
 
 A partition is one independent store in its own schema. Without shared connections, a server with 64 open partitions
 would have up to 512 connections for reads, and 64 connections for LISTEN and NOTIFY. Statements contain the schema of

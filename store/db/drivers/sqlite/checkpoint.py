@@ -1,4 +1,4 @@
-"""Checkpoints: the write-ahead log of SQLite is copied into the database file while the writer continues.
+"""Checkpoints: the write-ahead log of SQLite is copied into the database file while the writer continues. Decision 17.
 
 In this module, "the log" is the write-ahead log.
 """

@@ -1,4 +1,4 @@
-"""Detection of commits that other connections make to a SQLite file."""
+"""Detection of commits that other connections make to a SQLite file. Decision 30."""
 
 import asyncio
 import sqlite3

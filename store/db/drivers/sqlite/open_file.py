@@ -1,4 +1,4 @@
-"""Check that the path of an open SQLite file still leads to this file."""
+"""Check that the path of an open SQLite file still leads to this file. Decision 51."""
 
 import os
 from pathlib import Path

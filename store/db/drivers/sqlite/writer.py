@@ -116,7 +116,7 @@ class SQLiteWriter(WriteSession):
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise translate(error) from error
                 # With SQLite's own waiting, one busy process may keep all others from writing. Short random waits
-                # prevent this.
+                # prevent this. Decision 3.
                 await asyncio.sleep(random.uniform(0.0002, 0.001))
         try:
             return self._read_tail()
