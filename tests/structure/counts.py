@@ -1,4 +1,4 @@
-"""Counts of a package's source: modules, lines, class names, and places that spell out the arguments of a query."""
+"""Counts of a package's source: modules, lines, class names, tests of a class, places that spell out a query."""
 
 from __future__ import annotations
 
@@ -54,6 +54,29 @@ def shared_class_names(source: Source) -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].add(name)
     return {name: sorted(modules) for name, modules in sorted(found.items()) if len(modules) > 1}
+
+
+def class_tests(source: Source, kind: str) -> list[str]:
+    """Return `module:line` of each `isinstance` and each `case` that asks whether an object is of a class."""
+    return [
+        f"{name}:{classes.lineno}"
+        for name, module in sorted(source.modules.items())
+        for node in module.nodes
+        if (classes := _tested_classes(node)) is not None and kind in _names(classes)
+    ]
+
+
+def _tested_classes(node: ast.AST) -> ast.expr | None:
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance"), args=[_, classes]) | ast.MatchClass(cls=classes):
+            return classes
+        case _:
+            return None
+
+
+def _names(expression: ast.expr) -> set[str]:
+    parts = [part for part in ast.walk(expression) if isinstance(part, ast.Name | ast.Attribute)]
+    return {part.id if isinstance(part, ast.Name) else part.attr for part in parts}
 
 
 def places(source: Source, query: str) -> list[str]:

@@ -10,8 +10,10 @@ from store.interface.store import Store
 from tests.structure import __main__ as structure
 from tests.structure.__main__ import LIMITS, depth, methods, of_calls, of_classes, of_source
 from tests.structure.calls import measured
-from tests.structure.counts import QUERIES, code_lines, loose_modules, places, shared_class_names
+from tests.structure.counts import QUERIES, class_tests, code_lines, loose_modules, places, shared_class_names
 from tests.structure.cycles import cycles
+from tests.structure.functions import functions, private_functions
+from tests.structure.names import avoided_bindings, avoided_test_names
 from tests.structure.source import Source
 
 
@@ -114,6 +116,54 @@ def test_the_arguments_that_are_looked_for_are_those_of_the_query(query: str) ->
     names, least = QUERIES[query]
     assert names <= set(method.__kwdefaults__)
     assert least <= len(names)
+
+
+def test_a_use_of_a_private_function_is_a_mention_in_its_module(package: Path) -> None:
+    text = (
+        "def _once(): ...\ndef _twice(): ...\ndef _unused(): ...\ndef __never__(): ...\n"
+        "def public():\n    def _nested(): ...\n    return _once(), _twice(), _nested()\n"
+        "class Store:\n    def _method(self): return _twice\n    def method(self): return self._method()\n"
+    )
+    source = plant(package, {"one": text, "two": "from planted.one import _once\n_once()"})
+    private = private_functions(source)
+    names = [label.rpartition(" ")[2] for label in private.with_one_use]
+    assert (private.total, sorted(names)) == (5, ["_method", "_nested", "_once"])
+    assert private.percentage == 60
+    assert private_functions(source.without("planted")).percentage == 0
+
+
+def test_lines_and_parameters_of_a_function(package: Path) -> None:
+    text = (
+        "@decorated\ndef one(a, /, b, *rest, c, d=lambda x: x, **others):\n    '''Docs.'''\n    async def two(): ...\n"
+    )
+    counts = {one.label: (one.lines, one.parameters) for one in functions(plant(package, {"module": text}))}
+    assert counts == {"planted.module:2 one": (3, 6), "planted.module:4 two": (1, 0)}
+    assert structure.most({"short": 1, "long": 3}) == structure.Figure(3, ["3 long", "1 short"])
+
+
+def test_a_class_is_asked_for_by_isinstance_and_by_a_pattern(package: Path) -> None:
+    texts = {
+        "one": "isinstance(store, Store)",
+        "two": "isinstance(store, (Other, sql.Store))",
+        "three": "isinstance(store, Other | Store)",
+        "four": "match store:\n    case Store(): ...",
+        "five": "issubclass(kind, Store)\nisinstance(Store(), Other)\nstore: Store",
+    }
+    source = plant(package, texts)
+    assert class_tests(source, "Store") == ["planted.four:2", "planted.one:1", "planted.three:1", "planted.two:1"]
+
+
+def test_bindings_of_avoided_names(package: Path) -> None:
+    text = "found = 1\nfor each, row in rows: ...\ndef f(given): return [known for known in rows]\nprint(found, own)\n"
+    labels = avoided_bindings(plant(package, {"one": text, "two": "x.made = 1\nf(shown=1)\nfoundry = 1"}))
+    assert sorted(labels) == ["planted.one:1 found", "planted.one:2 each", "planted.one:3 given", "planted.one:3 known"]
+
+
+def test_test_functions_with_avoided_words(package: Path) -> None:
+    names = ["test_what_is_read", "test_a_user_who_waits", "test_somewhat_whole", "what", "test_rows_are_read"]
+    text = "\n".join(f"def {name}(): ..." for name in names)
+    source = plant(package, {"one": f"{text}\nclass T:\n    async def test_nobody_waits(self): ..."})
+    assert [label.rpartition(" ")[2] for label in avoided_test_names(source)] == [*names[:2], "test_nobody_waits"]
 
 
 def test_depth_and_methods_count_what_is_inherited() -> None:
