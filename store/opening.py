@@ -11,11 +11,12 @@ from typing import Any, ParamSpec
 from weakref import WeakMethod
 
 from store.db.drivers.sqlite.dialect import SQLite
-from store.db.url import parse, scheme_of
+from store.db.url import parse
 from store.errors import Invalid
 from store.interface.store import Store, SyncStore
 from store.runtime.blocking import CallThread
 from store.runtime.clock import Clock
+from store.runtime.urls import scheme_of
 from store.sql.store import SQLStore
 
 P = ParamSpec("P")

@@ -26,7 +26,7 @@ from store import SyncStore, errors, models, training
 from store.cli.app import app
 from store.cli.configuration import SECRETS
 from store.cli.errors import NOT_FOUND, NOT_INTACT, OK, UNAVAILABLE, USAGE
-from store.db import postgres_url, url
+from store.db import url
 from store.db.tables import core as core_tables
 from store.domain.events import FACTS
 from store.integrations import collections
@@ -35,6 +35,7 @@ from store.interface.annotations import StoreAnnotations
 from store.interface.log import StoreLog
 from store.interface.runs import StoreRuns
 from store.interface.threads import StoreThreads
+from store.runtime import postgres_url
 from store.semconv import RESERVED_METADATA
 from store.sql.threads import SQLThreads
 from tests.benchmarks.publish import NAMES, readme_figures

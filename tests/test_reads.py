@@ -25,9 +25,9 @@ from store.models import (
     Span,
     Worker,
 )
+from store.models.trusted import span_model
 from store.semconv import DROPPED
 from store.sql.mapping import rollouts as rollout_mapping
-from store.sql.mapping import spans as span_mapping
 
 SPAN: dict[str, Any] = {
     "rollout_id": "ro-1",
@@ -69,7 +69,7 @@ def span_row(**values: Any) -> tuple[Any, ...]:
 
 def span() -> tuple[Span, Span]:
     body = {name: value for name, value in SPAN.items() if name not in OF_ROW and value is not None}
-    return span_mapping.span_model(span_row(**SPAN), orjson.loads(orjson.dumps(body))), Span.model_validate(SPAN)
+    return span_model(span_row(**SPAN), orjson.loads(orjson.dumps(body))), Span.model_validate(SPAN)
 
 
 def rollout() -> tuple[Rollout, Rollout]:
@@ -181,7 +181,7 @@ def test_kinds_of_numbers_survive() -> None:
 
 
 def test_a_span_whose_body_was_dropped_has_only_the_attribute_that_says_so() -> None:
-    made = span_mapping.span_model(span_row(**SPAN), None)
+    made = span_model(span_row(**SPAN), None)
     assert (made.attributes, made.events, made.links, made.model_extra) == ({DROPPED: True}, [], [], {})
     assert (made.status.status_code, made.status.description) == (
         SPAN["status"]["status_code"],
@@ -191,7 +191,7 @@ def test_a_span_whose_body_was_dropped_has_only_the_attribute_that_says_so() -> 
 
 
 def test_two_spans_without_bodies_share_nothing_that_can_change() -> None:
-    one, other = (span_mapping.span_model(span_row(**SPAN), None) for _ in range(2))
+    one, other = (span_model(span_row(**SPAN), None) for _ in range(2))
     one.attributes["mine"] = True
     assert other.attributes == {DROPPED: True}
 

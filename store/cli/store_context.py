@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from store.db.url import parse, scheme_of
+from store.db.url import parse
 from store.errors import Invalid
+from store.runtime.urls import scheme_of
 
 if TYPE_CHECKING:
     from store.db.dialect import Dialect

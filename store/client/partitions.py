@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from store.client.store import HTTPStore
 from store.client.transport import StoreCall
-from store.db.server_url import parse
-from store.db.url import DEFAULT_PARTITION
 from store.errors import Invalid
+from store.runtime.urls import DEFAULT_PARTITION
 from store.wire import encoding, paths
+from store.wire.server_url import parse
 
 
 async def create_partition(url: str, name: str, *, api_key: str | None = None) -> str:

@@ -19,7 +19,7 @@ from store.errors import Invalid
 from store.interface.store import AsAt
 from store.models import UNSET, EnqueueRolloutRequest, NamedResources, PaginatedResult, RolloutConfig, Span
 from store.models.queries import PageQuery, SpanQuery, kind_of
-from store.sql.mapping.spans import span_model
+from store.models.trusted import span_model
 from store.validation import arguments
 from store.validation.conditions import condition
 from store.validation.json_limits import check_call, check_text, dumps, dumps_fields

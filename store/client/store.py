@@ -19,7 +19,6 @@ from store.client.reads import HTTPReads
 from store.client.retrying import Retries
 from store.client.runs import HTTPRuns
 from store.client.transport import StoreCall, Transport, reading, trust_context
-from store.db import server_url
 from store.errors import Incompatible, Invalid, SpanConflict
 from store.interface.store import Store
 from store.models import (
@@ -44,7 +43,7 @@ from store.models import (
 from store.models.enums import build_models
 from store.models.spans import with_ids
 from store.validation import arguments
-from store.wire import encoding, paths
+from store.wire import encoding, paths, server_url
 
 T = TypeVar("T")
 

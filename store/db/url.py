@@ -4,21 +4,18 @@ A partition is one independent store of a database: a file of SQLite or a schema
 """
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
-from store.db import postgres_url
 from store.errors import Invalid
+from store.runtime import postgres_url
+from store.runtime.urls import DEFAULT_PARTITION, PARTITION, SCHEME_ALIASES, scheme_of, without_passwords
 
-PARTITION = re.compile(r"[a-z][a-z0-9_]{0,39}")
-DEFAULT_PARTITION = "default"
 _OPTIONS = {
     "memory": frozenset[str](),
     "sqlite": frozenset({"partition", "durability"}),
 }
-_ALIASES = {"postgres": "postgresql", "sqlite3": "sqlite"}
 # A URL ends at a #, its path ends at a ?, and parsers drop tabs and line ends. All other characters stand for
 # themselves, also a %, except before one of these codes: %2523 is the name %23.
 _CODES = {"#": "%23", "?": "%3F", "\t": "%09", "\n": "%0A", "\r": "%0D"}
@@ -47,39 +44,10 @@ class StoreURL:
         return without_passwords(self.text)
 
 
-def without_passwords(text: str) -> str:
-    """Return a URL, well formed or not, with `***` in place of each password and of the value of `direct`.
-
-    If it is not clear where a password of a malformed URL ends, more than the password is replaced.
-    """
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme_of(text) == "postgresql":
-        with suppress(Invalid):
-            return postgres_url.split(text).redacted(scheme)
-    if not separator:
-        scheme, rest = "", text
-    if not rest.startswith("/"):  # a path contains no user
-        user, _, after = rest.partition(":")
-        _, at, host = after.rpartition("@")
-        rest = f"{user}:***@{host}" if at else rest
-    rest = re.sub(r"([?&](?:password|direct)=).*", r"\1***", rest, flags=re.DOTALL)
-    return f"{scheme}{separator}{rest}"
-
-
 def passwords(url: StoreURL) -> set[str]:
     """Return the passwords that a URL contains, as they were written and decoded."""
     addresses = [url.dsn, url.options.get("direct")] if url.dsn is not None else []
     return {password for dsn in addresses if dsn for password in postgres_url.split(dsn).passwords}
-
-
-def scheme_of(text: str) -> str:
-    """Return the scheme of a URL without the name of a driver, and with the usual spelling; empty if there is none.
-
-    The URL may be malformed.
-    """
-    match = re.match(r"\s*([a-zA-Z][a-zA-Z0-9.-]*)(?:\+[a-zA-Z0-9.+-]*)?:", text)
-    scheme = match[1].lower() if match else ""
-    return _ALIASES.get(scheme, scheme)
 
 
 def parse(text: str) -> StoreURL:
@@ -96,7 +64,7 @@ def parse(text: str) -> StoreURL:
     if scheme_of(text) == "postgresql" and "://" in text:
         return _postgres(text)
     parts = _split(text)
-    scheme = _ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]
+    scheme = SCHEME_ALIASES.get(parts.scheme, parts.scheme).partition("+")[0]
     if not parts.scheme or "://" not in text:
         shown = without_passwords(text)
         raise Invalid(

@@ -9,7 +9,7 @@ from sqlalchemy import Table
 from store.db.dialect import Changes, Dialect, ReadSession, Row, Sql, WriteSession
 from store.db.queries import scan
 from store.db.tables import core as core_tables
-from store.db.url import DEFAULT_PARTITION
+from store.runtime.urls import DEFAULT_PARTITION
 
 
 class Treatment(NamedTuple):

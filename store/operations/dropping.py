@@ -4,9 +4,10 @@ import asyncio
 
 from store.db.schema import postgres, sqlite
 from store.db.schema.sealed import refuse_sealed
-from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
+from store.db.url import parse, with_partition
 from store.errors import Invalid
 from store.models.enums import Frozen
+from store.runtime.urls import DEFAULT_PARTITION, PARTITION
 
 
 class DropReport(Frozen):

@@ -2,7 +2,9 @@
 
 import os
 import socket
+import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,23 @@ if hasattr(os, "register_at_fork"):
 def this_process() -> dict[str, Any]:
     """Return the fields that identify this process uniquely, even if its pid is reused."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "pid_started": started_at(os.getpid())}
+
+
+def owner() -> dict[str, Any]:
+    """Return the identity of this process in the log: host, pid and start time in µs.
+
+    The time differs if a pid is used again.
+    """
+    return _owner(number)
+
+
+@cache
+def _owner(pid: int) -> dict[str, Any]:
+    try:
+        started = Path(f"/proc/{pid}").stat().st_ctime
+    except OSError:
+        started = time.time() - time.process_time()
+    return {"host": socket.gethostname(), "pid": pid, "started": int(started * 1_000_000)}
 
 
 def worker_name(number: int, pid: int | None = None) -> str:

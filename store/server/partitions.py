@@ -11,9 +11,10 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
+from store.db.url import parse, with_partition
 from store.errors import NotFound, StoreError, Unavailable
 from store.interface.store import Store
+from store.runtime.urls import DEFAULT_PARTITION, PARTITION
 from store.server.errors import UnknownPartition, refusal
 from store.server.quotas import Quotas
 from store.server.routing import answer, path_within

@@ -16,9 +16,10 @@ from sqlalchemy import select
 from store.db.dialect import Changes, Dialect, TablePart, WriteSession, dialect_for
 from store.db.schema.sealed import refuse_sealed
 from store.db.tables.core import key_policy, keys
-from store.db.url import DEFAULT_PARTITION, PARTITION, parse, with_partition
+from store.db.url import parse, with_partition
 from store.errors import Conflict, Invalid, NotFound
 from store.runtime.clock import MICROSECONDS
+from store.runtime.urls import DEFAULT_PARTITION, PARTITION
 from store.sql.store import SQLStore
 from store.validation.json_limits import check_text
 

@@ -20,12 +20,12 @@ from store.domain.decide_runs import GroundMoved
 from store.errors import AttemptActive, Conflict, Invalid, NotFound
 from store.models import Attempt, AttemptedRollout, Fork, ForkPlan, ForkResult, OnMissing, PhaseGraph
 from store.planning import plan as planning
+from store.planning import run_changes
 from store.planning.imported_runs import imported_status
 from store.planning.plan import PlanBasis
 from store.planning.rows import EventGroup
 from store.planning.scopes import named_scopes
 from store.sql import run_reads
-from store.sql.commands import runs as run_commands
 from store.sql.core import SQLCore
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.mapping import runs as run_mapping
@@ -154,7 +154,7 @@ async def _begin(core: SQLCore, plan: ForkPlan, **details: Any) -> AttemptedRoll
         AttemptActive: an attempt is active, and `supersede` is False.
         Conflict: the request id was used for another call.
     """
-    answer = await core.swept_call(run_commands.fork(plan, **details))
+    answer = await core.swept_call(run_changes.fork(plan, **details))
     if isinstance(answer, GroundMoved):
         return None
     started = rollout_mapping.rollout_of_view(answer)

@@ -47,11 +47,10 @@ from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.planning import compare as comparing
 from store.planning import graph as drawing
 from store.planning import plan as planning
-from store.planning import saving
+from store.planning import run_changes, saving
 from store.planning.follow import Following, Source
 from store.planning.plan import PlanBasis
 from store.sql import forks, replies, run_reads
-from store.sql.commands import runs as run_commands
 from store.sql.core import SQLCore
 from store.sql.follow import RunSource
 from store.sql.mapping import rollouts as rollout_mapping
@@ -79,7 +78,7 @@ class SQLRuns(StoreRuns):
         given = arguments.several(events, "events")
         if not given:
             return []
-        told = await self._append(run_commands.append(rollout_id, attempt_id, given, key))
+        told = await self._append(run_changes.append(rollout_id, attempt_id, given, key))
         return told.versions
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
@@ -187,7 +186,7 @@ class SQLRuns(StoreRuns):
         parent_id = await self.core.read(
             lambda session: run_refs.last_checkpoint(self.core.dialect, session, rollout_id, taken.scope, name)
         )
-        command = run_commands.checkpoint(
+        command = run_changes.checkpoint(
             rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
         )
         told = await self._append(command)
@@ -259,7 +258,7 @@ class SQLRuns(StoreRuns):
         media_type: str | None = None,
         key: str | None = None,
     ) -> ArtifactRef:
-        command = run_commands.artifact(
+        command = run_changes.artifact(
             rollout_id,
             attempt_id,
             scope=scope,
@@ -275,7 +274,7 @@ class SQLRuns(StoreRuns):
     async def retract_artifact(
         self, rollout_id: str, artifact_id: str, *, reason: str | None = None, key: str | None = None
     ) -> ArtifactRef:
-        saved: int = await self.core.call(run_commands.retract(rollout_id, artifact_id, reason, key))
+        saved: int = await self.core.call(run_changes.retract(rollout_id, artifact_id, reason, key))
         return await self._artifact_ref(rollout_id, saved)
 
     async def find_artifacts(self, rollout_id: str, query: ArtifactQuery) -> list[Artifact]:
@@ -455,7 +454,7 @@ class SQLRuns(StoreRuns):
     async def move_head(
         self, rollout_id: str, attempt_id: str, *, reason: str | None = None, request_id: str | None = None
     ) -> Rollout:
-        answer = await self.core.swept_call(run_commands.move_head(rollout_id, attempt_id, reason, request_id))
+        answer = await self.core.swept_call(run_changes.move_head(rollout_id, attempt_id, reason, request_id))
         return (
             await replies.rollout(SQLReads(self.core), answer)
             if isinstance(answer, Repeat)

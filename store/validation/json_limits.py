@@ -15,6 +15,8 @@ from store.validation import arguments
 
 MAX_CALL_BYTES = 16 * 1024 * 1024
 MAX_CALL_ITEMS = 10_000
+MAX_DATA_BYTES = 8 * 1024
+"""The limit of the `data` of an event. Payload is stored beside it."""
 # The minimum size in bytes of a body that is compressed. For a small body, compression would take longer than all other
 # steps. Large bodies mostly consist of repeated prompts, which compress well. Decision 11.
 _COMPRESS_FROM = 4096

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.db.server_url import parse
 from store.errors import Invalid
+from store.wire.server_url import parse
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ from store.models import (
 )
 from store.models.phases import Checkpoint, Overlay, Phase, ScopeKind, all_of
 from store.models.threads import ThreadCheckpoint, ThreadWrite
-from store.runtime import context, ids
-from store.sql.commands import rollouts as rollout_commands
+from store.runtime import context, ids, process
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
@@ -102,7 +101,7 @@ def determined(clock: ManualClock) -> Generator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch("os.urandom", urandom))
         patches.enter_context(mock.patch.object(ids, "rising", ids.Rising(lambda: clock() * 1_000)))
-        patches.enter_context(mock.patch.object(rollout_commands, "owner", return_value=owner))
+        patches.enter_context(mock.patch.object(process, "owner", return_value=owner))
         yield
 
 

@@ -15,9 +15,10 @@ from store.cli.options import DEFAULT_DB, AsJson, Db, lifetime
 from store.cli.output.printing import json_document, line, note
 from store.cli.output.tables import Column, print_table
 from store.cli.output.times import ago, local, utc
-from store.db.url import DEFAULT_PARTITION, parse, with_partition
+from store.db.url import parse, with_partition
 from store.errors import NotFound
 from store.runtime.clock import system_clock, to_seconds
+from store.runtime.urls import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
     from store.sql.api_keys import Key, KeyRules, Keys

@@ -11,8 +11,9 @@ import typer
 from store.cli.options import DEFAULT_DB, AsJson, Db
 from store.cli.output.printing import byte_size, json_document, line, note
 from store.cli.store_context import check_server
-from store.db.url import PARTITION, parse, with_partition
+from store.db.url import parse, with_partition
 from store.errors import Invalid
+from store.runtime.urls import PARTITION
 
 app = typer.Typer()
 partitions = typer.Typer(

@@ -15,8 +15,9 @@ import typer
 from store.cli.options import DEFAULT_DB, Db, StoreAlias
 from store.cli.output.printing import line
 from store.cli.store_context import check_server
-from store.db.url import parse, scheme_of
+from store.db.url import parse
 from store.errors import Invalid
+from store.runtime.urls import scheme_of
 
 if TYPE_CHECKING:
     from store.llm_proxy import Backend, LLMProxy
@@ -171,7 +172,7 @@ def _introduce(settings: ProxyOptions, serving: LLMProxy) -> None:
 
 
 def _shown(url: str) -> str:
-    from store.db import server_url
+    from store.wire import server_url
 
     is_server = scheme_of(url) in server_url.SCHEMES
     return server_url.parse(url).base if is_server else parse(url).shown

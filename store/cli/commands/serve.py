@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, lifetime, size
-from store.db.url import PARTITION, parse
+from store.db.url import parse
 from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.errors import Invalid
+from store.runtime.urls import PARTITION
 from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from store.cli.import_string import imported, named, pipeline_named
 from store.cli.options import DEFAULT_DB, ConfirmResumes, Db, Fallback, OrphanChoice, Orphans, StoreAlias
 from store.cli.output.printing import line, note, progress_line
 from store.cli.store_context import run_reading
-from store.db.url import without_passwords
 from store.errors import Invalid
+from store.runtime.urls import without_passwords
 
 if TYPE_CHECKING:
     from store.interface.store import Store

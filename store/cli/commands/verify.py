@@ -20,7 +20,7 @@ from store.cli.output.progress import progress_shown
 from store.cli.output.tables import DIFFERENCES, print_table
 from store.cli.output.times import duration
 from store.cli.store_context import run_reading, run_writing
-from store.db.url import scheme_of
+from store.runtime.urls import scheme_of
 
 if TYPE_CHECKING:
     from store.models import Difference, VerifyReport

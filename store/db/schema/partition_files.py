@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.db.schema.history import MARKS
-from store.db.url import DEFAULT_PARTITION, PARTITION, partition_file
+from store.db.url import partition_file
+from store.runtime.urls import DEFAULT_PARTITION, PARTITION
 
 _TABLES = "SELECT name FROM sqlite_master WHERE name IN ('partition_file', 'backup_seal', ?, ?)"
 _CREATE = "CREATE TABLE partition_file (partition TEXT NOT NULL, database_id TEXT NOT NULL, main TEXT NOT NULL)"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from store.db.schema import history, partition_files, postgres, sqlite
 from store.db.schema.partition_files import PartitionPlace, StoreFile
-from store.db.url import DEFAULT_PARTITION, StoreURL, parse
+from store.db.url import StoreURL, parse
 from store.errors import Invalid
+from store.runtime.urls import DEFAULT_PARTITION
 
 __all__ = ["Migrated", "files", "migrate", "names"]
 

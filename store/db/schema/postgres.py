@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from store.db.schema import ddl, history
 from store.db.schema.history import MARKS, DatabaseInfo, read_info, refuse_behind
 from store.db.tables.core import LOG, metadata
-from store.db.url import DEFAULT_PARTITION, StoreURL
+from store.db.url import StoreURL
 from store.errors import Conflict, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock, system_clock
+from store.runtime.urls import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

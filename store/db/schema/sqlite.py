@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 from store.db.schema import ddl, history, partition_files
 from store.db.schema.history import MARKS, DatabaseInfo, read_info, refuse_behind
 from store.db.schema.partition_files import Membership, PartitionPlace, StoreFile
-from store.db.url import DEFAULT_PARTITION, sqlite_url
+from store.db.url import sqlite_url
 from store.errors import Conflict, Corrupt, Incompatible, Invalid, NotFound, ReadOnly, StoreError, Unavailable
 from store.runtime.clock import Clock, system_clock
+from store.runtime.urls import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from store.db.url import scheme_of, without_passwords
 from store.examples.doc_search.bm25f import Ranking
 from store.examples.doc_search.corpus import FIELDS
+from store.runtime.urls import scheme_of, without_passwords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

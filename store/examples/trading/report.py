@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from store.db.url import without_passwords
 from store.examples.trading.feeds import TICKERS
+from store.runtime.urls import without_passwords
 
 if TYPE_CHECKING:
     from store.interface.store import Store

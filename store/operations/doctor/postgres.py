@@ -6,13 +6,13 @@ import shlex
 import time
 from typing import Any, Final
 
-from store.db import postgres_url
 from store.db.schema import postgres as schema
 from store.db.tables.core import commits, events
 from store.errors import Unavailable
 from store.operations.doctor.machine import clocks
 from store.operations.doctor.results import Found, ok, problem, warning
 from store.operations.doctor.target import Target
+from store.runtime import postgres_url
 
 _CONNECTIONS_PER_PROCESS: Final = 10
 """Eight connections for reads, one for LISTEN and one for writes."""

@@ -9,10 +9,10 @@ from typing import Final
 
 from store.db.dialect import Dialect, dialect_for
 from store.db.schema.postgres import AsyncpgConnection, store_errors
-from store.db.server_url import SCHEMES, check_key
-from store.db.server_url import parse as parse_server_url
 from store.db.url import StoreURL, parse
 from store.errors import Invalid
+from store.wire.server_url import SCHEMES, check_key
+from store.wire.server_url import parse as parse_server_url
 
 SQLITE: Final = "sqlite"
 POSTGRES: Final = "postgresql"

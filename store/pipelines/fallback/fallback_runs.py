@@ -30,9 +30,8 @@ from store.models import (
 )
 from store.models.queries import ArtifactQuery, CheckpointQuery, RunEventQuery
 from store.pipelines.fallback.fallback_replay import Replay
-from store.planning import saving
+from store.planning import run_changes, saving
 from store.run_folders.recorded import Method, RecordedCall, pending_id
-from store.sql.commands import runs as run_commands
 
 T = TypeVar("T")
 
@@ -124,7 +123,7 @@ class FallbackRuns(DelegatingRuns):
             return await self.target.append_events(rollout_id, attempt_id, given, key=key)
 
         def arguments() -> dict[str, Any]:
-            run_commands.append(rollout_id, attempt_id, given, used)  # raises the errors that the store would raise
+            run_changes.append(rollout_id, attempt_id, given, used)  # raises the errors that the store would raise
             return {"events": [each.model_dump(mode="json", exclude_none=True) for each in given], "key": used}
 
         made, versions = await self._store.perform(
@@ -161,7 +160,7 @@ class FallbackRuns(DelegatingRuns):
         kept = deepcopy(taken.state)
 
         def arguments() -> dict[str, Any]:
-            run_commands.checkpoint(
+            run_changes.checkpoint(
                 rollout_id, attempt_id, name=name, taken=taken, parent_id=None, external=external, key=used
             )
             whole = None if state is None else dict(state)
@@ -219,7 +218,7 @@ class FallbackRuns(DelegatingRuns):
         used = key or _new_key()
 
         def arguments() -> dict[str, Any]:
-            run_commands.artifact(rollout_id, attempt_id, **given, key=used)
+            run_changes.artifact(rollout_id, attempt_id, **given, key=used)
             return given | {"key": used}
 
         made, saved = await self._store.perform(

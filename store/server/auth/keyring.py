@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from store.db.schema.sealed import is_sealed
-from store.db.url import DEFAULT_PARTITION, parse, with_partition
+from store.db.url import parse, with_partition
 from store.errors import NotFound, StoreError, Unauthorized, Unavailable
 from store.runtime.clock import MICROSECONDS, Clock, system_clock
 from store.runtime.limited_log import LimitedLog
+from store.runtime.urls import DEFAULT_PARTITION
 from store.sql.api_keys import Key, KeyRules, Keys, digest, key_id_in
 
 logger = logging.getLogger("store.server")

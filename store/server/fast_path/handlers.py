@@ -10,10 +10,10 @@ from store.domain.commands import Command, Idempotency, RecordSpans, SpansOutcom
 from store.domain.decide_runs import AppendedEvents
 from store.domain.views import AttemptView, ClaimView, RolloutView
 from store.models import UNSET, Span
+from store.planning import run_changes
 from store.server.call import Call
 from store.server.unread_claims import release_if_unread
 from store.sql.commands import rollouts as rollout_commands
-from store.sql.commands import runs as run_commands
 from store.sql.commands.spans import record_spans, stored_span
 from store.sql.mapping import rollouts as rollout_mapping
 from store.sql.store import SQLStore
@@ -99,7 +99,7 @@ def _end_next_span(_: Call, __: None, numbers: list[int]) -> bytes:
 
 def _begin_append(call: Call, body: bytes) -> tuple[Command, None] | None:
     given: AppendEventsBody = _APPEND.validate_json(body)
-    return (run_commands.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
+    return (run_changes.append(**call.ids, events=given.events, key=given.key), None) if given.events else None
 
 
 def _end_append(_: Call, __: None, appended: AppendedEvents) -> bytes:

@@ -3,11 +3,7 @@
 The arguments are checked, encoded, compressed and hashed here, before the writer, which executes commands, gets them.
 """
 
-import socket
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -57,23 +53,6 @@ _NAMED_RESOURCES = TypeAdapter[NamedResources](NamedResources, config=_DEFERRED)
 _SHARED_EMPTY_LIST: list[str] = []
 
 
-def owner() -> Json:
-    """Return the identity of this process: host, pid and start time in µs. The time differs if a pid is used again."""
-    return _owner(process.number)
-
-
-@cache
-def _owner(pid: int) -> Json:
-    return {"host": socket.gethostname(), "pid": pid, "started": _started_at(pid)}
-
-
-def _started_at(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}").stat().st_ctime * 1_000_000)
-    except OSError:
-        return int((time.time() - time.process_time()) * 1_000_000)
-
-
 # -- rollouts --------------------------------------------------------------------------------------------------------
 
 
@@ -114,7 +93,7 @@ def start_rollout(
         item=_new_rollout(input_, mode, resources_id, config, metadata, ""),
         attempt_id=ids.attempt_id(),
         worker_id=_worker_id(worker_id),
-        owner=owner(),
+        owner=process.owner(),
         actor=_as_actor(worker_id),
     )
 
@@ -205,7 +184,7 @@ def claim(limit: int, worker_id: str | None, rollout_ids: list[str] | None = Non
         limit=limit,
         attempt_ids=[ids.attempt_id() for _ in range(limit)],
         worker_id=_worker_id(worker_id),
-        owner=owner(),
+        owner=process.owner(),
         actor=_as_actor(worker_id),
     )
 
@@ -216,7 +195,7 @@ def start_attempt(rollout_id: str, worker_id: str | None) -> StartAttempt:
         rollout_id=_id(rollout_id, "rollout_id"),
         attempt_id=ids.attempt_id(),
         worker_id=_worker_id(worker_id),
-        owner=owner(),
+        owner=process.owner(),
         actor=_as_actor(worker_id),
     )
 

@@ -28,6 +28,7 @@ from store.otel.repair import MAX_NAME_BYTES
 from store.otel.spans import MAX_SEQUENCE_ID, Origin, Received
 from store.validation.json_limits import (
     MAX_CALL_BYTES,
+    MAX_DATA_BYTES,
     are_plain,
     check_call,
     check_text,
@@ -40,7 +41,6 @@ logger = logging.getLogger("store.spans")
 
 MAX_SPAN_NAME_BYTES = MAX_NAME_BYTES
 MAX_STATUS_MESSAGE = 200
-MAX_DATA_BYTES = 8 * 1024
 # With at most this many rewards, `data` cannot exceed its limit, because the lengths of names and ids are limited too.
 _FEW_REWARDS = 4
 # The values that are read from a span's attributes are the last fields of its fact, in the same order.

@@ -4,7 +4,7 @@ Payload, such as the input of a rollout, is stored as the *body* of an event; a 
 the log. A *view* is what a command returns: copies of rows, with payload. A *page* is what a query returns: rows with
 further columns for payload. *Signals* are repeated heartbeats and polls, which are stored in tables of their own.
 
-Most values are not validated again; `store.sql.mapping.spans` gives the reason.
+Most values are not validated again; `store.models.trusted` gives the reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,8 @@ from store.models import (
     RolloutConfig,
     Worker,
 )
+from store.models.trusted import trusted
 from store.semconv import DROPPED
-from store.sql.mapping.spans import trusted
 
 Row = Sequence[Any]
 

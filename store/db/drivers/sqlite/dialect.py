@@ -40,9 +40,10 @@ from store.db.drivers.sqlite.writer import SQLiteWriter, connect
 from store.db.schema import HEAD, DatabaseInfo, partition_files, prepare_sqlite, read_only_uri, triggers
 from store.db.schema import sqlite as schema
 from store.db.schema.partition_files import PartitionPlace, StoreFile
-from store.db.url import DEFAULT_PARTITION, StoreURL
+from store.db.url import StoreURL
 from store.errors import Closed, Incompatible
 from store.runtime.clock import Clock
+from store.runtime.urls import DEFAULT_PARTITION
 
 
 class SQLite(Dialect):

@@ -8,8 +8,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from yarl import URL
 
-from store.db.url import DEFAULT_PARTITION, PARTITION, scheme_of, without_passwords
 from store.errors import Invalid
+from store.runtime.urls import DEFAULT_PARTITION, PARTITION, scheme_of, without_passwords
 from store.wire.paths import OTLP_TRACES, PARTITIONS, PREFIX
 
 SCHEMES: Final = frozenset({"http", "https"})

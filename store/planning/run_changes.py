@@ -27,11 +27,17 @@ from store.errors import Invalid, TooLarge
 from store.models.runs import Fork as ForkTold
 from store.models.runs import ForkPlan, RunEvent
 from store.planning.saving import Taken
-from store.runtime import ids
-from store.sql.commands import rollouts as rollout_commands
-from store.sql.commands import spans as span_commands
+from store.runtime import ids, process
 from store.validation import arguments
-from store.validation.json_limits import MAX_CALL_BYTES, check_call, check_text, dumps, dumps_fields, encode_body
+from store.validation.json_limits import (
+    MAX_CALL_BYTES,
+    MAX_DATA_BYTES,
+    check_call,
+    check_text,
+    dumps,
+    dumps_fields,
+    encode_body,
+)
 
 BLOB_FROM: Final = 1024
 """The minimum length, in bytes of UTF-8, of prompts and responses that are stored as blobs.
@@ -232,7 +238,7 @@ def fork(
         ground=ForkPrecondition(plan.head, plan.ground),
         supersede=supersede,
         worker_id=_name(worker_id, "worker_id"),
-        owner=rollout_commands.owner(),
+        owner=process.owner(),
         body=_payload({name: value for name, value in told.items() if value is not None}, ""),
         metadata=_metadata(plan, told),
         actor=None if worker_id is None else f"worker:{worker_id}",
@@ -294,5 +300,5 @@ def _check_data(fact: Any, path: str) -> None:
         TooLarge: the fact has more than 8 KiB.
     """
     size = len(encode(fact).encode())
-    if size > span_commands.MAX_DATA_BYTES:
-        raise TooLarge(path, size, span_commands.MAX_DATA_BYTES)
+    if size > MAX_DATA_BYTES:
+        raise TooLarge(path, size, MAX_DATA_BYTES)
