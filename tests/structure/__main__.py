@@ -43,7 +43,7 @@ LIMITS: dict[str, tuple[int | None, int | None]] = {
     "lines of the longest function": (201, 80),
     "most parameters outside of interface/": (30, 14),
     "variables named by a participle": (1515, 200),
-    "tests named by a pronoun": (578, 0),
+    "tests named by a pronoun": (0, 0),
     "lines of code": (None, 57_000),
     "files": (None, None),
     "lines of code in testing/": (None, None),

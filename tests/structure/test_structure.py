@@ -166,7 +166,7 @@ def test_test_functions_with_avoided_words(package: Path) -> None:
     assert [label.rpartition(" ")[2] for label in avoided_test_names(source)] == [*names[:2], "test_nobody_waits"]
 
 
-def test_depth_and_methods_count_what_is_inherited() -> None:
+def test_depth_and_methods_include_inherited_ones() -> None:
     class Own(Store):
         def extra(self) -> None: ...
 
