@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 from store.errors import CheckpointMissing, Invalid, StoreError
@@ -222,13 +223,15 @@ class Pipeline:
             Invalid: the run belongs to another phase graph, or no scopes are named for one of the kinds of scope.
             CheckpointMissing, ExceptionGroup: as `run`.
         """
-        own = await graph_of(store, rollout)
-        if own is None or (own.name != self.graph.name and is_default(rollout.resources_id)):
+        graph = await graph_of(store, rollout)
+        if graph is None or (graph.name != self.graph.name and is_default(rollout.resources_id)):
             # No program has chosen a graph for the run, so the run gets the graph of the pipeline that executes it.
             resources_id = await publish_default(store, self.graph)
             await store.update_rollout(rollout.rollout_id, resources_id=resources_id)
-        elif own.name != self.graph.name:
-            raise Invalid("pipeline", f"run {rollout.rollout_id} is of graph {own.name!r}, not of {self.graph.name!r}")
+        elif graph.name != self.graph.name:
+            raise Invalid(
+                "pipeline", f"run {rollout.rollout_id} is of graph {graph.name!r}, not of {self.graph.name!r}"
+            )
         number = rollout.attempt.sequence_id
         lineage = await store.runs.list_lineage(rollout.rollout_id)
         fork = next((node.fork for node in lineage if node.sequence_id == number), None)
@@ -252,22 +255,22 @@ class Pipeline:
             Invalid: a kind has no scopes.
         """
         named = self._scopes(rollout) if self._scopes is not None else scopes_in_input(self.graph, rollout.input)
-        found = {kind: list(scopes) for kind, scopes in named.items()}
+        scopes_by_kind = {kind: list(scopes) for kind, scopes in named.items()}
         open_kinds = [kind for kind, declared in self.graph.scope_kinds.items() if declared.fixed is None]
-        for each in (view, "raw"):
-            if all(kind in found for kind in open_kinds):
+        for source in (view, "raw"):
+            if all(kind in scopes_by_kind for kind in open_kinds):
                 break
-            seen = await _scopes_in_events(store, rollout.rollout_id, each, self.graph)
-            found |= {kind: scopes for kind, scopes in seen.items() if kind not in found}
-        found = default_scopes(self.graph, rollout.metadata) | found
+            observed = await _scopes_in_events(store, rollout.rollout_id, source, self.graph)
+            scopes_by_kind |= {kind: scopes for kind, scopes in observed.items() if kind not in scopes_by_kind}
+        scopes_by_kind = default_scopes(self.graph, rollout.metadata) | scopes_by_kind
         if fork is not None and (start := self.graph.by_name.get(fork.phase or "")) is not None:
-            found.setdefault(start.scope_kind, fork.scopes)
-        missing = [kind for kind in open_kinds if kind not in found and self.graph.of_kind(kind)]
+            scopes_by_kind.setdefault(start.scope_kind, fork.scopes)
+        missing = [kind for kind in open_kinds if kind not in scopes_by_kind and self.graph.of_kind(kind)]
         if missing:
             raise Invalid(
                 "scopes", f"run {rollout.rollout_id} has no {missing[0]}: neither its input nor its events name one"
             )
-        return found
+        return scopes_by_kind
 
     async def run(
         self,
@@ -349,15 +352,15 @@ class _Execution:
         cls, pipeline: Pipeline, store: Store, rollout: AttemptedRollout, initial: dict[str, Any]
     ) -> _Execution:
         lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
-        own = lineage[rollout.attempt.sequence_id]
-        view, graph, fork = f"attempt:{own.sequence_id}", pipeline.graph, own.fork
+        node = lineage[rollout.attempt.sequence_id]
+        view, graph, fork = f"attempt:{node.sequence_id}", pipeline.graph, node.fork
         rows = (await store.runs.query_events(rollout.rollout_id, view=view, limit=-1, bodies=False)).items
-        own_done = completed(graph, [row for row in rows if row.attempt == own.sequence_id], (), None)
+        own_done = completed(graph, [row for row in rows if row.attempt == node.sequence_id], (), None)
         kinds: dict[str, str] = {}
         if fork is not None and fork.kind != "resume":
             done = own_done
         else:
-            imported = imported_status(rollout.metadata or {}, lineage.values(), own.sequence_id)
+            imported = imported_status(rollout.metadata or {}, lineage.values(), node.sequence_id)
             saved = [] if imported is None else await store.runs.list_checkpoints(rollout.rollout_id, view=view)
             done = completed(graph, rows, saved, imported)
         if fork is not None and fork.kind == "resume":
@@ -365,7 +368,7 @@ class _Execution:
             done = {pair for pair in done if pair[1] not in fork.cascade} | own_done
             scopes_by_kind = await _scopes_in_events(store, rollout.rollout_id, "raw", graph)
             kinds = {scope: kind for kind, scopes in scopes_by_kind.items() for scope in scopes}
-        return cls(pipeline, store, rollout, initial, fork, done, _forks(lineage, own), kinds)
+        return cls(pipeline, store, rollout, initial, fork, done, _forks(lineage, node), kinds)
 
     def repeated_scopes(self) -> dict[str, list[str]]:
         """Return the scopes for which the forks of the attempt repeat phases, by kind."""
@@ -385,7 +388,7 @@ class _Execution:
         phases = self.pipeline.graph.of_kind(kind)
         waiting = open_phases(self.pipeline.graph, self.fork, kind, scope, self.done)
         if not waiting:
-            for declared in (each for phase in phases for each in phase.produces):
+            for declared in chain.from_iterable(phase.produces for phase in phases):
                 state |= await self._saved(declared.name, scope) or {}
             return
         first = waiting[0]
@@ -403,8 +406,8 @@ class _Execution:
 
     async def _saved(self, name: str, scope: str) -> dict[str, Any] | None:
         view = f"attempt:{self.rollout.attempt.sequence_id}"
-        found = await self.store.runs.get_checkpoint(self.rollout.rollout_id, scope=scope, name=name, view=view)
-        return None if found is None else found.state
+        snapshot = await self.store.runs.get_checkpoint(self.rollout.rollout_id, scope=scope, name=name, view=view)
+        return None if snapshot is None else snapshot.state
 
     async def _phase(self, step: Step) -> None:
         name = step.phase.name
@@ -425,13 +428,13 @@ class _Execution:
         await step.append(RunEvent(kind="phase.completed", cascade=cascade))
 
 
-def _forks(lineage: Mapping[int, AttemptNode], own: AttemptNode) -> list[Fork]:
+def _forks(lineage: Mapping[int, AttemptNode], node: AttemptNode) -> list[Fork]:
     """Return the forks that an attempt executes, oldest first.
 
     An attempt that resumes another attempt also continues the fork of that attempt.
     """
     forks: list[Fork] = []
-    fork = own.fork
+    fork = node.fork
     while fork is not None:
         forks.append(fork)
         fork = lineage[fork.base].fork if fork.kind == "resume" else None
@@ -466,16 +469,13 @@ async def _heartbeats(store: Store, rollout: AttemptedRollout) -> AsyncGenerator
         await asyncio.gather(beating, return_exceptions=True)
 
 
-# -- scopes ------------------------------------------------------------------------------------------------------------
-
-
 async def _scopes_in_events(store: Store, run_id: str, view: str, graph: PhaseGraph) -> dict[str, list[str]]:
     """Return the scopes of each kind in a view, in the order of their first events."""
     page = await store.runs.query_events(run_id, view=view, limit=-1, bodies=False)
-    found: dict[str, dict[str, None]] = {}
+    scopes: dict[str, dict[str, None]] = {}
     for event in page.items:
         phases = graph.phases_of(event.node_id) if event.node_id is not None else []
         phase = phases[0] if len(phases) == 1 else graph.by_name.get(event.phase or "")
         if phase is not None and event.scope is not None:
-            found.setdefault(phase.scope_kind, {})[event.scope] = None
-    return {kind: list(scopes) for kind, scopes in found.items()}
+            scopes.setdefault(phase.scope_kind, {})[event.scope] = None
+    return {kind: list(names) for kind, names in scopes.items()}

@@ -181,8 +181,8 @@ class PipelineRunner(Runner[Any]):
 
     async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         # A pipeline needs no resources, so an empty set is enough.
-        found = await self._found_resources(resources_id)
-        return found or ResourcesUpdate(resources_id="", create_time=0.0, update_time=0.0, version=0, resources={})
+        resources = await self._found_resources(resources_id)
+        return resources or ResourcesUpdate(resources_id="", create_time=0.0, update_time=0.0, version=0, resources={})
 
     async def _found_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         while True:
@@ -261,7 +261,7 @@ class PipelineRunner(Runner[Any]):
 
     async def _fork(self, rollout_id: str) -> AttemptedRollout | None:
         """Process the open re-run requests of a run; return the attempt that was started, if there is one."""
-        found: AttemptedRollout | None = None
+        fork: AttemptedRollout | None = None
         graph = self.pipeline.graph
         try:
             while (request := await rerun_requests.open_request(self.store, rollout_id)) is not None:
@@ -269,15 +269,13 @@ class PipelineRunner(Runner[Any]):
                     break
                 # If there are several requests, only the first is granted, because an attempt is then active.
                 started = await rerun_requests.take(self.store, rollout_id, request, graph, self.label, self._silence)
-                found = found or (None if started is None else started.rollout)
+                fork = fork or (None if started is None else started.rollout)
         except NotFound:
             return None
         except StoreError:
-            if found is None:
+            if fork is None:
                 raise
-        return found
-
-    # -- orphans -----------------------------------------------------------------------------------------------------
+        return fork
 
     async def _orphaned(self, limit: int) -> list[AttemptedRollout]:
         """Close the attempts of dead processes.
@@ -322,12 +320,12 @@ class PipelineRunner(Runner[Any]):
         store, attempt = self.store, rollout.attempt
         try:
             lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout.rollout_id)}
-            own = lineage[attempt.sequence_id]
-            resumes, node = 0, own
+            head = lineage[attempt.sequence_id]
+            resumes, node = 0, head
             while node.kind == "resume" and node.base is not None:
                 resumes, node = resumes + 1, lineage[node.base]
-            if not own.is_head or resumes >= self._resumes:
-                why = "the failed attempt is not the head" if not own.is_head else f"it was resumed {resumes} times"
+            if not head.is_head or resumes >= self._resumes:
+                why = "the failed attempt is not the head" if not head.is_head else f"it was resumed {resumes} times"
                 logger.warning("run %s stays failed: %s", rollout.rollout_id, why)
                 self._left_failed.add(attempt.attempt_id)
                 return None

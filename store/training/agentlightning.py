@@ -40,5 +40,5 @@ class TraceToMessages(messages.TraceToMessages, TraceAdapter):
     """`store.training.TraceToMessages` as a subclass of `TraceAdapter` of Agent-lightning."""
 
 
-def _converted(made: list[triplets.Triplet]) -> list[Triplet]:
-    return [Triplet.model_validate(each.model_dump()) for each in made]
+def _converted(records: list[triplets.Triplet]) -> list[Triplet]:
+    return [Triplet.model_validate(record.model_dump()) for record in records]

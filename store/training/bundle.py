@@ -94,12 +94,12 @@ class RunnerBundle:
     def build(self) -> Runner[Any]:
         """Return a runner for one worker."""
         tracer = TRACERS.build(self.tracer, default=Tracer)
-        own: dict[str, Any] = {"name": self.name, "announce": self.announce}
-        fill = {"tracer": tracer, "max_rollouts": self.max_rollouts, **own}
-        made = RUNNERS.build(self.runner, default=lambda: Runner(tracer, self.max_rollouts, **own), fill=fill)
-        assert made is not None  # there is a default
-        # A given runner instance is copied, because each worker sets its own id and store on it.
-        return copy.copy(made) if made is self.runner else made
+        options: dict[str, Any] = {"name": self.name, "announce": self.announce}
+        fill = {"tracer": tracer, "max_rollouts": self.max_rollouts, **options}
+        built = RUNNERS.build(self.runner, default=lambda: Runner(tracer, self.max_rollouts, **options), fill=fill)
+        assert built is not None  # there is a default
+        # A runner that the caller built is copied, because each worker sets its own id and store on it.
+        return copy.copy(built) if built is self.runner else built
 
 
 @dataclass

@@ -96,27 +96,27 @@ class Components(Generic[T]):
             named = self._default_type
         if named is None:
             raise Invalid(self._name, "the dict names no type; add type='package.module.Class'")
-        made_by = self._found(named) if isinstance(named, str) else named
-        if not callable(made_by):
+        factory = self._found(named) if isinstance(named, str) else named
+        if not callable(factory):
             raise Invalid(self._name, f"{named!r} is neither a class nor a function")
-        return _instance(made_by, settings, fill)
+        return _instance(factory, settings, fill)
 
     def _found(self, name: str) -> Any:
         path = self._registry.get(name, name)
         module, _, attribute = path.replace(":", ".").rpartition(".")
         if not module:
-            known = ", ".join(sorted(self._registry)) or "none"
-            raise Invalid(self._name, f"{name!r} is neither a short name ({known}) nor a dotted path")
+            names = ", ".join(sorted(self._registry)) or "none"
+            raise Invalid(self._name, f"{name!r} is neither a short name ({names}) nor a dotted path")
         try:
             return getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise Invalid(self._name, f"{path!r} cannot be imported: {error}") from error
 
-    def _checked(self, made: Any) -> T:
+    def _checked(self, component: Any) -> T:
         kind = self._class()
-        if not isinstance(made, kind):
-            raise TypeError(f"{self._name} must be a {kind.__name__}, not {made!r}")
-        return cast("T", made)
+        if not isinstance(component, kind):
+            raise TypeError(f"{self._name} must be a {kind.__name__}, not {component!r}")
+        return cast("T", component)
 
     def _class(self) -> type[Any]:
         if isinstance(self._kind, str):
@@ -124,9 +124,9 @@ class Components(Generic[T]):
         return self._kind
 
 
-def _instance(made_by: Callable[..., Any], settings: dict[str, Any], fill: Mapping[str, Any]) -> Any:
+def _instance(factory: Callable[..., Any], settings: dict[str, Any], fill: Mapping[str, Any]) -> Any:
     try:
-        known = frozenset(inspect.signature(made_by).parameters)
+        parameters = frozenset(inspect.signature(factory).parameters)
     except ValueError:  # some classes written in C have no signature
-        known = frozenset[str]()
-    return made_by(**{name: value for name, value in fill.items() if name in known} | settings)
+        parameters = frozenset[str]()
+    return factory(**{name: value for name, value in fill.items() if name in parameters} | settings)

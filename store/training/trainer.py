@@ -189,9 +189,9 @@ class Trainer:
 
     def close(self) -> None:
         """Close the store if the trainer opened it; a given store instance stays open."""
-        made, self._store = self._store, None
-        if made is not None and made is not self._store_spec:
-            made.sync.close()
+        store, self._store = self._store, None
+        if store is not None and store is not self._store_spec:
+            store.sync.close()
 
     def fit(
         self,
@@ -304,10 +304,10 @@ class Trainer:
         """Refuse a training in which the runners would wait forever for resources."""
         if not isinstance(algorithm, Baseline):
             return
-        given = self.initial_resources
-        if given is None and (latest := run_blocking(store.get_latest_resources)) is not None:
-            given = latest.resources
-        if (missing := agent.missing_resource(given)) is not None:
+        resources = self.initial_resources
+        if resources is None and (latest := run_blocking(store.get_latest_resources)) is not None:
+            resources = latest.resources
+        if (missing := agent.missing_resource(resources)) is not None:
             raise Invalid(
                 "initial_resources",
                 f"the agent needs {missing}, and {type(algorithm).__name__} publishes only initial_resources",

@@ -102,10 +102,8 @@ class Algorithm:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy in another process, without the components that a trainer sets there."""
-        given = {"_store", "_initial_resources", "_trainer", "_adapter", "_llm_proxy"}
-        return {name: value for name, value in vars(self).items() if name not in given}
-
-    # -- components that a trainer sets ------------------------------------------------------------------------------
+        components = {"_store", "_initial_resources", "_trainer", "_adapter", "_llm_proxy"}
+        return {name: value for name, value in vars(self).items() if name not in components}
 
     def set_store(self, store: Store) -> None:
         """Set the store to work with."""
@@ -213,7 +211,7 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
             TypeError: a dataset was given, but the function has no parameter for it.
             ValueError: the function has a parameter for a store or an adapter, and none was set.
         """
-        given: dict[str, Callable[[], Any]] = {
+        values: dict[str, Callable[[], Any]] = {
             "store": self.get_store,
             "adapter": self.get_adapter,
             "llm_proxy": self.get_llm_proxy,
@@ -225,7 +223,7 @@ class FunctionAlgorithm(Algorithm, Generic[P, R]):
             if dataset is not None and name not in self._names:
                 raise TypeError(f"a {name} was given, but {self._function.__name__} has no parameter of that name")
         call = cast("Callable[..., Any]", self._function)
-        return call(**{name: give() for name, give in given.items() if name in self._names})
+        return call(**{name: give() for name, give in values.items() if name in self._names})
 
 
 def algo(function: Callable[P, R]) -> FunctionAlgorithm[P, R]:

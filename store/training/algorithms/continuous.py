@@ -117,7 +117,9 @@ async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncGenerator[
         yield rollout
     async with aclosing(_endings(store, cursor)) as endings, aclosing(_batched(endings)) as batches:
         while pending:
-            for rollout in await _ended(store, [each for each in await anext(batches) if each in pending]):
+            for rollout in await _ended(
+                store, [rollout_id for rollout_id in await anext(batches) if rollout_id in pending]
+            ):
                 del pending[rollout.rollout_id]
                 yield rollout
 
@@ -210,9 +212,9 @@ def _tail(
 
 async def _ended(store: Store, rollout_ids: Iterable[str]) -> list[Rollout]:
     """Return the rollouts that have ended, in the given order."""
-    wanted = list(rollout_ids)
-    found: dict[str, Rollout] = {}
-    for start in range(0, len(wanted), _READ_AT_ONCE):
-        page = await store.query_rollouts(rollout_id_in=wanted[start : start + _READ_AT_ONCE], status_in=[*ENDED])  # pyright: ignore[reportArgumentType]
-        found |= {rollout.rollout_id: rollout for rollout in page}
-    return [found[rollout_id] for rollout_id in wanted if rollout_id in found]
+    ids = list(rollout_ids)
+    rollouts: dict[str, Rollout] = {}
+    for start in range(0, len(ids), _READ_AT_ONCE):
+        page = await store.query_rollouts(rollout_id_in=ids[start : start + _READ_AT_ONCE], status_in=[*ENDED])  # pyright: ignore[reportArgumentType]
+        rollouts |= {rollout.rollout_id: rollout for rollout in page}
+    return [rollouts[rollout_id] for rollout_id in ids if rollout_id in rollouts]

@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from store.errors import Incompatible, Unsupported
@@ -254,27 +255,20 @@ def _rewards(rollouts: Iterable[_RolloutProgress]) -> list[Rewards]:
         if progress.status == "succeeded":
             key = (progress.mode, progress.step, Version(progress.resources_id, progress.version))
             grouped.setdefault(key, []).append(progress.reward)
-    return [
-        Rewards(
-            mode, step, version, len(values), len(given := [each for each in values if each is not None]), _mean(given)
-        )
-        for (mode, step, version), values in grouped.items()
-    ]
-
-
-def _mean(values: list[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+    rows: list[Rewards] = []
+    for (mode, step, version), values in grouped.items():
+        rewards = [reward for reward in values if reward is not None]
+        mean = math.fsum(rewards) / len(rewards) if rewards else None
+        rows.append(Rewards(mode, step, version, len(values), len(rewards), mean))
+    return rows
 
 
 def _best(rewards: list[Rewards]) -> Version | None:
     for mode in ("val", "train"):
-        judged = [(row.mean, row.version) for row in rewards if row.mode == mode and row.mean is not None]
-        if judged:
-            return max(judged, key=lambda each: each[0])[1]
+        means = [(row.mean, row.version) for row in rewards if row.mode == mode and row.mean is not None]
+        if means:
+            return max(means, key=itemgetter(0))[1]
     return None
-
-
-# -- text --------------------------------------------------------------------------------------------------------
 
 
 def _lines(report: FitReport) -> Iterable[str]:
@@ -311,8 +305,8 @@ def _lines(report: FitReport) -> Iterable[str]:
     execution = report.execution
     if execution.replaced:
         yield f"runners replaced: {execution.replaced}"
-    for name, those in (("lost", execution.crashed), ("killed", execution.killed)):
-        for each in those:
-            yield f"{name}: {each.splitlines()[0]}"
+    for name, messages in (("lost", execution.crashed), ("killed", execution.killed)):
+        for message in messages:
+            yield f"{name}: {message.splitlines()[0]}"
     if execution.closed:
         yield f"attempts closed at the end: {len(execution.closed)}"

@@ -120,21 +120,21 @@ class AlgorithmStore(DelegatingStore):
                 await asyncio.wait({waiting})
 
     async def find_rollouts(self, *args: Any, **kwargs: Any) -> PaginatedResult[Rollout | AttemptedRollout]:
-        found = await self.target.find_rollouts(*args, **kwargs)
-        await self._check_read(found)
-        return found
+        page = await self.target.find_rollouts(*args, **kwargs)
+        await self._check_read(page)
+        return page
 
     async def get_rollout_by_id(self, *args: Any, **kwargs: Any) -> Rollout | AttemptedRollout | None:
-        found = await self.target.get_rollout_by_id(*args, **kwargs)
-        await self._check_read([] if found is None else [found])
-        return found
+        rollout = await self.target.get_rollout_by_id(*args, **kwargs)
+        await self._check_read([] if rollout is None else [rollout])
+        return rollout
 
     async def get_latest_attempt(self, rollout_id: str, *args: Any, **kwargs: Any) -> Attempt | None:
         await self._check([rollout_id])
         return await self.target.get_latest_attempt(rollout_id, *args, **kwargs)
 
-    async def _check_read(self, found: Collection[Rollout]) -> None:
-        if waiting := [rollout.rollout_id for rollout in found if rollout.status in _WAITING]:
+    async def _check_read(self, rollouts: Collection[Rollout]) -> None:
+        if waiting := [rollout.rollout_id for rollout in rollouts if rollout.status in _WAITING]:
             await self._check(waiting)
 
     async def _check(self, rollout_ids: Sequence[str] | None) -> None:

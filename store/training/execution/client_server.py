@@ -113,8 +113,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             return self.run_runners(runner, None if self.managed_store else store)
         return run_blocking(lambda: self._run_algorithm(algorithm, runner, store))
 
-    # -- the algorithm's side ----------------------------------------------------------------------------------------
-
     async def _run_algorithm(self, algorithm: AlgorithmSide, runner: RunnerSide, store: Store) -> ExecutionReport:
         closed: list[str] = []
         try:
@@ -185,8 +183,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _assignments(self, runner: RunnerSide, place: str | Store, store_id: str) -> list[ProcessAssignment]:
         work, store = pack("agent", runner), pack("managed_store", place)
         return [ProcessAssignment("runner", work, number, store, store_id) for number in range(self.n_runners)]
-
-    # -- the runners' side -------------------------------------------------------------------------------------------
 
     def run_runners(self, runner: RunnerSide, place: str | Store | None = None) -> ExecutionReport:
         """Run only the runners' side, until each runner has reached its `max_rollouts`.

@@ -21,25 +21,25 @@ _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
-def role(given: str | None) -> Role:
+def role(argument: str | None) -> Role:
     """Return the role of this process: the argument, or else `AGL_CURRENT_ROLE`, or else both.
 
     Raises:
         Invalid: the value is not one of the three roles.
     """
-    name = "role" if given is not None else ROLE
-    value = (given if given is not None else os.environ.get(ROLE, "both")).strip().lower()
+    name = "role" if argument is not None else ROLE
+    value = (argument if argument is not None else os.environ.get(ROLE, "both")).strip().lower()
     if value not in _ROLES:
         raise Invalid(name, f"{value!r} is not one of {', '.join(_ROLES)}")
     return value
 
 
-def host(given: str | None) -> str:
+def host(argument: str | None) -> str:
     """Return the host of the server: the argument, or else `AGL_SERVER_HOST`, or else localhost."""
-    return given or os.environ.get(HOST) or "localhost"
+    return argument or os.environ.get(HOST) or "localhost"
 
 
-def port(given: int | None, role: Role) -> int:
+def port(argument: int | None, role: Role) -> int:
     """Return the port of the server: the argument, or else `AGL_SERVER_PORT`, or else a default.
 
     The default is 0, any free port, if all parts run on this machine, and otherwise 4747.
@@ -47,22 +47,22 @@ def port(given: int | None, role: Role) -> int:
     Raises:
         Invalid: the variable is not a port number.
     """
-    if given is not None:
-        return given
+    if argument is not None:
+        return argument
     value = os.environ.get(PORT) or str(0 if role == "both" else _PORT)
     if not value.isascii() or not value.isdigit() or int(value) > 65_535:
         raise Invalid(PORT, f"{value!r} is not a port number")
     return int(value)
 
 
-def managed(given: bool | None) -> bool:  # noqa: FBT001 - the only argument
+def managed(argument: bool | None) -> bool:  # noqa: FBT001 - the only argument
     """Return whether the strategy starts a server: the argument, or else `AGL_MANAGED_STORE`, or else True.
 
     Raises:
         Invalid: the variable is neither yes nor no.
     """
-    if given is not None:
-        return given
+    if argument is not None:
+        return argument
     value = os.environ.get(MANAGED, "true").strip().lower()
     if value not in _YES | _NO:
         raise Invalid(MANAGED, f"{value!r} is neither yes (1, true, yes, on) nor no (0, false, no, off)")

@@ -141,9 +141,6 @@ def _sigint_blocked() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# -- in the process --------------------------------------------------------------------------------------------------
-
-
 def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
     """Run the assigned side in this process. Exit with status 0, with 1 after an error, or with 130 if interrupted."""
     # Ctrl+C reaches every process of the terminal, but the parent decides how to end, so this process ignores it.

@@ -27,10 +27,10 @@ def _importable(obj: Any) -> str | None:
     name: Any = getattr(obj, "__qualname__", None)
     if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
         return None
-    found: Any = sys.modules.get(getattr(obj, "__module__", ""))
+    value: Any = sys.modules.get(getattr(obj, "__module__", ""))
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return name if found is obj else None
+        value = getattr(value, part, None)
+    return name if value is obj else None
 
 
 def pack(what: str, value: Any) -> bytes:

@@ -91,8 +91,6 @@ class Supervisor:
         runner.start()
         self.workers.add(worker_name(number, runner.pid))
 
-    # -- while it runs -----------------------------------------------------------------------------------------------
-
     async def _watch(self) -> None:
         algorithm = self._algorithm
         waiting: set[asyncio.Future[End]] = {part.ended for part in self._runners}
@@ -143,8 +141,6 @@ class Supervisor:
         gone = RunnersGone(f"no runner is left; the last one ended with {self._last_error!r}")
         gone.__cause__ = self._last_error
         return gone
-
-    # -- at the end --------------------------------------------------------------------------------------------------
 
     async def _end_all(self) -> None:
         if self._algorithm is not None and not self._algorithm.ended.done():

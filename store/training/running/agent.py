@@ -217,7 +217,9 @@ class FunctionalLitAgent(LitAgent[Any]):
         self._is_async = inspect.iscoroutinefunction(function)
         parameters = inspect.signature(function).parameters
         self._declared = frozenset(parameters)
-        self._required = frozenset(name for name, each in parameters.items() if each.default is inspect.Parameter.empty)
+        self._required = frozenset(
+            name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty
+        )
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -282,7 +284,7 @@ class FunctionalLitAgent(LitAgent[Any]):
 
 
 def _of_kind(resources: Mapping[str, Resource], kind: type[R]) -> dict[str, R]:
-    return {name: each for name, each in resources.items() if isinstance(each, kind)}
+    return {name: resource for name, resource in resources.items() if isinstance(resource, kind)}
 
 
 def _first(resources: Mapping[str, Resource], kind: type[R]) -> R:
@@ -306,9 +308,6 @@ def _stripped(llm: LLM, rollout: Rollout) -> LLM:
         api_key=llm.api_key,
         sampling_parameters=llm.sampling_parameters,
     )
-
-
-# -- decorators ------------------------------------------------------------------------------------------------------
 
 
 @overload
@@ -384,7 +383,7 @@ def _check(function: Callable[..., Any], needed: str | None = None) -> None:
 
 def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | None:
     """Return the reason why a function with these parameters cannot be an agent; None if it can."""
-    names = {each.name for each in parameters}
+    names = {parameter.name for parameter in parameters}
     if not parameters or parameters[0].name != "task" or parameters[0].kind not in _POSITIONAL:
         first = parameters[0].name if parameters else ""
         return "its first parameter is not task" + _suggestion(first, {"task"} - names)

@@ -124,8 +124,6 @@ class AttemptRun:
         self.outcome.fail("interrupted")
         await self._report(0)
 
-    # -- the agent ---------------------------------------------------------------------------------------------------
-
     async def _work(self) -> None:
         runner, rollout = self._runner, self._rollout
         resources = await self._find_resources()
@@ -204,8 +202,6 @@ class AttemptRun:
             logger.log(level, "the agent of rollout %s does not stop; its result is ignored", self._rollout.rollout_id)
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    # -- the end -----------------------------------------------------------------------------------------------------
-
     async def _finish(self) -> None:
         outcome = self.outcome
         lost = 0
@@ -270,9 +266,9 @@ class AttemptRun:
 
     async def _ended_status(self) -> AttemptStatus | None:
         """Return the status with which the store or a user ended the attempt; None while the attempt is active."""
-        for each in await self._store.query_attempts(self._rollout.rollout_id):
-            if each.attempt_id == self._rollout.attempt.attempt_id and each.status not in _AT_WORK:
-                return each.status
+        for attempt in await self._store.query_attempts(self._rollout.rollout_id):
+            if attempt.attempt_id == self._rollout.attempt.attempt_id and attempt.status not in _AT_WORK:
+                return attempt.status
         return None
 
     async def _was_revived(self) -> bool:
@@ -280,9 +276,9 @@ class AttemptRun:
         if self._stop_reason.result() != "superseded":
             return False
         with suppress(StoreError):
-            found = await self._store.get_rollout_by_id(self._rollout.rollout_id)
-            if isinstance(found, AttemptedRollout) and found.attempt.attempt_id == self._rollout.attempt.attempt_id:
-                return found.status in _AT_WORK and found.attempt.status in _AT_WORK
+            rollout = await self._store.get_rollout_by_id(self._rollout.rollout_id)
+            if isinstance(rollout, AttemptedRollout) and rollout.attempt.attempt_id == self._rollout.attempt.attempt_id:
+                return rollout.status in _AT_WORK and rollout.attempt.status in _AT_WORK
         return False
 
     def _error(self, outcome: Outcome) -> AttemptError:
@@ -314,9 +310,6 @@ class AttemptRun:
             outcome = self.outcome
             about = {"spans": outcome.spans, "status": outcome.status, "error": outcome.error}
             await self._call("on_rollout_end", outcome=outcome, **about)
-
-
-# -- helpers ---------------------------------------------------------------------------------------------------------
 
 
 class Exit:

@@ -146,8 +146,8 @@ class Heartbeat:
         await asyncio.gather(
             self._quietly("the heartbeat of a worker", self._beat_worker()),
             *(
-                self._quietly("the heartbeat of an attempt", self._beat_attempt(each))
-                for each in list(self._beating.values())
+                self._quietly("the heartbeat of an attempt", self._beat_attempt(beating))
+                for beating in list(self._beating.values())
             ),
         )
 

@@ -46,7 +46,7 @@ async def _replay(store: Store, path: Path) -> str | None:
     if not spans:
         return None
     rollout_id, attempt_id = spans[0].rollout_id, spans[0].attempt_id
-    statuses = {each.attempt_id: each.status for each in await store.query_attempts(rollout_id)}
+    statuses = {attempt.attempt_id: attempt.status for attempt in await store.query_attempts(rollout_id)}
     status = statuses.get(attempt_id)
     if status is None or status == "unresponsive":
         return f"attempt {attempt_id} of rollout {rollout_id} is {status or 'unknown'}"

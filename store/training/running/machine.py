@@ -70,7 +70,7 @@ def _gpus() -> list[dict[str, Any]]:
         printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[each.strip() for each in line.split(",")] for line in printed.splitlines() if line.strip()]
+    rows = [[field.strip() for field in line.split(",")] for line in printed.splitlines() if line.strip()]
     return [dict(zip(_GPU_QUERY, map(_number, row), strict=False)) for row in rows]
 
 

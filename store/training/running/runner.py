@@ -146,8 +146,6 @@ class Runner(Generic[T]):
         self._store: Store | None = None
         self._worker_id: int | None = None
 
-    # -- setup and teardown ------------------------------------------------------------------------------------------
-
     def init(self, agent: LitAgent[T], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
         """Set the agent to run, and the hooks that are called for the attempts of the runner.
 
@@ -257,8 +255,6 @@ class Runner(Generic[T]):
         """Return `label`."""
         return self.label
 
-    # -- one task ----------------------------------------------------------------------------------------------------
-
     async def step(
         self,
         input: T,  # noqa: A002 - signature of the contract
@@ -295,8 +291,6 @@ class Runner(Generic[T]):
         if ended is None:
             raise RuntimeError(f"rollout {rollout.rollout_id} no longer exists in the store")
         return ended
-
-    # -- the queue ---------------------------------------------------------------------------------------------------
 
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Run the rollouts of the queue until `event` is set, or `max_rollouts` were run.
@@ -401,7 +395,7 @@ class Runner(Generic[T]):
             page = await self.store.query_resources(
                 sort_by="update_time", sort_order="desc", limit=_RESOURCES_AT_ONCE, offset=offset
             )
-            if any(self.agent.missing_resource(each.resources) is None for each in page):
+            if any(self.agent.missing_resource(update.resources) is None for update in page):
                 return None
             offset += len(page)
             if not page or offset >= page.total:
@@ -486,8 +480,6 @@ class Runner(Generic[T]):
         except StoreError as failure:
             logger.warning("rollout %s cannot be put back: %s", rollout_id, failure)
             await desk.refuse(rollout)
-
-    # -- used by `step` and `iter` -----------------------------------------------------------------------------------
 
     def _heartbeat_fields(self) -> dict[str, Any]:
         """Return further fields of the worker's heartbeats."""

@@ -71,7 +71,7 @@ def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[
     """
     root: dict[str, Any] = {}
     # Shorter keys come first, so that a longer key replaces a value that is its prefix.
-    for key in sorted(flat_data, key=lambda each: each.count(".")):
+    for key in sorted(flat_data, key=lambda name: name.count(".")):
         node = root
         *above, last = key.split(".")
         for segment in above:
@@ -116,9 +116,6 @@ def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) 
     return unflatten_attributes({key[len(prefix) + 1 :]: value for key, value in below.items()})
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
-
-
 def sanitize_attribute_value(value: Any, force: bool = True) -> AttributeValue:  # noqa: FBT001, FBT002 - signature of the contract
     """Return a value as a span attribute: scalars and lists of one scalar type as they are, other values as JSON text.
 
@@ -144,9 +141,9 @@ def _converted(value: Any, default: Callable[[Any], str] | None) -> AttributeVal
         return value
     if isinstance(value, (list, tuple)):
         items = list(cast("Sequence[Any]", value))
-        whole = _one_kind(items)
-        if whole is not None:
-            return whole
+        sequence = _one_kind(items)
+        if sequence is not None:
+            return sequence
     return json.dumps(cast("Any", value), ensure_ascii=False, default=default)
 
 
@@ -234,9 +231,6 @@ def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
             )
 
 
-# -- tags and links --------------------------------------------------------------------------------------------------
-
-
 def make_tag_attributes(tags: Iterable[str]) -> dict[str, Any]:
     """Return the attributes that tag a span."""
     return {f"{TAG}.{index}": tag for index, tag in enumerate(tags)}
@@ -244,8 +238,7 @@ def make_tag_attributes(tags: Iterable[str]) -> dict[str, Any]:
 
 def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
     """Return the tags of a span in order; tags that are not text are skipped."""
-    found = _indexed(attributes, TAG)
-    return [tag for tag in found if isinstance(tag, str)]
+    return [tag for tag in _indexed(attributes, TAG) if isinstance(tag, str)]
 
 
 def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
@@ -269,9 +262,9 @@ def make_link_attributes(links: Mapping[str, str]) -> dict[str, str]:
 def extract_links_from_attributes(attributes: Mapping[str, Any]) -> dict[str, str]:
     """Return the links of a span in the form that `make_link_attributes` receives; incomplete links are skipped."""
     links: dict[str, str] = {}
-    for each in _indexed(attributes, LINK):
-        if isinstance(each, dict):
-            link = cast("dict[str, Any]", each)
+    for entry in _indexed(attributes, LINK):
+        if isinstance(entry, dict):
+            link = cast("dict[str, Any]", entry)
             key, value = link.get("key_match"), link.get("value_match")
             if isinstance(key, str) and isinstance(value, str):
                 links[key] = value
@@ -293,5 +286,5 @@ def query_linked_spans(spans: Sequence[S], links: Mapping[str, str]) -> list[S]:
 
 
 def _matches(span: Span, key: str, value: str) -> bool:
-    found: Any = getattr(span, key) if key in _SPAN_KEYS else span.attributes.get(key)
-    return bool(found == value)
+    actual: Any = getattr(span, key) if key in _SPAN_KEYS else span.attributes.get(key)
+    return bool(actual == value)

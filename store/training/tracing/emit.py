@@ -70,9 +70,9 @@ async def emit_annotation_async(annotation: Mapping[str, Any]) -> SpanCoreFields
     return await _flushed(_emit(ANNOTATION_SPAN, _annotation(annotation), propagate=True))
 
 
-def _annotation(given: Mapping[str, Any]) -> dict[str, AttributeValue]:
+def _annotation(annotation: Mapping[str, Any]) -> dict[str, AttributeValue]:
     try:
-        attributes = flatten_attributes(given)
+        attributes = flatten_attributes(annotation)
     except RecursionError:
         raise Invalid("annotation", "contains itself or is nested too deeply; flatten it, or emit its text") from None
     check_attributes_sanity(attributes)
@@ -264,9 +264,6 @@ def _flush(fields: SpanCoreFields, *, propagate: bool) -> SpanCoreFields:
 async def _flushed(fields: SpanCoreFields) -> SpanCoreFields:
     await require_scope(fields.name).recorder.flushed()
     return fields
-
-
-# -- reading ---------------------------------------------------------------------------------------------------------
 
 
 def get_message_value(span: AnySpan) -> str | None:

@@ -115,8 +115,8 @@ class OperationContext:
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
         """Record the input: keyword arguments by name, positional arguments as the list `args`."""
-        given: dict[str, Any] = ({"args": list(args)} if args else {}) | kwargs
-        self._begun_recording().record_attributes(flat_attributes(OPERATION_INPUT, given))
+        arguments: dict[str, Any] = ({"args": list(args)} if args else {}) | kwargs
+        self._begun_recording().record_attributes(flat_attributes(OPERATION_INPUT, arguments))
 
     def set_output(self, output: Any) -> None:
         """Record the output."""

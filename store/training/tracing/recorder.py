@@ -227,8 +227,6 @@ class StoreRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._work: set[asyncio.Task[None]] = set()
 
-    # -- in the agent's threads --------------------------------------------------------------------------------------
-
     def put(self, span: ReadableSpan) -> None:
         """Accept a span, unless it was accepted before or the attempt is closed.
 
@@ -311,8 +309,6 @@ class StoreRecorder:
         with self._lock:
             self._is_open = False
         return await asyncio.wrap_future(self._thread.submit(self._close(wait_seconds)))
-
-    # -- in the span thread --------------------------------------------------------------------------------------------
 
     def _write_later(self) -> None:
         if self._timer is None:

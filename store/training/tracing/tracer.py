@@ -156,8 +156,6 @@ class Tracer:
             raise TypeError("a tracer with a custom provider cannot be sent to another process; create it there")
         return _recreate, (self._install_global, self._spool, self._spool_seconds, self._clients)
 
-    # -- setup and teardown ------------------------------------------------------------------------------------------
-
     def init(self, *args: Any, **kwargs: Any) -> None:
         """Create the provider, and instrument the clients of model servers."""
         del args, kwargs
@@ -211,8 +209,6 @@ class Tracer:
         if self._tracer is None:
             self._tracer = recording_tracer(self.provider, _TRACER)
         return self._tracer
-
-    # -- attempts ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def trace_context(
@@ -325,8 +321,6 @@ class Tracer:
         """Return the spans of the last trace that this task closed or, if there is none, that this tracer closed."""
         mine = _last_trace.get()
         return list(self._last_trace if mine is None else mine)
-
-    # -- single spans --------------------------------------------------------------------------------------------------
 
     def create_span(
         self,
@@ -476,8 +470,8 @@ def _nanoseconds(seconds: float) -> int:
     if not math.isfinite(seconds):
         raise Invalid("time", f"is {seconds}; give seconds since the epoch, or None for now")
     # A single multiplication of doubles would be off by up to 128 ns, so the fraction is converted separately.
-    whole, part = divmod(seconds, 1)
-    return int(whole) * 1_000_000_000 + round(part * 1_000_000_000)
+    full, part = divmod(seconds, 1)
+    return int(full) * 1_000_000_000 + round(part * 1_000_000_000)
 
 
 def _repeats_call(span: LiveSpan) -> bool:
@@ -485,9 +479,9 @@ def _repeats_call(span: LiveSpan) -> bool:
 
     The client creates spans of its own if the process has a global provider.
     """
-    own = span.instrumentation_scope is not None and span.instrumentation_scope.name == _ANTHROPIC_TRACER
+    is_of_anthropic = span.instrumentation_scope is not None and span.instrumentation_scope.name == _ANTHROPIC_TRACER
     around = trace.get_current_span()
-    return own and isinstance(around, ReadableSpan) and around.name == CALL_SPAN
+    return is_of_anthropic and isinstance(around, ReadableSpan) and around.name == CALL_SPAN
 
 
 _INSTRUMENTS: Final[Mapping[str, Callable[[], bool]]] = {

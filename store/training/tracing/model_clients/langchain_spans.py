@@ -65,8 +65,6 @@ class LangChainHandler(BaseCallbackHandler):
         self._tags = make_tag_attributes(tags or ())
         self._runs: dict[UUID, _OpenRun] = {}
 
-    # -- chains and tools ----------------------------------------------------------------------------------------------
-
     def on_chain_start(
         self,
         serialized: Json | None,
@@ -118,8 +116,6 @@ class LangChainHandler(BaseCallbackHandler):
         """End the span of a tool with its error."""
         self._fail(run_id, error)
 
-    # -- models --------------------------------------------------------------------------------------------------------
-
     def on_chat_model_start(
         self,
         serialized: Json | None,
@@ -157,8 +153,8 @@ class LangChainHandler(BaseCallbackHandler):
         """Begin a call to a completion model."""
         del serialized
         parameters: Json = details.get("invocation_params") or {}
-        given = {**parameters, "prompt": prompts}
-        self._begin_model(Protocol.COMPLETIONS, given, metadata or {}, run_id, parent_run_id)
+        request = {**parameters, "prompt": prompts}
+        self._begin_model(Protocol.COMPLETIONS, request, metadata or {}, run_id, parent_run_id)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Record a call to a model, unless the client recorded the call."""
@@ -170,15 +166,13 @@ class LangChainHandler(BaseCallbackHandler):
         """Record a failed call to a model, unless the client recorded the call."""
         self._end_model(run_id, None, error)
 
-    # -- spans ---------------------------------------------------------------------------------------------------------
-
     def _begin(self, name: str, run_id: UUID, parent_run_id: UUID | None, attributes: Json) -> None:
         scope = current_scope()
         if scope is None:
             return
         self._forget_closed(parent_run_id)
-        given = sanitize_attributes(self._tags | attributes)
-        span = scope.tracer.start_span(name, self._context(parent_run_id), attributes=given)
+        span_attributes = sanitize_attributes(self._tags | attributes)
+        span = scope.tracer.start_span(name, self._context(parent_run_id), attributes=span_attributes)
         self._runs[run_id] = _OpenRun(scope, span)
 
     def _end(self, run_id: UUID, attributes: Json) -> None:
@@ -249,13 +243,13 @@ class LangChainHandler(BaseCallbackHandler):
 
 
 def _name(serialized: Mapping[str, Any] | None, details: Mapping[str, Any]) -> str:
-    given = details.get("name") or (serialized or {}).get("name")
-    return given if isinstance(given, str) else "unnamed"
+    name = details.get("name") or (serialized or {}).get("name")
+    return name if isinstance(name, str) else "unnamed"
 
 
 def _response(result: LLMResult) -> Json:
     """Return a result in the format of OpenAI's response to a chat completion or a completion."""
-    whole: Json = dict(result.llm_output or {})
+    response: Json = dict(result.llm_output or {})
     choices: list[Json] = []
     for generation in (generation for several in result.generations for generation in several):
         details: Json = dict(generation.generation_info or {})
@@ -265,9 +259,9 @@ def _response(result: LLMResult) -> Json:
             details |= message.response_metadata
             choice["message"] = _message(message)
             if message.id and not message.id.startswith(_OWN_IDS):
-                whole.setdefault("id", message.id)
+                response.setdefault("id", message.id)
             # LangChain counts 0 where the response contains no count, so the counts of the response come first.
-            whole["usage"] = (
+            response["usage"] = (
                 details.get("token_usage") or details.get("usage") or getattr(message, "usage_metadata", None)
             )
         incomplete: Any = details.get("incomplete_details") or {}
@@ -280,13 +274,13 @@ def _response(result: LLMResult) -> Json:
         choice["finish_reason"] = next((reason for reason in reasons if reason), None)
         choice["logprobs"] = details.get("logprobs")
         names = ("id", "model", "model_name", "system_fingerprint")
-        whole |= {name: details[name] for name in names if details.get(name)}
+        response |= {name: details[name] for name in names if details.get(name)}
         choices.append(choice)
     return {
-        **whole,
-        "model": whole.get("model_name") or whole.get("model"),
+        **response,
+        "model": response.get("model_name") or response.get("model"),
         "choices": choices,
-        "usage": whole.get("usage") or whole.get("token_usage"),
+        "usage": response.get("usage") or response.get("token_usage"),
     }
 
 
