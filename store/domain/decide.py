@@ -547,7 +547,7 @@ def _record_span(
     working_set.spans[item.rollout_id, item.fact.attempt_id, item.fact.span_id] = item.content
     if item.fact.response_id is not None:
         _count_once(item, item.fact.response_id, working_set)
-    event = working_set.record_rollout(item.rollout_id, item.fact, actor=actor, body=item.body)
+    event = working_set.record_sign(state, item.fact, actor=actor, body=item.body)
     if attempt.status in {"preparing", "unresponsive"}:
         fact = AttemptStatusChanged(attempt_id=attempt.attempt_id, from_=attempt.status, to="running", reason="span")
         working_set.record_rollout(item.rollout_id, fact, actor=actor, cause=event.position)

@@ -79,7 +79,7 @@ def append_to_run(command: AppendToRun, working_set: WorkingSet) -> AppendedEven
             working_set.keep_blob(blob)
         if item.body is not None and item.fact.type in IN_BLOBS:
             working_set.keep_blob(item.body)
-        event = working_set.record_rollout(command.rollout_id, item.fact, actor=actor, body=item.body)
+        event = working_set.record_sign(state, item.fact, actor=actor, body=item.body)
         cause = cause or event.position
         if isinstance(item.fact, ArtifactSaved):
             working_set.artifacts[command.rollout_id, item.fact.artifact_id] = (event.version, None)

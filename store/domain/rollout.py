@@ -401,8 +401,8 @@ def _annotated(state: RolloutState, event: Event, fact: RolloutAnnotated) -> Non
 
 
 def _named(state: RolloutState, event: Event, attempt_id: str) -> AttemptState:
-    attempt = state.attempt(attempt_id)
-    if attempt is None:
+    attempt = state.attempts.get(attempt_id)
+    if attempt is None or attempt.released_position is not None:
         raise Corrupt(event.stream, f"attempt {attempt_id}", "an attempt that started and was not released")
     attempt.last_position = event.position
     return attempt

@@ -11,17 +11,14 @@ from dataclasses import dataclass, field
 from store.domain.body import Body
 from store.domain.commands import Command, LoadRequest
 from store.domain.events import Json
-from store.domain.run_events import ArtifactSaved, AttemptForked, CheckpointRejected, CheckpointSaved, Phase, RunEvent
-
-Told = RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved
-"""The types of facts that an attempt records about its run."""
+from store.domain.run_events import AgentFact, ArtifactSaved, AttemptForked, CheckpointSaved
 
 
 @dataclass(slots=True)
 class NewRunFact:
     """One event that has to be recorded about a run."""
 
-    fact: Told
+    fact: AgentFact
     body: Body | None
     blobs: list[Body] = field(default_factory=list[Body])
     """The blobs to which the event refers by their hashes. They are stored in addition to the body."""

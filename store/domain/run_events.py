@@ -190,6 +190,8 @@ class HeadMoved:
 
 
 Phase = PhaseStarted | PhaseCompleted | PhaseSkipped
+AgentFact = RunEvent | Phase | CheckpointSaved | CheckpointRejected | ArtifactSaved
+"""The types of facts that an agent records about its run."""
 RunFact = (
     RunEvent
     | Phase

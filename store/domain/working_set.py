@@ -21,15 +21,7 @@ from store.domain.events import Event, Fact, Json, RolloutAnnotated, SpanNumbers
 from store.domain.log_time import LogTime
 from store.domain.resources import ResourcesState
 from store.domain.rollout import AttemptState, RolloutState
-from store.domain.run_events import (
-    ArtifactSaved,
-    CheckpointRejected,
-    CheckpointSaved,
-    PhaseCompleted,
-    PhaseSkipped,
-    PhaseStarted,
-    RunEvent,
-)
+from store.domain.run_events import AgentFact
 from store.domain.thread import CheckpointKey, ThreadState, WriteKey
 from store.domain.thread_events import ThreadCheckpointSaved, ThreadFact, ThreadWritesSaved
 from store.domain.worker import WorkerSignals, WorkerState
@@ -37,20 +29,11 @@ from store.domain.worker import WorkerSignals, WorkerState
 EVERYTHING = 2**63 - 1
 CallKey = tuple[str, str]
 """The caller who chose an idempotency key, and the key."""
+SignOfLife = SpanRecorded | AgentFact
+"""The facts that are frequent signs of life of an attempt.
 
-
-# The facts of events that are frequent signs of life of an attempt. Such an event changes only the time of the last
-# sign of life and the last position in the attempt's row.
-_Sign = (
-    SpanRecorded
-    | RunEvent
-    | PhaseStarted
-    | PhaseCompleted
-    | PhaseSkipped
-    | CheckpointSaved
-    | CheckpointRejected
-    | ArtifactSaved
-)
+Such an event changes only the time of the last sign of life and the last position in the attempt's row.
+"""
 
 
 class NeedsHeads(Exception):
@@ -215,8 +198,6 @@ class WorkingSet:
         state = self.rollouts.get(rollout_id)
         if rollout_id not in self.queued_before:
             self.queued_before[rollout_id] = state.queued_position if state else None
-        if isinstance(fact, _Sign) and state is not None:
-            return self._record_sign(state, fact, actor, cause, body)
         if isinstance(fact, RolloutAnnotated | SpanNumbersReserved) and state is not None:
             return self._record_aside(state, fact, actor, cause, body)
         if state is None:
@@ -233,12 +214,14 @@ class WorkingSet:
         self.rewatch[rollout_id] = self.rewatch.get(rollout_id, False) or was_limited or _limited(state)
         return event
 
-    def _record_sign(
-        self, state: RolloutState, fact: _Sign, actor: str | None, cause: int | None, body: Body | None
+    def record_sign(
+        self, state: RolloutState, fact: SignOfLife, *, actor: str | None, body: Body | None = None
     ) -> Event:
+        """Append a sign of life of an attempt to the stream of its rollout, and apply the new event to the state."""
         rollout_id, attempt_id = state.rollout_id, fact.attempt_id
+        self.queued_before.setdefault(rollout_id, state.queued_position)
         sign_before = state.attempts[attempt_id].sign_of_life
-        event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, cause, body)
+        event = self._event(f"rollout/{rollout_id}", state.stream_version, fact, actor, None, body)
         state = self.rollouts[rollout_id] = rollout.evolve(state, event)
         self.touched_attempts[rollout_id, attempt_id] = state.attempts[attempt_id]
         # A sign of life usually postpones the next check. Then the row of `watch` is not changed, and the check comes

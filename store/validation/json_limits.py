@@ -22,6 +22,7 @@ MAX_DATA_BYTES = 8 * 1024
 _COMPRESS_FROM = 4096
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 _MAX_DEPTH = 200
+_TEXT_BYTES = 512
 
 
 def dumps(value: Any, field: str) -> bytes:
@@ -49,14 +50,19 @@ def dumps_fields(value: dict[str, Any], prefix: str) -> bytes:
     return b"{" + b",".join(dumps(key, prefix) + b":" + dumps(item, prefix + key) for key, item in value.items()) + b"}"
 
 
-def dumps_plain(value: Any) -> bytes | None:
-    """Return a value as `dumps` does; None if a quick check cannot exclude a fault, so that `dumps` must examine it.
+def dumps_plain(value: Any, texts: Iterable[str] = ()) -> bytes | None:
+    """Return a value as `dumps` does; None if a quick check cannot exclude a fault in the value or in the texts.
+
+    `dumps` and `check_text` must then examine them one by one. The quick check accepts texts that together are at most
+    512 characters of ASCII without U+0000.
 
     orjson writes NaN as null and accepts U+0000. So a text without `null` and without U+0000 has neither fault. With
-    `OPT_STRICT_INTEGER`, orjson refuses integers beyond 53 bits; those of up to 64 bits are valid. `dumps` examines
-    only the other values item by item.
+    `OPT_STRICT_INTEGER`, orjson refuses integers beyond 53 bits; those of up to 64 bits are valid.
     """
     try:
+        joined = "".join(texts)
+        if len(joined) > _TEXT_BYTES or not joined.isascii() or "\x00" in joined:
+            return None
         text = orjson.dumps(value, option=_STRICT | orjson.OPT_STRICT_INTEGER)
     except (TypeError, RecursionError):
         return None
@@ -105,7 +111,7 @@ def _check_text(value: str, path: str) -> None:
         raise Invalid(path, "contains a lone surrogate, which is not text; decode with errors='replace'") from None
 
 
-def check_text(value: str, path: str, limit: int = 512) -> str:
+def check_text(value: str, path: str, limit: int = _TEXT_BYTES) -> str:
     """Return an id or a name unchanged, if a database can store it.
 
     Raises:
@@ -122,16 +128,16 @@ def check_text(value: str, path: str, limit: int = 512) -> str:
     return value
 
 
-def are_plain(texts: Iterable[str]) -> bool:
-    """Return whether ids need no further check: all of them together are ASCII text of at most 512 characters.
+def body_of(payload: dict[str, Any], path: str = "") -> Body:
+    """Return the stored form of a payload. The payload has at least one field.
 
-    `check_text` accepts each of these ids. If the result is False, they must be checked one by one.
+    Raises:
+        Invalid: a value is not JSON that every database accepts. The error names `path` with the field.
+        TooLarge: the payload exceeds the limit of a call.
     """
-    try:
-        joined = "".join(texts)
-    except TypeError:
-        return False
-    return len(joined) <= 512 and joined.isascii() and "\x00" not in joined
+    raw = dumps_fields(payload, path)
+    check_call(0, len(raw), path.rstrip(".") or next(iter(payload)))
+    return encode_body(raw)
 
 
 def encode_body(raw: bytes) -> Body:

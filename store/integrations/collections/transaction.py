@@ -23,8 +23,9 @@ from store.integrations.collections.interface import LightningCollections
 from store.integrations.collections.plan_keys import PlanKeyIndex
 from store.models import Attempt, ResourcesUpdate, Rollout, Span
 from store.runtime.clock import Clock, to_micros
-from store.sql.commands.spans import body_of, new_span, stored_span
+from store.sql.commands.spans import new_span, stored_span
 from store.sql.mapping import rollouts as mapping
+from store.validation.json_limits import body_of
 
 _FIRST_POSITION: Final = 2**40
 """Position of the first new event. Loaded rows have lower positions, which only express their order."""
@@ -243,7 +244,7 @@ class Transaction:
     def _hold_rollout(self, rollout: Rollout, place: int, *, with_payload: bool) -> None:
         position = next(self._bodies)
         if with_payload:
-            body = body_of({"input": rollout.input, "metadata": rollout.metadata}, "")
+            body = body_of({"input": rollout.input, "metadata": rollout.metadata})
             self._set.bodies[position] = body
         self._rollouts[rollout.rollout_id] = rollout
         self._set.rollouts[rollout.rollout_id] = RolloutState(
@@ -278,7 +279,7 @@ class Transaction:
         position = None
         if with_payload and attempt.metadata is not None:
             position = next(self._bodies)
-            self._set.bodies[position] = body_of({"metadata": attempt.metadata}, "")
+            self._set.bodies[position] = body_of({"metadata": attempt.metadata})
         self._attempts[attempt.rollout_id, attempt.attempt_id] = attempt
         sign = attempt.last_heartbeat_time
         self._set.rollouts[attempt.rollout_id].attempts[attempt.attempt_id] = AttemptState(

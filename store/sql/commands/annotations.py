@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from store.domain.commands import AnnotateRollout
-from store.sql.commands.spans import body_of
 from store.validation import annotations
-from store.validation.json_limits import check_text
+from store.validation.json_limits import body_of, check_text
 
 
 def annotate(rollout_id: Any, note: Any, added: Sequence[str], removed: Sequence[str]) -> AnnotateRollout:
@@ -22,7 +21,7 @@ def annotate(rollout_id: Any, note: Any, added: Sequence[str], removed: Sequence
         rollout_id=check_text(rollout_id, "rollout_id"),
         added=_once(added),
         removed=_once(removed),
-        body=None if note is None else body_of({"note": note}, ""),
+        body=None if note is None else body_of({"note": note}),
     )
 
 

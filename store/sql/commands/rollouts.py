@@ -35,9 +35,8 @@ from store.models import (
     Unset,
 )
 from store.runtime import ids, process
-from store.sql.commands.spans import body_of
 from store.validation import arguments
-from store.validation.json_limits import canonical_sha256, check_call, check_text, dumps
+from store.validation.json_limits import body_of, canonical_sha256, check_call, check_text, dumps
 
 MAX_ERROR_TYPE = 200
 MAX_ERROR_MESSAGE = 500
@@ -170,7 +169,7 @@ def amend_rollout(
         resources_id=None if resources_id is UNSET else _optional_id(resources_id, "resources_id"),
         config=None if config is UNSET else _config(config, ""),
         status=None if status is UNSET else _checked(_STATUS, status, "status"),
-        body=body_of(payload, "") if payload else None,
+        body=body_of(payload) if payload else None,
     )
 
 
@@ -224,7 +223,7 @@ def update_attempt(
         if last_heartbeat_time is UNSET
         else arguments.moment(last_heartbeat_time, "last_heartbeat_time"),
         error=None if error is UNSET else _error(error, status),
-        body=None if metadata is UNSET else body_of({"metadata": arguments.mapping(metadata, "metadata")}, ""),
+        body=None if metadata is UNSET else body_of({"metadata": arguments.mapping(metadata, "metadata")}),
     )
 
 
@@ -257,7 +256,7 @@ def number_spans(rollout_ids: Iterable[str]) -> NumberSpans:
 def publish(resources_id: str | None, resources: Any) -> PublishResources:
     """Return the command that publishes resources under the given id, or under a new id if the id is None."""
     checked = _checked(_NAMED_RESOURCES, resources, "resources")
-    body = body_of({"resources": {name: value.model_dump() for name, value in checked.items()}}, "")
+    body = body_of({"resources": {name: value.model_dump() for name, value in checked.items()}})
     return PublishResources(
         resources_id=ids.resources_id() if resources_id is None else _id(resources_id, "resources_id"),
         body=body,

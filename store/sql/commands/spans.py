@@ -1,8 +1,7 @@
 """Commands that record spans. Decision 2.
 
 The spans are checked, encoded, compressed and hashed here, before the writer gets them. The event of a span has `data`,
-a JSON object whose size is limited, and a body, which contains the rest of the span as payload. A fact is the content
-of `data`.
+whose size is limited, and a body, which contains the rest of the span.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import orjson
 from pydantic import BaseModel
 
 from store import semconv
-from store.domain.body import ZLIB, Body
+from store.domain.body import ZLIB
 from store.domain.commands import NewSpan, RecordSpans, SpanContent, SpansOutcome
 from store.domain.events import Json, SpanRecorded, encode
 from store.errors import Invalid, SpanConflict, TooLarge
@@ -29,7 +28,6 @@ from store.otel.spans import MAX_SEQUENCE_ID, Origin, Received
 from store.validation.json_limits import (
     MAX_CALL_BYTES,
     MAX_DATA_BYTES,
-    are_plain,
     check_call,
     check_text,
     dumps_fields,
@@ -43,10 +41,10 @@ MAX_SPAN_NAME_BYTES = MAX_NAME_BYTES
 MAX_STATUS_MESSAGE = 200
 # With at most this many rewards, `data` cannot exceed its limit, because the lengths of names and ids are limited too.
 _FEW_REWARDS = 4
-# The values that are read from a span's attributes are the last fields of its fact, in the same order.
-_SAID = semconv.SpanSummary._fields
-assert tuple(field.name for field in fields(SpanRecorded))[-len(_SAID) :] == _SAID
-_TEXTS_SAID = _SAID[3:]
+# The values of a span's summary are the last fields of its fact, in the same order.
+_SUMMARY = semconv.SpanSummary._fields
+assert tuple(field.name for field in fields(SpanRecorded))[-len(_SUMMARY) :] == _SUMMARY
+_SUMMARY_TEXTS = _SUMMARY[3:]
 # The beginning of each body.
 _ATTRIBUTES = b'{"attributes":{'
 
@@ -103,18 +101,32 @@ def check_recorded(command: RecordSpans, recorded: SpansOutcome) -> None:
 
 
 def new_span(span: Span, path: str) -> NewSpan:
-    """Return the form of a span that is recorded. Error messages put `path` before the names of the span's fields."""
+    """Check and encode a span, and return the form that is recorded.
+
+    Args:
+        span: the span.
+        path: the prefix of the span's fields in error messages, such as `span.`.
+
+    Raises:
+        Invalid, TooLarge: a field cannot be stored.
+    """
     sequence_id, name, status = span.sequence_id, span.name, span.status
     if not -MAX_SEQUENCE_ID <= sequence_id <= MAX_SEQUENCE_ID:
         raise TooLarge(f"{path}sequence_id", abs(sequence_id), MAX_SEQUENCE_ID, "in size")
     rollout_id, attempt_id, parent_id = span.rollout_id, span.attempt_id, span.parent_id
     trace_id, span_id, message = span.trace_id, span.span_id, status.description
-    rewards, tokens_in, tokens_out, *texts = said = semconv.summarise(name, span.attributes)
+    rewards, tokens_in, tokens_out, *texts = summary = semconv.summarise(name, span.attributes)
     ids = (rollout_id, attempt_id, trace_id, span_id, "" if parent_id is None else parent_id, name)
-    is_plain = not rewards and are_plain((*ids, *filter(None, texts)))
-    if not is_plain:
-        _check_texts(span, said, path)
+    payload = _payload_of(span)
+    raw = dumps_plain(payload, (*ids, *filter(None, texts), *(name for name, _ in rewards)))
+    if raw is None:
+        _check_texts(span, summary, path)
+        raw = dumps_fields(payload, path)
+    check_call(0, len(raw), path.rstrip("."))
     start, end = span.start_time, span.end_time
+    for field, value in (("start_time", start), ("end_time", end)):
+        if value is not None and not math.isfinite(value):
+            raise Invalid(f"{path}{field}", f"{value} is not a time; send seconds since the epoch, or None")
     fact = SpanRecorded(
         attempt_id,
         sequence_id,
@@ -134,18 +146,13 @@ def new_span(span: Span, path: str) -> NewSpan:
     )
     if len(rewards) > _FEW_REWARDS and (size := len(encode(fact))) > MAX_DATA_BYTES:
         raise TooLarge(f"{path}attributes", size, MAX_DATA_BYTES)
-    body = body_of(_payload_of(span), path)
-    for field, value in (("start_time", start), ("end_time", end)):
-        if value is not None and not math.isfinite(value):
-            raise Invalid(f"{path}{field}", f"{value} is not a time; send seconds since the epoch, or None")
-    if not is_plain:
-        check_text(rollout_id, f"{path}rollout_id")
+    body = encode_body(raw)
     content = SpanContent(trace_id, parent_id, name, start, end, fact.status_code, fact.status_message, body.sha256)
     return NewSpan(rollout_id, fact, body, content)
 
 
-def _check_texts(span: Span, said: semconv.SpanSummary, path: str) -> None:
-    """Check that the texts of a span can be stored, except its rollout's id.
+def _check_texts(span: Span, summary: semconv.SpanSummary, path: str) -> None:
+    """Check that the texts of a span can be stored.
 
     Raises:
         Invalid, TooLarge: a text cannot be stored; the error is about the first such text.
@@ -155,11 +162,12 @@ def _check_texts(span: Span, said: semconv.SpanSummary, path: str) -> None:
     check_text(span.name, f"{path}name", MAX_SPAN_NAME_BYTES)
     if span.parent_id is not None:
         check_text(span.parent_id, f"{path}parent_id")
-    for name, _ in said.rewards:
+    for name, _ in summary.rewards:
         check_text(name, f"{path}attributes")
-    for field in _TEXTS_SAID:
-        if (text := getattr(said, field)) is not None:
+    for field in _SUMMARY_TEXTS:
+        if (text := getattr(summary, field)) is not None:
             check_text(text, f"{path}attributes")
+    check_text(span.rollout_id, f"{path}rollout_id")
 
 
 def _payload_of(span: Span) -> Json:
@@ -190,25 +198,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in cast("list[Any]", value)]
     if isinstance(value, BaseModel):
-        given: Json = {name: plain(item) for name, item in value.__dict__.items()}
-        return given | value.__pydantic_extra__ if value.__pydantic_extra__ else given
+        members: Json = {name: plain(item) for name, item in value.__dict__.items()}
+        return members | value.__pydantic_extra__ if value.__pydantic_extra__ else members
     return value
-
-
-def body_of(payload: Json, path: str) -> Body:
-    """Return the stored form of a payload.
-
-    Args:
-        payload: the payload by field, with at least one field.
-        path: the prefix of field names in error messages.
-
-    Raises:
-        Invalid: a value is not JSON that every database accepts.
-        TooLarge: the payload exceeds the limit of a call.
-    """
-    raw = dumps_plain(payload) or dumps_fields(payload, path)
-    check_call(0, len(raw), path.rstrip(".") or next(iter(payload), "payload"))
-    return encode_body(raw)
 
 
 def record_received(received: Sequence[Received], *, number: bool = False) -> RecordSpans:
@@ -220,13 +212,13 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
     resources: dict[Origin, bytes | None] = {}
     items: list[NewSpan] = []
     size = 0
-    for index, each in enumerate(received):
-        origin = each.origin
+    for index, span in enumerate(received):
+        origin = span.origin
         if origin not in resources:
             resources[origin] = dumps_plain(plain(origin.resource))
-        item = _plain_span(each, resources[origin])
+        item = _plain_span(span, resources[origin])
         if item is None:
-            item = new_span(each.span(), "span." if len(received) == 1 else f"spans[{index}].")
+            item = new_span(span.span(), "span." if len(received) == 1 else f"spans[{index}].")
         size += item.body.raw_len
         items.append(item)
     check_call(0, size, "spans")
@@ -235,18 +227,18 @@ def record_received(received: Sequence[Received], *, number: bool = False) -> Re
 
 def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
     """Return the form of a span that is recorded. None if the span may be invalid; `new_span` must then check it."""
-    attributes, events, links = dumps_plain(span.attributes), _listed(span.events), _listed(span.links)
-    state = dumps_plain(span.trace_state) if span.trace_state else b"{}"
-    extras = dumps_plain(span.extras) if span.extras else b"{}"
-    if resource is None or attributes is None or events is None or links is None or state is None or extras is None:
-        return None
     name, message, parent_id = span.name, span.message, span.parent_id
     trace_id, span_id = span.trace_id, span.span_id
     rewards, tokens_in, tokens_out, *texts = semconv.summarise(name, span.attributes)
     ids = (span.rollout_id, span.attempt_id, trace_id, span_id, parent_id or "", name)
-    if rewards or not are_plain((*ids, *filter(None, texts))):
+    attributes = dumps_plain(span.attributes, (*ids, *filter(None, texts)))
+    events = dumps_plain(span.events) if span.events else b"[]"
+    links = dumps_plain(span.links) if span.links else b"[]"
+    state = dumps_plain(span.trace_state) if span.trace_state else b"{}"
+    extras = dumps_plain(span.extras) if span.extras else b"{}"
+    if resource is None or attributes is None or events is None or links is None or state is None or extras is None:
         return None
-    if span.sequence_id > MAX_SEQUENCE_ID or (message is not None and len(message) > MAX_STATUS_MESSAGE):
+    if rewards or span.sequence_id > MAX_SEQUENCE_ID or (message is not None and len(message) > MAX_STATUS_MESSAGE):
         return None
     # The ids are hexadecimal, so they need no escaping.
     context = f'{{"trace_id":"{trace_id}","span_id":"{span_id}","is_remote":false,"trace_state":'.encode()
@@ -283,7 +275,3 @@ def _plain_span(span: Received, resource: bytes | None) -> NewSpan | None:
         trace_id, parent_id, name, fact.start, fact.end, fact.status_code, fact.status_message, body.sha256
     )
     return NewSpan(span.rollout_id, fact, body, content)
-
-
-def _listed(given: list[Any]) -> bytes | None:
-    return dumps_plain(given) if given else b"[]"
