@@ -18,14 +18,15 @@ import orjson
 from pydantic import ValidationError
 from yarl import URL
 
+from store.client.event_stream import SILENCE_SECONDS, EventStream
 from store.client.pools import Pool, Pools, resetting
 from store.client.retrying import RETRIED_STATUSES, Attempts, Retries, RetryableFailure, retry_after
-from store.client.sse import EVENT_STREAM, SILENCE_SECONDS, EventStream
 from store.errors import Closed, Incompatible, Invalid, RateLimited
 from store.runtime import ids
 from store.wire.errors import error_of
 from store.wire.paths import IDEMPOTENCY_KEY
 from store.wire.server_url import Address
+from store.wire.sse import EVENT_STREAM
 
 T = TypeVar("T")
 

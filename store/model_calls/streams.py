@@ -15,7 +15,7 @@ import orjson
 
 from store.model_calls.json_values import Json, as_count, as_list, as_object, as_objects, as_text, parse, to_json
 from store.model_calls.model_call import Protocol
-from store.model_calls.sse import EventReader
+from store.wire.sse import EventReader
 
 _DONE: Final = b"[DONE]"
 

@@ -7,7 +7,7 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
@@ -15,13 +15,13 @@ import pytest
 from store import open_store
 from store.client import HTTPStore
 from store.client import log as client_log
-from store.client.sse import EventStream
 from store.errors import Closed, Incompatible, Invalid, NotFound
 from store.interface.store import Store
 from store.models import AttemptedRollout, LoggedEvent
 from store.server import StoreServer
 from store.testing.samples import make_llm, make_span
 from store.wire.errors import error_body
+from store.wire.sse import EventReader
 from tests.client.scripted_server import HANG_UP, ScriptedServer, answer
 
 UNAVAILABLE = answer("503 Service Unavailable", b"nobody home", content_type="text/plain")
@@ -208,9 +208,9 @@ def test_frames_are_found_wherever_the_network_cuts_them() -> None:
     whole = [orjson.loads(each[6:]) for each in text.split(b"\n") if each.startswith(b"data: ")]
     for cut in range(len(text)):
         for other in {cut, cut + 1, cut + 2, len(text)}:
-            reader = EventStream(cast("Any", None), cast("Any", None), "tail")
+            reader = EventReader()
             pieces = (text[:cut], text[cut:other], text[other:])
-            assert [found for piece in pieces for found in reader._split(piece)] == whole
+            assert [orjson.loads(data) for piece in pieces for data in reader.feed(piece)] == whole
 
 
 async def test_a_reader_goes_on_when_its_server_is_replaced(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from store.model_calls import Protocol, attributes_of, call_of, read_call, stream_reader
 from store.model_calls.attributes import AttributeWriter, put_call
-from store.model_calls.sse import EventReader
 from store.models import Span
+from store.wire.sse import EventReader
 from tests.llm_proxy.model_server import delta, events
 from tests.torture import rounds
 
