@@ -70,7 +70,7 @@ def test_every_forbidden_import_is_reported(checkout: Path) -> None:
         ("db/tables/core.py", "import store.server"),
         ("pipelines/phases.py", "import store.sql"),
         ("training/running/agent.py", "def f():\n    from store.sql.store import SQLStore"),
-        ("client/sse.py", "import store.db.url"),
+        ("client/event_stream.py", "import store.db.url"),
         ("llm_proxy/headers.py", "import store.journal.tail"),
     )
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def test_every_forbidden_import_is_reported(checkout: Path) -> None:
         "store.db.tables.core -> store.server",
         "store.pipelines.phases -> store.sql",
         "store.training.running.agent -> store.sql.store",
-        "store.client.sse -> store.db.url",
+        "store.client.event_stream -> store.db.url",
         "store.llm_proxy.headers -> store.journal.tail",
     }
 
