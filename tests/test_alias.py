@@ -131,7 +131,7 @@ def test_no_module_of_the_wheel_imports_the_old_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             # The hook of the build is not converted.
-            if not name.endswith(".py") or name.startswith(("store/", "rollbook/packaging/")):
+            if not name.endswith((".py", ".pyi")) or name.startswith(("store/", "rollbook/packaging/")):
                 continue
             modules += 1
             text = archive.read(name).decode()

@@ -10,11 +10,15 @@ import tomllib
 import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hatchling.metadata.core import ProjectMetadata
 
+import store
 from store.db.schema import HEAD
-from tests.wheel_environment import normal_name, pip_on, run
+from store.packaging.build_hook import WheelBuilder
+from tests.wheel_environment import build_sdist, build_wheel, normal_name, pip_on, run
 
 ROOT = Path(__file__).parents[1]
 # One environment serves all of them.
@@ -50,16 +54,51 @@ def test_the_core_is_small(installed: Path) -> None:
 def test_the_installed_command_explains_itself(installed: Path, tmp_path: Path) -> None:
     text = run(str(installed / "bin/rollbook"), "--help", cwd=tmp_path)
     assert {"demo", "migrate", "verify"} <= set(text.split())
+    assert run(str(installed / "bin/rollbook"), "--version", cwd=tmp_path) == f"rollbook {store.__version__}\n"
+
+
+def test_changelog_begins_with_version_of_package() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall("^## (.*)", changelog, re.MULTILINE)[0] == store.__version__
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_wheel_has_all_that_pages_are_made_of(wheel: Path) -> None:
+def test_sdist_builds_same_wheel_and_metadata_of_both_is_valid(wheel: Path, tmp_path: Path) -> None:
+    sdist = build_sdist(tmp_path)
+    (tmp_path / "again").mkdir()
+    rebuilt = build_wheel(tmp_path / "again", sdist)
+    assert rebuilt.name == wheel.name
+    assert rebuilt.read_bytes() == wheel.read_bytes()
+    run(sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel), cwd=tmp_path)
+
+
+def test_stub_beside_module_is_renamed(tmp_path: Path) -> None:
+    (tmp_path / "migrations").mkdir()
+    (tmp_path / "alembic.ini").touch()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store/__init__.py").touch()
+    (tmp_path / "store/__init__.pyi").write_text("from store.errors import Invalid as Invalid\n")
+    build_data: dict[str, dict[str, str]] = {"force_include": {}}
+    metadata: ProjectMetadata[Any] = ProjectMetadata(str(tmp_path), None)
+    hook = WheelBuilder(str(tmp_path), {}, None, metadata, str(tmp_path), "wheel")
+    hook.initialize("standard", build_data)
+    source = {place: path for path, place in build_data["force_include"].items()}["rollbook/__init__.pyi"]
+    assert Path(source).read_text() == "from rollbook.errors import Invalid as Invalid\n"
+    hook.finalize("standard", build_data, "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_wheel_has_every_file_of_package_and_migrations(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
-    parts = [path for name in ("templates", "static") for path in (ROOT / "store/dashboard" / name).iterdir()]
-    assert parts
-    assert {str(Path("rollbook", path.relative_to(ROOT / "store"))) for path in parts} <= packed
+    files = [path.relative_to(ROOT / "store") for path in (ROOT / "store").rglob("*") if path.is_file()]
+    files += [path.relative_to(ROOT) for path in (ROOT / "migrations").rglob("*") if path.is_file()]
+    expected = {Path("rollbook", path) for path in files if path.suffix != ".pyc" and path.parts[0] != "packaging"}
+    parts = ("py.typed", "dashboard/templates", "dashboard/static", "migrations/versions")
+    assert all(any(path.is_relative_to(Path("rollbook", part)) for path in expected) for part in parts)
+    assert {str(path) for path in expected} <= packed
 
 
 @pytest.mark.slow

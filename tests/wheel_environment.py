@@ -27,12 +27,19 @@ def run(*command: str, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def build_wheel(directory: Path) -> Path:
-    """Build the wheel and return its path."""
+def build_wheel(directory: Path, source: Path = ROOT) -> Path:
+    """Build the wheel of a source tree or an sdist in an empty directory, and return its path."""
     # The build backend is one of the dev extras.
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-w", str(directory))
-    run(sys.executable, "-m", "pip", "wheel", *options, str(ROOT), cwd=directory)
+    run(sys.executable, "-m", "pip", "wheel", *options, str(source), cwd=directory)
     (built,) = directory.glob("rollbook-*.whl")
+    return built
+
+
+def build_sdist(directory: Path) -> Path:
+    """Build the sdist and return its path."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(directory), cwd=ROOT)
+    (built,) = directory.glob("rollbook-*.tar.gz")
     return built
 
 

@@ -66,8 +66,9 @@ class WheelBuilder(BuildHookInterface[Any]):
                 continue
             target = built / PUBLIC_NAME / place
             target.parent.mkdir(parents=True, exist_ok=True)
-            if source.suffix == ".py":
-                target.write_text(renamed(source.read_text("utf-8"), module_of.get(source, str(place)), names), "utf-8")
+            if source.suffix in {".py", ".pyi"}:
+                module = module_of.get(source.with_suffix(".py"), str(place))
+                target.write_text(renamed(source.read_text("utf-8"), module, names), "utf-8")
             else:
                 target.write_bytes(source.read_bytes())
 
