@@ -98,6 +98,22 @@ def test_every_link_in_the_pages_leads_to_a_file() -> None:
     assert wrong == []
 
 
+def test_links_to_sections_lead_to_headings() -> None:
+    links = [(path, target) for path in PAGES for target in re.findall(r"\]\(([^)]*#[^)]+)\)", prose(path))]
+    assert links
+    wrong = [
+        f"{page_id(path)}: {target}"
+        for path, target in links
+        if target.partition("#")[2] not in anchors(path.parent / target.partition("#")[0] if target[0] != "#" else path)
+    ]
+    assert wrong == []
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_file_that_the_pages_name_exists() -> None:
     names = [
         (path, name)
