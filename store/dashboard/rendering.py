@@ -66,9 +66,6 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be a value of a page")
 
 
-# -- static files ----------------------------------------------------------------------------------------------------
-
-
 @cache
 def _files() -> dict[str, tuple[bytes, str]]:
     found: dict[str, tuple[bytes, str]] = {}

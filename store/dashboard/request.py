@@ -58,8 +58,6 @@ class PageRequest:
     """Whether the JSON twin is requested. It contains all data, also data that the HTML page loads later."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    # -- parameters --------------------------------------------------------------------------------------------------
-
     def one(self, name: str, default: str = "") -> str:
         """Return the value of a parameter: the last value if it is repeated, and `default` if it is missing."""
         given = self.params.get(name)
@@ -111,8 +109,6 @@ class PageRequest:
     def rows(self) -> int:
         """The number of rows to show in a table."""
         return self.whole("limit", ROWS, least=1, most=MOST_ROWS)
-
-    # -- links -------------------------------------------------------------------------------------------------------
 
     def url(self, *segments: str, **params: Any) -> str:
         """Return the path of a page, for example `url("rollouts", rollout_id, at=3)`.

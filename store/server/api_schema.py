@@ -45,9 +45,6 @@ def reference(kind: str, name: str) -> Json:
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
-# -- errors ----------------------------------------------------------------------------------------------------------
-
-
 class Error(BaseModel):
     """An error: its text, its class, and the fields of the class."""
 
@@ -122,8 +119,6 @@ def refusals(*statuses: int, own_statuses: bool = False) -> dict[int | str, Json
     return {status: reference("responses", name) for status, name in sorted(names.items())}
 
 
-# -- routes ----------------------------------------------------------------------------------------------------------
-
 LOCATED: Final[Json] = {"headers": {"Location": reference("headers", "Location")}}
 """A response with the path of the created object."""
 STREAMED: Final[Json] = {
@@ -149,8 +144,6 @@ def declare(settings: Json, role: str, status: int, *, own_statuses: bool) -> Js
         "openapi_extra": {"parameters": [reference("parameters", name) for name in names]},
     }
 
-
-# -- the document ----------------------------------------------------------------------------------------------------
 
 _HEADERS: Final[Mapping[str, Json]] = {
     REQUEST_ID: {

@@ -171,9 +171,6 @@ def _check_partition(key: Key, partition: str, template: str) -> None:
         raise Forbidden(f"the key {key.key_id} is valid for the partition {key.partition!r} only")
 
 
-# -- keys in requests ------------------------------------------------------------------------------------------------
-
-
 def _check_sent(scope: Scope, ring: KeyRing) -> Key | None:
     """Return the valid key in a request; None if no key was sent and none is required.
 
@@ -259,9 +256,6 @@ def _of_protocols(value: bytes) -> list[str]:
     return [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
 
 
-# -- announcements ---------------------------------------------------------------------------------------------------
-
-
 class Announcements:
     """Warnings to clients without a key that keys will be required, in response headers and in the log."""
 
@@ -281,9 +275,6 @@ class Announcements:
             self._logged.clear()
         self._logged[client] = now
         logger.warning("%s", text, extra={"client": client, "path": scope["path"]})
-
-
-# -- refusals --------------------------------------------------------------------------------------------------------
 
 
 def _nothing_there(scope: Scope) -> tuple[int, bytes, Headers]:

@@ -47,8 +47,6 @@ _CALLS_AT_ONCE: Final = 64
 _EXPECTED: Final = "'application/x-protobuf' or 'application/json'"
 
 
-# -- routes ----------------------------------------------------------------------------------------------------------
-
 SCHEMAS: Final[Mapping[str, Json]] = {
     "ExportTraceServiceRequest": {
         "type": "object",
@@ -136,9 +134,6 @@ for _path in paths.UNSUPPORTED_OTLP_PATHS:
         response_description="Not accepted.",
         responses=refusals(401, 403, 404, 413, 429),
     )
-
-
-# -- requests --------------------------------------------------------------------------------------------------------
 
 
 class _Refused(Exception):
@@ -262,9 +257,6 @@ async def _aside(body: bytes, decode: Callable[[bytes], Traces]) -> Traces:
     return decode(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(decode, body)
 
 
-# -- recording -------------------------------------------------------------------------------------------------------
-
-
 Record = Callable[[Sequence[Received]], Awaitable[object]]
 
 
@@ -380,9 +372,6 @@ async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
         call.close()
     if errors:
         raise errors[0]
-
-
-# -- responses -------------------------------------------------------------------------------------------------------
 
 
 def _accepts_gzip(accepted: str) -> bool:

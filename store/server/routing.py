@@ -47,9 +47,6 @@ _ID: Final = re.compile(r"\{(\w+)\}")
 _NO_BODY: Final = frozenset({b"", b"null"})
 
 
-# -- declaring routes ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Created:
     """A response with the path of the created object."""
@@ -148,9 +145,6 @@ class OwnStatusRoute(StoreRoute):
     """A route that Agent-lightning's clients do not call. Each class of its errors has its own status."""
 
     own_statuses = True
-
-
-# -- finding routes --------------------------------------------------------------------------------------------------
 
 
 WEBSOCKET: Final = "WEBSOCKET"
@@ -284,9 +278,6 @@ def path_within(scope: Scope, root: str) -> str:
         # length.
         return raw.decode("ascii", "replace")[len(root) :]
     return path[len(root) :] if root else path
-
-
-# -- sending responses -----------------------------------------------------------------------------------------------
 
 
 async def answer(send: Send, status: int, body: bytes, headers: Headers) -> None:

@@ -73,8 +73,6 @@ class StoreServer(DelegatingStore):
         self._client: Store | None = None
         self._endpoint: str | None = None
 
-    # -- address -----------------------------------------------------------------------------------------------------
-
     @property
     def endpoint(self) -> str:
         """The URL of the server; for port 0 it is known once the server has started."""
@@ -110,8 +108,6 @@ class StoreServer(DelegatingStore):
         self._store, self._server, self._ended, self._client = None, None, None, None
         self._owner_pid = -1
         self._endpoint = state["endpoint"]
-
-    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start the server, and return when it is ready for requests. Do nothing if it has already started.

@@ -64,9 +64,6 @@ class Bin:
     count: int
 
 
-# -- bins ------------------------------------------------------------------------------------------------------------
-
-
 def edges_for(sample: Sequence[float]) -> list[float]:
     """Return the starts of the bins: the distinct values if there are few of them, otherwise round numbers.
 
@@ -122,9 +119,6 @@ def _bar(index: int, count: int, least: float | None, greatest: float | None, ed
     assert high is not None
     end = f"{edges[index]:.6g}" if index < len(edges) else f"{high:.6g}"
     return Bin(low, high, f"{low:.6g} to {end}", count)
-
-
-# -- curves ----------------------------------------------------------------------------------------------------------
 
 
 Group = list[Cell]

@@ -193,9 +193,6 @@ async def run_operation(request: PageRequest) -> Done:
     return Done(request.url("admin"), f"{OPERATION_TITLES[operation]}: started. The result appears below.")
 
 
-# -- keys ------------------------------------------------------------------------------------------------------------
-
-
 async def _keys(request: PageRequest) -> list[dict[str, Any]] | None:
     """Return the keys that the visitor may see, the oldest first; None if the server uses no keys."""
     if not request.extra.get("keys_url"):
@@ -270,9 +267,6 @@ def key_partition(request: PageRequest) -> str | None:
     return request.extra.get("key_partition")
 
 
-# -- operations ------------------------------------------------------------------------------------------------------
-
-
 class OperationScheduler(Protocol):
     """The operations of a server."""
 
@@ -325,9 +319,6 @@ def _operation(scheduled: ScheduledOperation, now: int) -> dict[str, Any]:
         "detail": last.detail,
         "next_at": scheduled.next_at,
     }
-
-
-# -- database --------------------------------------------------------------------------------------------------------
 
 
 async def _partitions(request: PageRequest) -> list[dict[str, Any]] | None:

@@ -99,9 +99,6 @@ def _copies(request: PageRequest, sought: Sought) -> list[tuple[str, str]]:
     ]
 
 
-# -- proof -----------------------------------------------------------------------------------------------------------
-
-
 @pages.get("/ui/audit/verify", role="admin")
 async def about_verifying(request: PageRequest) -> PageContent:
     """Show what a verification checks, with a button to start it."""

@@ -121,9 +121,6 @@ def _path(path: PathRow) -> dict[str, Any]:
     return {"name": path.name, "depth": path.depth, "change": path.change, "a": path.a, "b": path.b}
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
-
-
 async def _side(request: PageRequest, given: str) -> Side:
     """Return one side of the comparison.
 
@@ -155,9 +152,6 @@ def _chosen(rollout_id: str, attempts: Sequence[Attempt], wanted: str) -> Attemp
         if wanted in {attempt.attempt_id, str(attempt.sequence_id)}:
             return attempt
     raise NotFound.attempt(wanted, rollout_id)
-
-
-# -- fields ----------------------------------------------------------------------------------------------------------
 
 
 def _facts(left: Side, right: Side) -> list[ComparedField]:

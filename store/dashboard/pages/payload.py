@@ -64,9 +64,6 @@ _counting = Exclusive("a count of payload")
 _searching = Exclusive("a search")
 
 
-# -- by a policy -------------------------------------------------------------------------------------------------------
-
-
 @pages.get("/ui/admin/payload", role="admin")
 async def payload(request: PageRequest) -> PageContent:
     """Show the forms that remove payload. With conditions of a policy, also count the payload that it selects.
@@ -187,9 +184,6 @@ def _number(request: PageRequest, name: str, most: int) -> float | None:
     return number
 
 
-# -- by a text ---------------------------------------------------------------------------------------------------------
-
-
 @pages.post("/ui/admin/payload/search", role="admin")
 async def search(request: PageRequest) -> PageContent:
     """Show the events whose payload contains a text.
@@ -245,9 +239,6 @@ def _rollout_of(stream: str) -> str | None:
     return rollout_id if kind == "rollout" else None
 
 
-# -- single events -----------------------------------------------------------------------------------------------------
-
-
 @pages.get("/ui/rollouts/{rollout_id}/payload", role="admin")
 async def events(request: PageRequest) -> PageContent:
     """Show the form that removes payload of a rollout. The parameters `span` and `event` are defaults of the form."""
@@ -290,9 +281,6 @@ async def remove_events(request: PageRequest) -> Done:
     )
     removal = RemoveEvents(rollout_id=rollout.rollout_id, redaction=redaction, rewrite=bool(request.one("rewrite")))
     return await _remove(request, removal, request.url("rollouts", rollout.rollout_id))
-
-
-# -- all of them -------------------------------------------------------------------------------------------------------
 
 
 async def _remove(request: PageRequest, removal: RequestedRemoval, page: str | None = None) -> Done:

@@ -152,9 +152,6 @@ async def _opened(dialect: Dialect, session: ReadSession, row: VersionRow) -> di
     return await resource_rows.content(dialect, session, row.position)
 
 
-# -- contents of a version -------------------------------------------------------------------------------------------
-
-
 def contents(resources: Mapping[str, Any], most: int | None) -> list[ResourceContent]:
     """Return resources for display.
 

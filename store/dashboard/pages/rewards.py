@@ -108,9 +108,6 @@ async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Fo
     return _Found(names, along, charts, curves.histogram(cells, edges))
 
 
-# -- values for the template -----------------------------------------------------------------------------------------
-
-
 def _bars(request: PageRequest, bins: list[curves.Bin], modes: list[str]) -> list[dict[str, Any]]:
     most = max((each.count for each in bins), default=0)
     return [

@@ -173,9 +173,6 @@ _SUMMARY: Final = (
 )
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
-
-
 async def look(request: PageRequest) -> Looked:
     """Return the rollout whose id is in the path, with its attempts, at the selected moment.
 
@@ -325,9 +322,6 @@ def _json(value: Any) -> Any:
 _VERSION, _STATUS, _QUEUED, _SPANS = map(
     ROLLOUT_COLUMNS.index, ("stream_version", "status", "queued_position", "spans")
 )
-
-
-# -- state and actions -----------------------------------------------------------------------------------------------
 
 
 def why(looked: Looked) -> str:

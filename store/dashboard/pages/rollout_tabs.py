@@ -24,9 +24,6 @@ ADAPTED: Final = 2_000
 RAW_SPANS: Final = 50
 
 
-# -- events ----------------------------------------------------------------------------------------------------------
-
-
 @pages.get("/ui/rollouts/{rollout_id}/events")
 async def events(request: PageRequest) -> PageContent:
     """Show the events of a rollout. The parameters are `type`, `after` (the number of an event) and `limit`."""
@@ -50,9 +47,6 @@ async def _events(
     return found, types
 
 
-# -- training --------------------------------------------------------------------------------------------------------
-
-
 @pages.get("/ui/rollouts/{rollout_id}/training")
 async def training(request: PageRequest) -> PageContent:
     """Show the training data that an adapter extracts from an attempt. The parameter `adapter` is tracer or proxy."""
@@ -63,9 +57,6 @@ async def training(request: PageRequest) -> PageContent:
     view = await asyncio.to_thread(training_view, found.items, adapter)
     values = {"view": view, "read": len(found.items), "total": found.total}
     return looked.page("training", "rollout_training.html", values, adapters=list(ADAPTERS))
-
-
-# -- raw -------------------------------------------------------------------------------------------------------------
 
 
 @pages.get("/ui/rollouts/{rollout_id}/raw")
@@ -107,9 +98,6 @@ def _attempts(looked: Looked) -> list[tuple[str, list[json_tree.Node]]]:
         return []
     shown = {name: getattr(looked.attempt, name) for name in looked.attempt.__slots__}
     return [(f"Attempt {looked.attempt.sequence_id}", json_tree.tree(shown))]
-
-
-# -- actions ---------------------------------------------------------------------------------------------------------
 
 
 @pages.post("/ui/rollouts/{rollout_id}/cancel")

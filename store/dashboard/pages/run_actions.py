@@ -148,9 +148,6 @@ def _patch(text: str) -> dict[str, Any] | None:
     return cast("dict[str, Any]", found) or None
 
 
-# -- the preview -----------------------------------------------------------------------------------------------------
-
-
 async def _preview(request: PageRequest, refused: Conflict | Invalid | None = None) -> PageContent:
     rollout_id, what = request.ids["rollout_id"], _what(request)
     rollout = await found_rollout(request, rollout_id)

@@ -61,9 +61,6 @@ def _timed(row: RunRow, start: float, end: float | None) -> RunRow:
     return replace(row, start_at=round(start * 1e6), end_at=None if end is None else round(end * 1e6))
 
 
-# -- one run ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Branch:
     """An attempt in the tree of a run's attempts."""
@@ -211,9 +208,6 @@ def _copies(request: PageRequest, rollout_id: str, view: str) -> list[tuple[str,
     ]
 
 
-# -- events of a node ------------------------------------------------------------------------------------------------
-
-
 async def _node_events(
     request: PageRequest, drawing: Drawing, view: str, scope: str | None, node: str, at: int | None
 ) -> dict[str, Any]:
@@ -267,9 +261,6 @@ def _events_path(request: PageRequest, rollout_id: str, view: str, scope: str | 
     named = {"view": view, "scope": scope, "node_id": node}
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in named.items() if value is not None)
     return f"{request.base}/v1/agl/rollouts/{quote(rollout_id, safe='')}/events?{query}"
-
-
-# -- two attempts ----------------------------------------------------------------------------------------------------
 
 
 @pages.get("/ui/runs/{rollout_id}/compare")

@@ -134,9 +134,6 @@ def _drawing() -> dict[str, Any]:
     return {"lane_width": LANE_WIDTH, "stale_before": system_clock() / MICROSECONDS - STALE_SECONDS}
 
 
-# -- lanes -----------------------------------------------------------------------------------------------------------
-
-
 def lanes_of(stretches: Iterable[BusyPeriod], window: Window) -> dict[str, list[ActivityBar]]:
     """Return the activity bars of each worker, by worker id.
 

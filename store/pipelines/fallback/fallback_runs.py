@@ -113,8 +113,6 @@ class FallbackRuns(DelegatingRuns):
         super().__init__(store.target.runs)
         self._store = store
 
-    # -- writes --------------------------------------------------------------------------------------------------------
-
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[RunEvent], *, key: str | None = None
     ) -> list[int]:
@@ -269,8 +267,6 @@ class FallbackRuns(DelegatingRuns):
         if made and retracted is not None:
             return retracted
         return ArtifactRef(**artifact.model_dump(exclude={"content", "retracted"}), retracted=True)
-
-    # -- reads ---------------------------------------------------------------------------------------------------------
 
     async def find_events(self, rollout_id: str, query: RunEventQuery) -> RunEventPage:
         return await self._store.read(rollout_id, lambda: self.target.find_events(rollout_id, query), None)

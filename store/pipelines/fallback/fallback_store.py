@@ -138,8 +138,6 @@ class FallbackStore(DelegatingStore):
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._leave()
 
-    # -- executions ----------------------------------------------------------------------------------------------------
-
     def begin(self, rollout: AttemptedRollout, graph: PhaseGraph | None = None) -> None:
         """From now on, record the calls of an attempt while the store is unavailable."""
         self._executions[rollout.attempt.attempt_id] = Execution(rollout, graph)
@@ -244,8 +242,6 @@ class FallbackStore(DelegatingStore):
             with suppress(RuntimeError):  # the loop is closed, so the next runner imports the journal
                 self._loop.call_soon_threadsafe(self._woken.set)
 
-    # -- folders -------------------------------------------------------------------------------------------------------
-
     async def _write_always(self) -> None:
         while True:
             await self._woken.wait()
@@ -265,8 +261,6 @@ class FallbackStore(DelegatingStore):
             if folder is not None and journal is not None and written is not None:
                 with self._no_folder(journal.head):
                     folder.write(written)
-
-    # -- import --------------------------------------------------------------------------------------------------------
 
     async def _import_always(self) -> None:
         while True:
@@ -392,8 +386,6 @@ class FallbackStore(DelegatingStore):
                 logger.warning("%d calls wait in %s until a runner starts with this directory", journal.count, left)
             self._forget(attempt_id)
 
-    # -- reads ---------------------------------------------------------------------------------------------------------
-
     async def read(
         self, rollout_id: str, read: Callable[[], Awaitable[T]], known: Callable[[Execution], T | Unknown] | None
     ) -> T:
@@ -440,8 +432,6 @@ class FallbackStore(DelegatingStore):
                 if current_scope() is None:
                     raise
             await asyncio.sleep(min(PAUSE_SECONDS, self._patience))
-
-    # -- writes of executions ------------------------------------------------------------------------------------------
 
     async def update_attempt(self, rollout_id: str, attempt_id: str, *args: Any, **kwargs: Any) -> Attempt:
         given = dict(zip(("status", "worker_id", "last_heartbeat_time", "metadata"), args, strict=False)) | kwargs

@@ -175,8 +175,6 @@ class KeyRing:
         if known.has_expired(self._clock()):
             raise Unauthorized(f"the key {key.key_id} has expired")
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
     async def _refresh(self) -> None:
         now = self._monotonic()
         if now - self._read_at < FRESH_SECONDS:
@@ -232,8 +230,6 @@ class KeyRing:
                 return
         self._rules = await self._source.rules()
         self._read_at = began
-
-    # -- use ---------------------------------------------------------------------------------------------------------
 
     async def _note_sometimes(self) -> None:
         if self._source is None or self._monotonic() - self._noted_at < _NOTED_SECONDS:

@@ -231,8 +231,6 @@ class FastRequest:
         """The ASGI scope of the request."""
         return self._call.scope
 
-    # -- in ------------------------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
         """Submit the call, whose body is complete, or hand it to the application."""
         try:
@@ -256,8 +254,6 @@ class FastRequest:
     def leave(self) -> None:
         """Count a request whose client disconnected before the whole request had arrived."""
         self._count(0)
-
-    # -- out ---------------------------------------------------------------------------------------------------------
 
     def cancelled(self) -> bool:
         """Return False, for the writer: a call that was begun is completed even if its client disconnects."""

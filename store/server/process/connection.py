@@ -80,8 +80,6 @@ class Connection(HttpToolsProtocol):
         self._direct: DirectRequest | None = None
         self._unread: tuple[float, Callable[[], None]] | None = None
 
-    # -- limits on requests ------------------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn's own
         super().connection_made(transport)
         self._deadline = self.loop.call_later(READ_SECONDS, self._too_slow)
@@ -228,8 +226,6 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.close()
 
-    # -- limits on reading the response ------------------------------------------------------------------------------
-
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection: its client sends no request, or does not read the response."""
         unsent: int = self.transport.get_write_buffer_size()
@@ -243,8 +239,6 @@ class Connection(HttpToolsProtocol):
         else:
             # A normal close would wait until the client has read everything.
             self.transport.abort()
-
-    # -- unread responses --------------------------------------------------------------------------------------------
 
     def if_unread(self, undo: Callable[[], None]) -> bool:
         """Undo the effect of a response if the client disconnects without reading it.

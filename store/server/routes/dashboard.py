@@ -233,8 +233,6 @@ class DashboardLayer:
             },
         )
 
-    # -- other responses ---------------------------------------------------------------------------------------------
-
     def _missing(self, call: Call, path: str) -> _Answer:
         return self._error_page(call, path, 404, "There is no such page", "It may belong to another version.")
 
@@ -297,8 +295,6 @@ class DashboardLayer:
             logger.info("the live updates of a page ended: %s", error)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    # -- login -------------------------------------------------------------------------------------------------------
-
     async def _login_page(self, call: Call, wrong: str = "") -> _Answer:
         query = _params(call.scope["query_string"])
         back = _local(query.get("next", [""])[-1])
@@ -355,9 +351,6 @@ def _local(path: str) -> str:
     """Return the path to open after the login. It is always a path of this server."""
     is_ours = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if is_ours else "/ui/"
-
-
-# -- requests and responses ------------------------------------------------------------------------------------------
 
 
 def key_of(scope: Scope) -> str | None:

@@ -38,9 +38,6 @@ resources = APIRouter(route_class=StoreRoute, tags=["Resources"])
 workers = APIRouter(route_class=StoreRoute, tags=["Workers"])
 
 
-# -- spans -----------------------------------------------------------------------------------------------------------
-
-
 @spans.post(paths.SPANS, response_model=Span | None, status_code=201)
 @needs("runner")
 async def add_span(call: Call, span: Span) -> bytes:
@@ -129,9 +126,6 @@ async def search_spans(call: Call, query: SpanQuery) -> bytes | Spool:
     return await cached_pages.spans(call.store, query)
 
 
-# -- resources -------------------------------------------------------------------------------------------------------
-
-
 @resources.get(paths.RESOURCES, response_model=PaginatedResult[ResourcesUpdate])
 @needs("reader")
 async def query_resources(call: Call, query: Annotated[ResourcesQuery, Query()]) -> bytes:
@@ -165,9 +159,6 @@ async def get_resources(call: Call, resources_id: Id, query: Annotated[PastQuery
 async def update_resources(call: Call, resources_id: Id, resources: Annotated[NamedResources, Body()]) -> bytes:
     """Publish the next version of an id, or its first."""
     return dumps(await call.store.update_resources(resources_id, resources))
-
-
-# -- workers ---------------------------------------------------------------------------------------------------------
 
 
 def _observed(found: PaginatedResult[Worker]) -> PaginatedResult[ObservedWorker]:

@@ -48,9 +48,6 @@ async def _park(call: Call, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await parked.run(call.receive, while_admitted(call.scope, begin))
 
 
-# -- queue -----------------------------------------------------------------------------------------------------------
-
-
 @queue.post(paths.ENQUEUE, response_model=list[Rollout], status_code=201)
 @needs("algorithm")
 async def enqueue_rollouts(call: Call, body: EnqueueBody) -> bytes:
@@ -97,9 +94,6 @@ async def wait_for_rollouts(call: Call, body: WaitBody) -> bytes:
     return dumps(await (_park(call, wait) if waits else wait()))
 
 
-# -- rollouts --------------------------------------------------------------------------------------------------------
-
-
 @rollouts.post(paths.ROLLOUTS, response_model=AttemptedRollout, status_code=201)
 @needs("runner")
 async def start_rollout(call: Call, body: StartRolloutBody) -> bytes:
@@ -138,9 +132,6 @@ async def update_rollout(call: Call, rollout_id: Id, body: UpdateRolloutBody) ->
     refuse_null(body, "status", "config")
     given = {name: getattr(body, name) for name in body.model_fields_set}
     return dumps(await call.store.update_rollout(rollout_id, **given))
-
-
-# -- attempts --------------------------------------------------------------------------------------------------------
 
 
 @attempts.post(paths.ATTEMPTS, response_model=AttemptedRollout, status_code=201)

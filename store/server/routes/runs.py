@@ -60,9 +60,6 @@ outputs = APIRouter(route_class=OwnStatusRoute, tags=["Checkpoints and artifacts
 forks = APIRouter(route_class=OwnStatusRoute, tags=["Forks"])
 
 
-# -- events and views ------------------------------------------------------------------------------------------------
-
-
 @events.post(paths.ATTEMPT_EVENTS, response_model=Appended, status_code=201)
 @needs("runner")
 async def append_run_events(call: Call, rollout_id: Id, attempt_id: Id, body: AppendEventsBody) -> bytes:
@@ -112,9 +109,6 @@ async def draw_run_graph(
     return dumps(await call.store.runs.get_graph(rollout_id, **vars(body)))
 
 
-# -- checkpoints -----------------------------------------------------------------------------------------------------
-
-
 @outputs.post(paths.CHECKPOINTS, response_model=CheckpointRef | None, status_code=201)
 @needs("runner")
 async def save_checkpoint(call: Call, rollout_id: Id, body: SaveCheckpointBody) -> bytes:
@@ -141,9 +135,6 @@ async def get_latest_checkpoint(call: Call, rollout_id: Id, query: Annotated[Lat
 async def get_checkpoint(call: Call, rollout_id: Id, checkpoint_id: Id) -> bytes:
     """Return a checkpoint by its id, with its state, whether or not it is in the current view."""
     return dumps(await call.store.runs.get_checkpoint_by_id(rollout_id, checkpoint_id))
-
-
-# -- artifacts -------------------------------------------------------------------------------------------------------
 
 
 @outputs.post(paths.ARTIFACTS, response_model=ArtifactRef, status_code=201)
@@ -177,9 +168,6 @@ async def query_artifacts(call: Call, rollout_id: Id, query: Annotated[ArtifactQ
 async def scope_history(call: Call, query: Annotated[ScopeHistoryQuery, Query()]) -> bytes:
     """Return the artifacts of a scope in all runs, newest first, also retracted and replaced ones."""
     return dumps(await call.store.runs.scope_history(**vars(query)))
-
-
-# -- forks -----------------------------------------------------------------------------------------------------------
 
 
 @forks.post(paths.PLAN_FORK, response_model=ForkPlan)
@@ -231,9 +219,6 @@ def _started(call: Call, result: ForkResult) -> Created:
 async def move_head(call: Call, rollout_id: Id, body: MoveHeadBody) -> bytes:
     """Make another attempt the head of the run, to undo or redo a re-run."""
     return dumps(await call.store.runs.move_head(rollout_id, **vars(body)))
-
-
-# -- lineage ---------------------------------------------------------------------------------------------------------
 
 
 @forks.get(paths.LINEAGE, response_model=list[AttemptNode])

@@ -98,8 +98,6 @@ class StreamLayer:
                 return self._events(scope, receive, send, followed)
         return self._app(scope, receive, send)
 
-    # -- server-sent events ------------------------------------------------------------------------------------------
-
     async def _events(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         scope["rollbook.route"] = followed.template
         scope["rollbook.waited"] = True
@@ -151,8 +149,6 @@ class StreamLayer:
             wanted = await _wanted(call, followed.id)
             follow = partial(self._hubs.follow, call.store, wanted)
             yield Feed(call.store, wanted, follow, call.scope["rollbook.partition"], **how)
-
-    # -- WebSockets --------------------------------------------------------------------------------------------------
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, followed: Followed) -> None:
         await receive()  # "websocket.connect"
