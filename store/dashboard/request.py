@@ -1,7 +1,6 @@
 """A request for a page: the store, the visitor, the parameters, and functions that make links.
 
-A database can contain several partitions, which are separate stores. Every page is also available as JSON; this JSON
-version is the twin of the page.
+Every page is also available as JSON; this JSON version is the twin of the page.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
 """Pipelines: a phase graph with an async function per phase.
 
-A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. A scope is
-the subject for which a phase runs, for example one ticker; scopes have kinds, such as `ticker`.
-
-The events of a run show which phases are completed, so a run can be resumed, and a part of a run can be repeated. A
-fork starts an attempt that repeats a part, and takes over the other events of an earlier attempt, its base. The view of
-an attempt contains its own events and the events that it takes over.
+The events of a run show which phases are completed, so a run can be resumed, and a part of a run can be repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Runner of a pipeline. It claims queued runs and requested re-runs, and resumes runs whose process died.
-
-A run is a rollout (a task in the store) that a pipeline executes in phases, and an attempt is one execution of a run. A
-re-run is an attempt that repeats a part of the run. The head is the attempt whose results are those of the run.
-"""
+"""Runner of a pipeline. It claims queued runs and requested re-runs, and resumes runs whose process died."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The runners' side and the algorithm's side of a training, as objects that can be sent to another process.
 
-A runner is a worker that executes the agent on rollouts, the tasks in the store. An attempt is one execution of a
-rollout. A specification describes a component: an instance, a class, a name or a dict, as for `Components.build`.
+A specification describes a component: an instance, a class, a name or a dict, as for `Components.build`.
 """
 
 from __future__ import annotations

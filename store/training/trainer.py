@@ -1,7 +1,4 @@
-"""Trainer, which runs an algorithm, an agent, runners and a store together and reports the results.
-
-A runner is a worker that executes the agent on tasks, and an attempt is one execution of a task.
-"""
+"""Trainer, which runs an algorithm, an agent, runners and a store together and reports the results."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """The layout of the graph of a run.
 
-A run is a rollout that a pipeline executes in phases. A phase is executed for a scope, a subject such as a ticker, and
-consists of nodes, its steps. The phase graph declares the phases and their order. A scope is drawn as a column of
-nodes. A scope that all others share is drawn above the columns, and a scope that depends on others below the columns.
-The version of an event is its number in the rollout.
+A scope is drawn as a column of nodes. A scope that all others share is drawn above the columns, and a scope that
+depends on others below the columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The audit page: the events of the log, and the verification that no event was changed.
-
-The log contains all events of the store, in streams: one stream for each rollout, worker and resources id.
-"""
+"""The audit page: the events of the log, and the verification that no event was changed."""
 
 from __future__ import annotations
 

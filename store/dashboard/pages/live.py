@@ -1,8 +1,7 @@
 """Server-sent events that tell open pages to reload. They contain the names of the changed streams, not the changes.
 
-A stream contains the events of one rollout, worker or resources id; the log contains the events of all streams. A page
-sends the log position at which the page was rendered, and a browser that reconnects sends the last position that the
-browser received. Therefore no change is lost between rendering and listening, or while the server is down.
+A page sends the log position at which the page was rendered, and a browser that reconnects sends the last position that
+the browser received. Therefore no change is lost between rendering and listening, or while the server is down.
 """
 
 from __future__ import annotations

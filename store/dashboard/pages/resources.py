@@ -1,8 +1,4 @@
-"""The pages of resources: their versions, the rewards with each version, and the differences between versions.
-
-Resources are named values, such as prompts and models, that agents use. They are published together under one id, and
-every change of them is a new version.
-"""
+"""The pages of resources: their versions, the rewards with each version, and the differences between versions."""
 
 from __future__ import annotations
 

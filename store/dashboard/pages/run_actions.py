@@ -1,10 +1,4 @@
-"""The actions on a run: preview and start a re-run of a part, and move the head.
-
-A run is a rollout that a pipeline executes in phases; a node is one step of a phase. A phase is executed for a scope, a
-subject such as a ticker. A re-run is a new attempt that repeats a part of the run and takes the rest from an earlier
-attempt, its base. The head is the attempt whose results are those of the run. The phase graph declares the phases and
-their order.
-"""
+"""The actions on a run: preview and start a re-run of a part, and move the head."""
 
 from __future__ import annotations
 

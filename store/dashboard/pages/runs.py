@@ -1,11 +1,4 @@
-"""The pages of runs: the list, the graph of a run with its attempts and nodes, and the comparison of two attempts.
-
-A run is a rollout that a pipeline executes in phases; a node is one step of a phase, and records run events. A phase is
-executed for a scope, a subject such as a ticker. The phase graph declares the phases and their order. An attempt may
-repeat a part of the run and take the rest from an earlier attempt, its base. The head is the attempt whose results are
-those of the run. A view selects events: for example, the view `attempt:2` contains the events of attempt 2 and the
-events that this attempt took from its base.
-"""
+"""The pages of runs: the list, the graph of a run with its attempts and nodes, and the comparison of two attempts."""
 
 from __future__ import annotations
 

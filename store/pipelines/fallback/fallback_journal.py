@@ -1,8 +1,7 @@
 """Journals of calls that were recorded while a store was unavailable: one file per attempt, in a directory per process.
 
-A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. The first
-line of a file contains the run with its attempt, and each further line contains a call. A line is synced to the disk
-before its call returns. To import a call means to make the call once the store is available again.
+The first line of a file contains the run with its attempt, and each further line contains a call. A line is synced to
+the disk before its call returns. To import a call means to make the call once the store is available again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Replay of calls that a runner recorded while the store was unavailable. They are made once the store is available.
-
-A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run.
-"""
+"""Replay of calls that a runner recorded while the store was unavailable. They are made once the store is available."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The attribute `runs` of a `FallbackStore`, which records the calls of executions while its store is unavailable.
-
-A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. A
-checkpoint is a saved state of the run, and an artifact is a named result. A view selects the data of the run that a
-read returns.
-"""
+"""The attribute `runs` of a `FallbackStore`, which records the calls of executions while its store is unavailable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Store that continues the executions of a pipeline in run folders while its database is unavailable.
 
-A run is a rollout (a task in the store) that a pipeline executes, and an attempt is one execution of a run. A run
-folder shows the events of a run as files. A journal is a file with the calls of an attempt that could not be made on
-the store.
+A run folder shows the events of a run as files. A journal is a file with the calls of an attempt that could not be made
+on the store.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Routes of runs: their events, checkpoints and artifacts, their views, and forks.
-
-A run is a rollout whose attempts execute phases. A fork is an attempt that runs some phases again. The view of an
-attempt contains its events and those of the attempts on which it builds. The head is the attempt whose view is the
-current state of the run. A scope is the subject for which a phase runs, such as a ticker.
-"""
+"""Routes of runs: their events, checkpoints and artifacts, their views, and forks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Algorithms: the parts of trainings that choose the tasks, learn from the results and publish resources.
-
-Resources are named data that agents use, such as prompts and addresses of models.
-"""
+"""Algorithms: the parts of trainings that choose the tasks, learn from the results and publish resources."""
 
 from __future__ import annotations
 

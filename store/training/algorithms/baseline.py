@@ -1,7 +1,4 @@
-"""Algorithm that learns nothing. It runs every task and logs the results, to check the other components.
-
-A rollout is a task in the queue of the store, and an attempt is one execution of a rollout by an agent.
-"""
+"""Algorithm that learns nothing. It runs every task and logs the results, to check the other components."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Functions that wait for the ends of rollouts by following the log: each end is seen once, without polling.
-
-A rollout is a task for an agent, and an attempt is one execution of a rollout. The log is the list of all events of a
-store, and a cursor is a position in the log.
-"""
+"""Functions that wait for the ends of rollouts by following the log: each end is seen once, without polling."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Report of a training, read from the log of its store. The log is the list of all events of the store.
-
-An attempt is one execution of a rollout, a task for an agent. Resources are named data that agents use, such as
-prompts; each update of the resources with an id creates a new version.
-"""
+"""Report of a training, read from the log of its store."""
 
 from __future__ import annotations
 

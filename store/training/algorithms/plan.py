@@ -1,7 +1,7 @@
 """Plans of rollouts. Each rollout has a key, so that a restarted algorithm enqueues only the missing rollouts.
 
-A rollout is a task for an agent. A run is a training with a name of its own, an epoch is one pass over the items of a
-dataset, and the replicas of an item are several rollouts with this item as their task.
+Here, a run is a training with a name, an epoch is one pass over the items of a dataset, and the replicas of an item are
+several rollouts with this item as their task.
 """
 
 from __future__ import annotations

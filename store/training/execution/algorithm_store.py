@@ -1,7 +1,4 @@
-"""Store for an algorithm. If the algorithm waits for rollouts that no runner can execute, the store ends the wait.
-
-A rollout is a task in the store, and an attempt is one execution of a rollout. A runner is a worker that executes them.
-"""
+"""Store for an algorithm. If the algorithm waits for rollouts that no runner can execute, the store ends the wait."""
 # ruff: noqa: ASYNC109 - the names of arguments are those of the interface.
 
 from __future__ import annotations

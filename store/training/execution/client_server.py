@@ -1,7 +1,6 @@
 """Strategy that runs the algorithm and the runners in processes, on one or several machines, connected by a server.
 
-A runner is a worker that executes attempts, and an attempt is one execution of a task. The sides of a training are the
-algorithm and the runners.
+The sides of a training are the algorithm and the runners.
 """
 
 from __future__ import annotations

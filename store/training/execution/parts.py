@@ -1,4 +1,4 @@
-"""Parts of the execution of a training: the algorithm, and each runner (worker that executes the agent).
+"""Parts of the execution of a training: the algorithm, and each runner.
 
 The parts of this module run in this process, as an asyncio task or in a thread.
 """

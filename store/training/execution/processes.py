@@ -1,4 +1,4 @@
-"""Parts of a training that run in separate processes: the algorithm, or a runner (a worker that executes tasks).
+"""Parts of a training that run in separate processes: the algorithm, or a runner.
 
 The processes are spawned, never forked, and end when their parent dies.
 """

@@ -1,7 +1,4 @@
-"""Strategy that runs the algorithm and the runners as threads of one process, which share the store.
-
-A runner is a worker that executes attempts, and an attempt is one execution of a task.
-"""
+"""Strategy that runs the algorithm and the runners as threads of one process, which share the store."""
 
 from __future__ import annotations
 

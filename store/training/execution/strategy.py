@@ -1,7 +1,6 @@
 """Interface of execution strategies: the two sides of a training as functions, and the report.
 
-The sides are the algorithm and the runners. A runner is a worker that executes rollouts, the tasks in the store. An
-attempt is one execution of a rollout.
+The sides are the algorithm and the runners.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Supervisor, which starts an algorithm and its runners, watches them, and ends first the algorithm, then the runners.
 
-A part is the algorithm or one runner. A runner is a worker that executes attempts, which are executions of tasks.
+A part is the algorithm or one runner.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Base class of agents, and the decorators that turn functions into agents.
-
-An attempt is one execution of a rollout, a task for an agent. A runner is a worker that executes attempts. Resources
-are named data that agents use, such as prompts and addresses of models.
-"""
+"""Base class of agents, and the decorators that turn functions into agents."""
 
 from __future__ import annotations
 

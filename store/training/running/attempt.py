@@ -1,8 +1,7 @@
 """Execution of one attempt, from its claim to the report of its status.
 
-An attempt is one execution of a rollout, a task for an agent. Its steps are: get the resources (named data for agents),
-call hooks, open a trace, call the agent, record the reward, store the spans, and report the status. A rollout is
-decided elsewhere if another attempt or a user determines its result.
+The steps are: get the resources, call hooks, open a trace, call the agent, record the reward, store the spans, and
+report the status. A rollout is decided elsewhere if another attempt or a user determines its result.
 """
 
 from __future__ import annotations

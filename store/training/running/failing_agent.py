@@ -1,4 +1,4 @@
-"""Early detection of an agent whose first attempts all fail. An attempt is one execution of a task by the agent."""
+"""Early detection of an agent whose first attempts all fail."""
 
 from __future__ import annotations
 

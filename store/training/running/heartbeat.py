@@ -1,8 +1,4 @@
-"""Heartbeats of a worker and of its attempts. A worker's heartbeat contains the state of its machine.
-
-A worker is the name under which the store knows a runner of agents. An attempt is one execution of a rollout, a task
-for an agent.
-"""
+"""Heartbeats of a worker and of its attempts. A worker's heartbeat contains the state of its machine."""
 
 from __future__ import annotations
 

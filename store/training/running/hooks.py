@@ -1,7 +1,4 @@
-"""Hooks that are called at the start and the end of each attempt.
-
-An attempt is one execution of a rollout, a task for an agent.
-"""
+"""Hooks that are called at the start and the end of each attempt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Storing of the spans that a dead process left in its spool, files in which spans wait for the store.
-
-An attempt is one execution of a rollout, a task for an agent.
-"""
+"""Storing of the spans that a dead process left in its spool, files in which spans wait for the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of the machine, which a worker (a process that executes tasks) sends with its heartbeats."""
+"""State of the machine, which a worker sends with its heartbeats."""
 
 from __future__ import annotations
 

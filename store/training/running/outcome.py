@@ -1,7 +1,4 @@
-"""Outcome of an attempt: success, failure, or an interruption that the agent did not cause.
-
-An attempt is one execution of a rollout, a task for an agent.
-"""
+"""Outcome of an attempt: success, failure, or an interruption that the agent did not cause."""
 
 from __future__ import annotations
 

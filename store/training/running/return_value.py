@@ -1,4 +1,4 @@
-"""Recording of an agent's return value as spans of its attempt, which is the execution of a task by the agent."""
+"""Recording of an agent's return value as spans of its attempt."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runner of an agent on the rollouts of a store, one at a time or several at once.
 
-A rollout is a task for an agent, and an attempt is one execution of a rollout. In the store, each runner is a worker.
+In the store, each runner is a worker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Watch on the log for rollouts that are cancelled, or decided elsewhere, while their attempts run in this process.
 
-A rollout is a task for an agent, and an attempt is one execution of a rollout. A rollout is decided elsewhere if
-another attempt or a user determines its result. The log is the list of all events of a store.
+A rollout is decided elsewhere if another attempt or a user determines its result.
 """
 
 from __future__ import annotations

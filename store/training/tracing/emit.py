@@ -1,7 +1,6 @@
 """Emitters of rewards, annotations, messages, objects and exceptions as spans of the current attempt.
 
-An attempt is one execution of a task by an agent. With `propagate=False`, an emitter only builds and returns the span,
-which also works outside of attempts.
+With `propagate=False`, an emitter only builds and returns the span, which also works outside of attempts.
 """
 
 from __future__ import annotations

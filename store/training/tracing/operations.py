@@ -1,7 +1,4 @@
-"""Recording of functions and blocks as spans of the current attempt, with their inputs and outputs.
-
-An attempt is one execution of a task by an agent.
-"""
+"""Recording of functions and blocks as spans of the current attempt, with their inputs and outputs."""
 
 from __future__ import annotations
 

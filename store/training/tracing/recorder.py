@@ -1,9 +1,8 @@
 """Recorders, which send the finished spans of an attempt to the store in batches, in the order of their ends.
 
-An attempt is one execution of a rollout, a task for an agent. The thread of the agent only appends a span to a queue.
-The span thread of the process converts, numbers and stores the span. Errors in the span thread are logged and counted,
-and never reach the agent. While the store cannot be reached, spans wait in a spool, a file on this machine.
-Decision 74.
+The thread of the agent only appends a span to a queue. The span thread of the process converts, numbers and stores the
+span. Errors in the span thread are logged and counted, and never reach the agent. While the store cannot be reached,
+spans wait in a spool, a file on this machine. Decision 74.
 """
 
 from __future__ import annotations

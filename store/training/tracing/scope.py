@@ -1,7 +1,4 @@
-"""The scope of the running code, stored in a context variable: the attempt that the code belongs to.
-
-An attempt is one execution of a rollout, a task for an agent.
-"""
+"""The scope of the running code, stored in a context variable: the attempt that the code belongs to."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The thread that sends the spans and heartbeats of a process. It has its own event loop.
 
-The thread does not belong to an attempt, one execution of a task by an agent, so its own work is not traced.
+The thread does not belong to an attempt, so its own work is not traced.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Spool files, in which spans wait until they can be stored: one file per attempt, with a size limit per process.
-
-An attempt is one execution of a rollout, a task for an agent.
-"""
+"""Spool files, in which spans wait until they can be stored: one file per attempt, with a size limit per process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tracer of agents. It is based on OpenTelemetry, and sends every span of an attempt to the store.
 
-An attempt is one execution of a rollout, a task for an agent. A scope describes the attempt to which the running
-code belongs: the ids of the attempt, and the recorder of its spans. A scope may also describe a trace without an
-attempt, whose spans stay in this process. A provider is a `TracerProvider` of OpenTelemetry.
+A scope describes the attempt to which the running code belongs: the ids of the attempt, and the recorder of its spans.
+A scope may also describe a trace without an attempt, whose spans stay in this process. A provider is a `TracerProvider`
+of OpenTelemetry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Instrumentation of the `anthropic` client. It records calls of the Messages API as spans of the current attempt.
-
-An attempt is one execution of a task by an agent.
-"""
+"""Instrumentation of the `anthropic` client. It records calls of the Messages API as spans of the current attempt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recording of the calls that client packages, such as `openai`, make to models, as spans of the current attempt.
 
-An attempt is one execution of a task by an agent. A span contains the prompt, the response, token ids and logprobs, but
-no headers. Calls outside of attempts are not recorded.
+A span contains the prompt, the response, token ids and logprobs, but no headers. Calls outside of attempts are not
+recorded.
 """
 
 from __future__ import annotations

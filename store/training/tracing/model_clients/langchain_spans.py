@@ -1,7 +1,4 @@
-"""Callback handler that records LangChain's runs (chains, tools, calls to models) as spans of the current attempt.
-
-An attempt is one execution of a task by an agent.
-"""
+"""Callback handler that records LangChain's runs (chains, tools, calls to models) as spans of the current attempt."""
 
 from __future__ import annotations
 

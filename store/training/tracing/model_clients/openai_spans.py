@@ -1,7 +1,6 @@
 """Instrumentation of the `openai` client. It records the client's calls as spans of the current attempt.
 
 It records chats, completions, calls of the Responses API, and embeddings. It patches only public classes of the client.
-An attempt is one execution of a task by an agent.
 """
 
 from __future__ import annotations
