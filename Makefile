@@ -85,7 +85,7 @@ torture: .venv/ready-dev  ## Run the kill and hammer tests with all their rounds
 	ROLLBOOK_TORTURE=1 $(PYTEST) -m "torture or torture_only" --timeout=3600 -s
 
 openapi: .venv/ready-dev  ## Write docs/openapi.json anew, after a change of a route or a model
-	$(BIN)/python -m store.server.app >docs/openapi.json.new
+	$(BIN)/python -m store.cli.openapi >docs/openapi.json.new
 	mv docs/openapi.json.new docs/openapi.json
 
 format: .venv/ready-dev  ## Rewrite the code in the project's format

@@ -40,6 +40,7 @@ from store.server.process.workers import Seat
 from store.server.quotas import Quotas
 from store.server.routes.operations import own_metrics
 from store.server.streaming.slots import StreamSlots
+from store.sql.database import database_of
 from store.sql.store import SQLStore
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ async def _serve(
     debounce = settings.scan_debounce_seconds
 
     async def open_partition(url: str, *, create: bool = False) -> Store:
-        beside = root if isinstance(root, SQLStore) else None
+        beside = database_of(root)
         # A partition that is a backup or an archive is opened read-only.
         is_fixed = settings.read_only or await is_sealed(parse(url))
         return await SQLStore.open(
@@ -109,7 +110,7 @@ async def _serve(
     )
     ring: KeyRing | None = None
     # Another process cannot open a private store, and a read-only server stores no results.
-    has_schedule = not is_private and not settings.read_only and isinstance(root, SQLStore)
+    has_schedule = not is_private and not settings.read_only and database_of(root) is not None
     scheduler = Scheduler(partitions, settings.db, settings.schedule) if has_schedule else None
     is_local = is_loopback(settings.host)
     try:
@@ -123,8 +124,7 @@ async def _serve(
             max_body_bytes=settings.max_body_bytes,
             ring=ring,
             is_local=is_local,
-            run_defaults=settings.run_defaults(),
-            fallback=settings.fallback,
+            front_end=settings.front_end(),
             is_read_only=settings.read_only,
             stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
             scheduler=scheduler,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +16,13 @@ from store.cli.import_string import named, pipeline_named
 from store.cli.output.printing import line
 from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.errors import Invalid
+from store.examples.trading.front_end.settings import TradingSettings
+from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.models import PhaseGraph
 from store.operations.schedule import BackupPlan, Schedule, read_policy
-from store.run_folders.trading_phases import TA
 from store.server.auth.tls import Certificate
 from store.server.quotas import Quota
 from store.server.request_ids import request_id
-from store.server.run_defaults import RunDefaults
 from store.server.streaming.slots import MAX_STREAMS, MAX_STREAMS_PER_KEY
 
 _PLAIN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -67,18 +67,20 @@ class ServeSettings:
     quotas: tuple[Quota, dict[str, Quota]] = field(default_factory=lambda: (Quota(), dict[str, Quota]()))
     """The quota of partitions without a quota of their own, and the quotas of single partitions by name."""
 
-    def run_defaults(self) -> RunDefaults:
-        """Return the default settings for runs that clients post.
+    def front_end(self) -> TradingFrontEnd:
+        """Return the trading front end, with the settings of the runs that it posts.
 
         Raises:
             Invalid: the pipeline or the phase graph cannot be imported.
         """
-        pipeline = None if self.pipeline is None else pipeline_named("--pipeline", self.pipeline)
-        if self.phase_graph is not None:
-            graph = None if self.phase_graph == "none" else named("--phase-graph", self.phase_graph, PhaseGraph)
-        else:
-            graph = TA if pipeline is None else pipeline.graph
-        return RunDefaults(graph=graph, unresponsive_seconds=self.unresponsive_seconds)
+        settings = TradingSettings(unresponsive_seconds=self.unresponsive_seconds, fallback=self.fallback)
+        if self.pipeline is not None:
+            settings = replace(settings, graph=pipeline_named("--pipeline", self.pipeline).graph)
+        if self.phase_graph == "none":
+            settings = replace(settings, graph=None)
+        elif self.phase_graph is not None:
+            settings = replace(settings, graph=named("--phase-graph", self.phase_graph, PhaseGraph))
+        return TradingFrontEnd(settings)
 
 
 def schedule_of(

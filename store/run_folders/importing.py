@@ -26,7 +26,7 @@ from store.run_folders.names import EVENTS, EXTENSION, parsed
 from store.run_folders.outdated import as_artifact, outdated
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
-from store.run_folders.trading_phases import TA
+from store.run_folders.folder_phases import TA
 from store.run_folders.writing import moment_of
 from store.semconv import GROUP_KEY, PLAN_KEY
 from store.validation.json_limits import dumps

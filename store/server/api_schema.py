@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from importlib import metadata
 from typing import Any, Final, cast
@@ -22,7 +22,6 @@ TITLE: Final = "LightningStore Server"
 _DESCRIPTION: Final = (
     "The store of Agent-lightning 0.3's protocol, with Rollbook's own routes. Each partition has all of these routes. "
     "The log is also followed over a WebSocket, at `/v1/agl/log/ws`, and so is a run, at "
-    "`/v1/agl/rollouts/{rollout_id}/events/ws` and at `/ws/stream/{run_id}`."
 )
 _SERVERS: Final[list[Json]] = [
     {"url": "/", "description": "The default partition."},
@@ -198,19 +197,21 @@ _SECURITY: Final[list[Json]] = [{"bearer": []}, {"apiKey": []}, {}]
 """Keys are required once the database has a key."""
 
 
-def document(routes: Sequence[APIRoute], schemas: Mapping[str, Json]) -> Json:
+def document(routes: Sequence[APIRoute], schemas: Mapping[str, Json], run_sockets: Iterable[str]) -> Json:
     """Return the OpenAPI document of these routes.
 
     Args:
         routes: the routes that the document describes.
         schemas: components that the routes refer to but that their models do not define.
+        run_sockets: the paths of the WebSockets of runs, which OpenAPI cannot describe.
     """
     described = [copy(route) for route in routes]
     for route in described:
         # The document leaves out HEAD, which Starlette's routes add to GET.
         route.methods = set(route.methods or ()) - {"HEAD"}
     version = metadata.version("rollbook")
-    generated = get_openapi(title=TITLE, version=version, description=_DESCRIPTION, servers=_SERVERS, routes=described)
+    description = f"{_DESCRIPTION}{' and at '.join(f'`{path}`' for path in run_sockets)}."
+    generated = get_openapi(title=TITLE, version=version, description=description, servers=_SERVERS, routes=described)
     _, errors = models_json_schema([(Error, "serialization"), (Faults, "serialization")], ref_template=_SCHEMAS)
     defined: Json = generated["components"]["schemas"] | errors["$defs"] | dict(schemas)
     generated["components"] = {

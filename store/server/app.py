@@ -1,17 +1,11 @@
-"""The application: every route of every partition, as one ASGI callable.
-
-`python -m store.server.app` prints its OpenAPI document.
-"""
+"""The application: every route of every partition, as one ASGI callable."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
-from pathlib import Path
 from typing import Final, cast
 
 import orjson
@@ -36,15 +30,15 @@ from store.server.partitions import PartitionLayer, Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
 from store.server.quotas import QuotaLayer
-from store.server.routes import annotations, data, following, log, operations, queue, runs, viewer
+from store.server.routes import annotations, data, following, log, operations, queue, runs
 from store.server.routes.dashboard import DASHBOARD_ROUTES, DashboardLayer
 from store.server.routing import LayerRoute, Protected, RequestRoute, RouteLayer, StoreRoute
-from store.server.run_defaults import RunDefaults
+from store.server.streaming.front_end import FrontEnd
 from store.server.streaming.paths import SOCKETS
 from store.server.streaming.slots import StreamSlots
 from store.server.streaming.streams import StreamLayer
-from store.sql.store import SQLStore
-from store.wire.paths import OTLP_TRACES
+from store.sql.database import database_of
+from store.wire.paths import OTLP_TRACES, RUN_SOCKET
 
 _ROUTERS: Final = (
     queue.queue,
@@ -60,8 +54,6 @@ _ROUTERS: Final = (
     runs.outputs,
     runs.forks,
     annotations.annotations,
-    viewer.posted,
-    viewer.runs,
 )
 
 ROUTES: Final = tuple(cast("StoreRoute", route) for router in _ROUTERS for route in router.routes)
@@ -75,7 +67,7 @@ _DOCUMENTATION: Final = tuple(
     LayerRoute("GET", path, "open") for path in ("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
 )
 PROTECTED: Final[tuple[Protected, ...]] = (*ROUTES, *BESIDE, *_DOCUMENTATION, *DASHBOARD_ROUTES, *SOCKETS)
-"""All routes of a server, with the roles that they require."""
+"""All routes of a server without a front end, with the roles that they require."""
 
 FAST_PATH: Final = "ROLLBOOK_FAST_PATH"
 """The environment variable that switches the fast path off when its value is 0."""
@@ -115,8 +107,7 @@ def build_app(
     is_local: bool = False,
     is_read_only: bool = False,
     has_fast_path: bool = True,
-    run_defaults: RunDefaults | None = None,
-    fallback: Path | None = None,
+    front_end: FrontEnd | None = None,
     stream_slots: StreamSlots | None = None,
     scheduler: Scheduler | None = None,
 ) -> FastAPI:
@@ -133,8 +124,7 @@ def build_app(
         is_read_only: whether the stores refuse changes. The dashboard then offers no actions.
         has_fast_path: whether hot calls are answered without the application's layers. The responses are the same.
             `ROLLBOOK_FAST_PATH=0` in the environment switches it off as well.
-        run_defaults: the defaults of posted runs; None for `RunDefaults()`.
-        fallback: a directory of run folders. Web front ends get these runs while the database is unavailable.
+        front_end: a web front end whose requests are answered as well; None for no front end.
         stream_slots: the limits on the number of open streams; None for `StreamSlots()`.
         scheduler: the scheduled operations, which the admin page shows; the caller runs and closes it.
     """
@@ -143,8 +133,7 @@ def build_app(
     app = Application(title=TITLE, version=metadata.version("rollbook"), redirect_slashes=False)
     app.state.partitions = partitions
     app.state.ring = ring
-    app.state.run_defaults = run_defaults or RunDefaults()
-    app.state.fallback = fallback
+    app.state.front_end = front_end = front_end or FrontEnd()
     app.state.parked = Parked()
     app.state.stream_slots = stream_slots or StreamSlots()
     app.state.metrics = Metrics()
@@ -159,35 +148,29 @@ def build_app(
     app.router.routes.extend(BESIDE)
     origins = [origin for each in cors_origins if (origin := each.strip())]
     app.state.scheduler = scheduler
-    _add_layers(app, partitions, origins, max_body_bytes, ring, is_local=is_local, is_read_only=is_read_only)
+    _add_layers(app, origins, max_body_bytes, is_local=is_local, is_read_only=is_read_only)
     _add_error_handlers(app)
-    app.openapi = openapi
+    app.openapi = partial(openapi, type(front_end))
     return app
 
 
 def _fast_path(
     app: FastAPI, partitions: Partitions, max_body_bytes: int, ring: KeyRing | None, *, is_local: bool
 ) -> FastPath | None:
-    store = partitions.root
-    # A subclass may behave differently, so it has no fast path.
-    if type(store) is not SQLStore:
+    database = database_of(partitions.root)
+    if database is None or not database.accepts_commands:
         return None
     names = app.state.names if is_local else None
-    return FastPath(app, store, ROUTES, ring=ring, names=names, max_body_bytes=max_body_bytes)
+    return FastPath(app, database, ROUTES, ring=ring, names=names, max_body_bytes=max_body_bytes)
 
 
-def _add_layers(
-    app: FastAPI,
-    partitions: Partitions,
-    origins: list[str],
-    max_body_bytes: int,
-    ring: KeyRing | None,
-    *,
-    is_local: bool,
-    is_read_only: bool,
-) -> None:
+def _add_layers(app: FastAPI, origins: list[str], max_body_bytes: int, *, is_local: bool, is_read_only: bool) -> None:
+    partitions: Partitions = app.state.partitions
+    ring: KeyRing | None = app.state.ring
+    front_end: FrontEnd = app.state.front_end
+    protected = (*PROTECTED, *front_end.protected())
     # The layer that is added last is the outermost.
-    app.add_middleware(RouteLayer, routes=ROUTES)
+    app.add_middleware(RouteLayer, routes=(*ROUTES, *front_end.routes))
     app.add_middleware(
         DashboardLayer,
         parked=app.state.parked,
@@ -196,12 +179,18 @@ def _add_layers(
         scheduler=app.state.scheduler,
         is_read_only=is_read_only,
     )
-    app.add_middleware(StreamLayer, parked=app.state.parked, origins=origins, slots=app.state.stream_slots)
+    app.add_middleware(
+        StreamLayer,
+        parked=app.state.parked,
+        sockets=front_end.sockets,
+        origins=origins,
+        slots=app.state.stream_slots,
+    )
     if partitions.quotas.has_call_limit:
-        app.add_middleware(QuotaLayer, quotas=partitions.quotas, routes=PROTECTED)
+        app.add_middleware(QuotaLayer, quotas=partitions.quotas, routes=protected)
     app.add_middleware(PartitionLayer, partitions=partitions)
     if ring is not None:
-        app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, routes=PROTECTED)
+        app.add_middleware(AuthLayer, ring=ring, root_name=partitions.root_name, routes=protected)
     app.add_middleware(OriginLayer, origins=origins, is_local=is_local, ring=ring, names=app.state.names)
     if origins:
         app.add_middleware(
@@ -240,11 +229,6 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 @cache
-def openapi() -> Json:
-    """Return the OpenAPI document, which is the same for every application of this version."""
-    return document([*ROUTES, *BESIDE], otlp.SCHEMAS)
-
-
-if __name__ == "__main__":
-    json.dump(openapi(), sys.stdout, indent=1, ensure_ascii=False)
-    sys.stdout.write("\n")
+def openapi(front_end: type[FrontEnd] = FrontEnd) -> Json:
+    """Return the OpenAPI document, which is the same for every application of this version with this front end."""
+    return document([*ROUTES, *front_end.routes, *BESIDE], otlp.SCHEMAS, [RUN_SOCKET, *front_end.sockets])

@@ -9,8 +9,8 @@ from store.interface.store import Store
 from store.models.queries import PageQuery, RolloutQuery, SpanQuery
 from store.server.page_cache import KeptPages
 from store.server.response_spool import Spool
+from store.sql.database import database_of
 from store.sql.json_pages import JSONPages, Write
-from store.sql.store import SQLStore
 from store.wire.encoding import dumps
 
 Q = TypeVar("Q", bound=PageQuery)
@@ -24,15 +24,17 @@ _kept: Final = KeptPages(KEPT_BYTES)
 
 async def rollouts(store: Store, query: RolloutQuery) -> bytes | Spool:
     """Return the page of rollouts of a query."""
-    if isinstance(store, SQLStore):
-        return await _page(store.json_pages, store.json_pages.write_rollouts, query)
+    if (database := database_of(store)) is not None:
+        pages = JSONPages(database.core)
+        return await _page(pages, pages.write_rollouts, query)
     return dumps(await store.find_rollouts(query))
 
 
 async def spans(store: Store, query: SpanQuery) -> bytes | Spool:
     """Return the page of spans of a query."""
-    if isinstance(store, SQLStore):
-        return await _page(store.json_pages, store.json_pages.write_spans, query)
+    if (database := database_of(store)) is not None:
+        pages = JSONPages(database.core)
+        return await _page(pages, pages.write_spans, query)
     return dumps(await store.find_spans(query))
 
 

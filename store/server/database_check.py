@@ -7,7 +7,7 @@ from typing import Final
 
 from store.errors import StoreError, Unavailable
 from store.interface.store import Store
-from store.sql.store import SQLStore
+from store.sql.database import database_of
 
 _PATIENCE_SECONDS: Final = 2.0
 
@@ -16,8 +16,8 @@ async def database_fault(store: Store) -> str | None:
     """Return why the database of a store does not answer; None if it answers. This takes at most two seconds."""
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            if isinstance(store, SQLStore):
-                await store.core.position()
+            if (database := database_of(store)) is not None:
+                await database.core.position()
             else:
                 await store.statistics()
     except TimeoutError:

@@ -18,7 +18,7 @@ from store.runtime.urls import DEFAULT_PARTITION, PARTITION
 from store.server.errors import UnknownPartition, refusal
 from store.server.quotas import Quotas
 from store.server.routing import answer, path_within
-from store.sql.store import SQLStore
+from store.sql.database import StoreDatabase, database_of
 from store.wire.paths import PARTITIONS, STORE
 
 logger = logging.getLogger("store.server")
@@ -174,9 +174,10 @@ class Partitions:
 
         A partition with active attempts is opened and stays open while the limit on open partitions allows it.
         """
-        while self._surveys and isinstance(self.root, SQLStore):
+        database = database_of(self.root)
+        while self._surveys and database is not None:
             try:
-                await self._survey(self.root)
+                await self._survey(database)
             except StoreError as error:
                 logger.warning("the partitions with active attempts could not be listed: %s", error)
             except Exception:
@@ -184,7 +185,7 @@ class Partitions:
                 logger.exception("the partitions with active attempts could not be listed")
             await asyncio.sleep(_SURVEY_SECONDS)
 
-    async def _survey(self, root: SQLStore) -> None:
+    async def _survey(self, root: StoreDatabase) -> None:
         found = await root.core.watched_partitions()
         self._watched = frozenset(found)
         closed: list[str] = []

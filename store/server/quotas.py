@@ -33,7 +33,7 @@ from store.interface.store import Store
 from store.runtime.rates import TokenBucket
 from store.server.errors import refusal
 from store.server.routing import WEBSOCKET, Protected, RouteIndex, path_within, refuse
-from store.sql.store import SQLStore
+from store.sql.database import database_of
 from store.wire.paths import HEALTH
 
 logger = logging.getLogger("store.server")
@@ -237,12 +237,9 @@ class Quotas:
     def guard(self, partition: str, store: Store) -> None:
         """Limit the events and bytes of an open store, if its partition has such limits."""
         quota = self.of(partition)
-        if (
-            quota is not None
-            and not quota.refused.keys().isdisjoint(("events", "bytes"))
-            and isinstance(store, SQLStore)
-        ):
-            core = store.core
+        database = database_of(store)
+        if database is not None and quota is not None and not quota.refused.keys().isdisjoint(("events", "bytes")):
+            core = database.core
             core.writer.limiter = StoreLimiter(quota, core.dialect.size_bytes, self._monotonic)
 
 

@@ -19,6 +19,7 @@ from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.process.listener import bind, is_loopback, url_of
 from store.server.process.serve import Server
+from store.server.streaming.front_end import FrontEnd
 from store.wire.paths import OTLP_TRACES
 
 logger = logging.getLogger("store.server")
@@ -49,6 +50,9 @@ class StoreServer(DelegatingStore):
     Raises:
         ValueError: the store does not accept calls from any task, or several processes are requested.
     """
+
+    front_end: FrontEnd | None = None
+    """A web front end whose requests the server answers as well; set it before `start`."""
 
     def __init__(
         self,
@@ -127,7 +131,9 @@ class StoreServer(DelegatingStore):
         self._port = listener.getsockname()[1]
         started: Future[None] = Future()
         is_local = is_loopback(self._host)
-        app = build_app(Partitions(self._store), cors_origins=self._origins, is_local=is_local)
+        app = build_app(
+            Partitions(self._store), cors_origins=self._origins, is_local=is_local, front_end=self.front_end
+        )
         self._server = Server(app, lambda: started.set_result(None))
         self._ended = self._launch(self._server.serve([listener]), started)
         async with asyncio.timeout(_START_SECONDS):

@@ -10,8 +10,8 @@ from store.models import AttemptedRollout
 from store.runtime import context
 from store.runtime.limited_log import LimitedLog
 from store.server.call import Call, ClientLeft
+from store.sql.database import database_of
 from store.sql.queue import SQLQueue
-from store.sql.store import SQLStore
 
 limited = LimitedLog(logging.getLogger("store.server"))
 
@@ -22,10 +22,11 @@ def release_if_unread(call: Call, claimed: list[AttemptedRollout], idempotency: 
     Raises:
         ClientLeft: the client has already disconnected.
     """
-    store, connection = call.store, call.scope.get("rollbook.connection")
-    if connection is None or not isinstance(store, SQLStore):
+    database, connection = database_of(call.store), call.scope.get("rollbook.connection")
+    if connection is None or database is None:
         return
-    if connection.if_unread(lambda: call.scope["app"].state.parked.aside(_release(store.queue, claimed, idempotency))):
+    queue = database.queue
+    if connection.if_unread(lambda: call.scope["app"].state.parked.aside(_release(queue, claimed, idempotency))):
         raise ClientLeft
 
 

@@ -54,7 +54,6 @@ from store.validation.json_limits import MAX_CALL_ITEMS
 
 if TYPE_CHECKING:
     from store.sql.annotations import SQLAnnotations
-    from store.sql.json_pages import JSONPages
     from store.sql.log import SQLLog
     from store.sql.runs import SQLRuns
     from store.sql.threads import SQLThreads
@@ -79,6 +78,7 @@ class SQLStore(SQLReads, Store):
         )
         super().__init__(core)
         self.queue = SQLQueue(self.core)
+        self.accepts_commands = type(self) is SQLStore
         self._lost_workers = LostWorkers(self.core, scan_debounce_seconds)
 
     @classmethod
@@ -125,15 +125,13 @@ class SQLStore(SQLReads, Store):
         """The id of the database, which was generated when the database was created."""
         return self.core.store_id
 
+    @property
+    def database(self) -> SQLStore:
+        """This store, for `store.sql.database`."""
+        return self
+
     # Each of these parts is imported when it is first used, because most commands use at most one of them. Pyright
     # rejects a cached property as the override of a property, because a cached property can be assigned.
-
-    @cached_property
-    def json_pages(self) -> JSONPages:
-        """The pages of query results as JSON, for a server."""
-        from store.sql.json_pages import JSONPages
-
-        return JSONPages(self.core)
 
     @cached_property
     def log(self) -> SQLLog:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from store import open_store
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
-from store.run_folders.trading_phases import FUND, MARKET, TA
+from store.run_folders.folder_phases import FUND, MARKET, TA
 from store.wire.paths import RUN_EVENTS
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.rollbook_side import Rollbook

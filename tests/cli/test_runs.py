@@ -19,7 +19,7 @@ from store.examples.trading.runs import begin, drive
 from store.interface import rerun_requests
 from store.interface.store import Store
 from store.models import RunEvent
-from store.run_folders.trading_phases import DEBATE, PORTFOLIO, RISK, TA
+from store.run_folders.folder_phases import DEBATE, PORTFOLIO, RISK, TA
 from tests import postgres
 from tests.cli.conftest import Rollbook, runner
 from tests.client.served import Served
@@ -266,7 +266,7 @@ def test_error_of_a_pipeline_is_printed_and_fails_the_attempt(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_desk.py").write_text(
-        "from store.run_folders.trading_phases import TA\n"
+        "from store.run_folders.folder_phases import TA\n"
         "from store.training import Pipeline\n"
         "pipeline = Pipeline(TA)\n"
         "async def work(step):\n"
@@ -332,7 +332,7 @@ def test_pipeline_is_not_started_while_a_scope_is_missing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare_desk.py").write_text(
-        "from store.run_folders.trading_phases import TA\n"
+        "from store.run_folders.folder_phases import TA\n"
         "from store.training import Pipeline\n"
         "pipeline = Pipeline(TA)\n"
     )

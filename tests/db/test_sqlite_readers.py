@@ -25,6 +25,7 @@ from store.db.drivers.sqlite.commits import State
 from store.db.drivers.sqlite.reader import Readers, SQLiteReader
 from store.errors import Closed, Unavailable
 from store.models.queries import RolloutQuery, SpanQuery
+from store.sql.json_pages import JSONPages
 from store.sql.store import SQLStore
 from store.testing.samples import make_span
 
@@ -461,10 +462,11 @@ async def test_a_page_and_its_count_take_one_hop(tmp_path: Path, monkeypatch: py
         await store.add_many_spans([make_span(rollout.attempt, number) for number in range(1, 8)])
         await store.enqueue_rollout(2)
         await store.query_rollouts()  # which sweeps
+        pages = JSONPages(store.core)
         queries: list[Callable[[], Awaitable[Any]]] = [
-            lambda: store.json_pages.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id)),
-            lambda: store.json_pages.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id, limit=3)),
-            lambda: store.json_pages.write_rollouts(lambda _: None, RolloutQuery.of(limit=1)),
+            lambda: pages.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id)),
+            lambda: pages.write_spans(lambda _: None, SpanQuery.of(rollout_id=rollout.rollout_id, limit=3)),
+            lambda: pages.write_rollouts(lambda _: None, RolloutQuery.of(limit=1)),
             lambda: store.query_rollouts(limit=1, sort_by="status"),
             lambda: store.query_spans(rollout.rollout_id),
         ]

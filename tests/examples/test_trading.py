@@ -23,7 +23,7 @@ from store.examples.trading.job import run as show
 from store.examples.trading.runs import begin, drive, dying_at, go_on, left_behind
 from store.interface.store import Store
 from store.models import AttemptedRollout, LoggedEvent, RunEventRow
-from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN
+from store.run_folders.folder_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN
 from tests.cli.conftest import COMMAND, environment
 from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE

@@ -9,7 +9,7 @@ import pytest
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import Rollout
-from store.run_folders.trading_phases import TA
+from store.run_folders.folder_phases import TA
 from store.testing.samples import make_prompt
 
 

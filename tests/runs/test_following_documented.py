@@ -6,15 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import cast
 
 import pytest
 
+from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.models import RunFrame
-from store.server.app import ROUTES
-from store.server.routes import viewer
-from store.server.routing import StoreRoute
-from store.server.streaming.paths import SOCKETS, VIEWER_SOCKET
+from store.server.streaming.paths import SOCKETS
 from store.wire import paths
 
 ROOT = Path(__file__).parents[2]
@@ -49,14 +46,12 @@ def test_every_route_of_front_ends_is_described_and_no_other() -> None:
     described = set(
         re.findall(r"^\| `(\w+) (/api[^`]+)` \|", section("Point an existing web front end at it"), re.MULTILINE)
     )
-    routes = [cast("StoreRoute", route) for router in (viewer.posted, viewer.runs) for route in router.routes]
-    served = {(each.method, re.sub(r"\{\w+\}", "{}", each.path)) for each in routes}
+    served = {(route.method, re.sub(r"\{\w+\}", "{}", route.path)) for route in TradingFrontEnd.routes}
     assert {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in described} == served
-    assert routes == [each for each in ROUTES if each.tags == viewer.runs.tags]
-    assert f"WebSocket `{VIEWER_SOCKET}`" in PAGE
+    assert [f"WebSocket `{path}`" in PAGE for path in TradingFrontEnd.sockets] == [True]
 
 
 def test_the_streams_are_where_the_page_says() -> None:
     assert f"`GET {paths.RUN_STREAM.replace('rollout_id', 'id')}`" in PAGE
-    assert {paths.RUN_SOCKET, VIEWER_SOCKET} < {each.path for each in SOCKETS}
+    assert paths.RUN_SOCKET in {each.path for each in SOCKETS}
     assert f"WebSocket `{paths.RUN_SOCKET.replace('rollout_id', 'id')}`" in PAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from store.models import PhaseGraph, RunEvent
-from store.run_folders.trading_phases import (
+from store.run_folders.folder_phases import (
     ANALYSTS,
     DEBATE,
     FUND,

@@ -13,6 +13,7 @@ import orjson
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
+from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.interface.store import Store
 from store.server.app import build_app
 from store.server.partitions import Partitions
@@ -168,10 +169,12 @@ async def until(happened: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def serving(store: Store | Partitions, **options: Any) -> AsyncGenerator[Client]:
     """Serve a store, its streams with the given options, and give a client; the server stops with the block."""
-    app = build_app(store if isinstance(store, Partitions) else Partitions(store))
+    app = build_app(store if isinstance(store, Partitions) else Partitions(store), front_end=TradingFrontEnd())
     layers = [each for each in app.user_middleware if each.cls is not StreamLayer]
     innermost = next(place for place, each in enumerate(layers) if each.cls is RouteLayer)
-    layers.insert(innermost, Middleware(StreamLayer, parked=app.state.parked, **options))
+    layers.insert(
+        innermost, Middleware(StreamLayer, parked=app.state.parked, sockets=TradingFrontEnd.sockets, **options)
+    )
     app.user_middleware[:] = layers
     with bind("127.0.0.1", 0) as listener:
         server = Server(app, lambda: None)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.server.app import ROUTES
 from store.wire.paths import DEQUEUE, PREFIX, WAIT
 from tests.server.api import Api
+from tests.server.front_end import ROUTES
 from tests.torture import rounds
 
 WORDS = sorted(

@@ -17,8 +17,9 @@ from starlette.routing import Route, WebSocketRoute
 
 from store import open_store
 from store.errors import StoreError, Unavailable
+from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.interface.store import Store
-from store.server.app import PROTECTED, ROUTES, build_app
+from store.server.app import ROUTES, build_app
 from store.server.auth import admission as auth_admission
 from store.server.auth import keyring
 from store.server.auth.keyring import STALE_SECONDS, KeyRing
@@ -32,6 +33,7 @@ from store.testing import ManualClock
 from tests import databases
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import Api
+from tests.server.front_end import PROTECTED
 from tests.server.given import served
 from tests.server.keyed import Keyed, bearer, keyed_server, own_database
 
@@ -397,10 +399,10 @@ async def test_only_a_hash_is_kept_and_nothing_is_logged(
 
 async def test_every_route_has_one_role() -> None:
     async with await open_store("memory://") as store:
-        app = build_app(Partitions(store))
+        app = build_app(Partitions(store), front_end=TradingFrontEnd())
     protected = [(each.method, each.path) for each in PROTECTED]
     assert len(set(protected)) == len(protected)
-    served = {(each.method, each.path) for each in (*ROUTES, *DASHBOARD_ROUTES, *SOCKETS)}
+    served = {(each.method, each.path) for each in (*ROUTES, *DASHBOARD_ROUTES, *TradingFrontEnd.protected(), *SOCKETS)}
     for route in app.router.routes:
         assert isinstance(route, Route | WebSocketRoute)
         methods: set[str] = {WEBSOCKET} if isinstance(route, WebSocketRoute) else route.methods or set()

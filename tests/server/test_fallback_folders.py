@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from store import open_store
 from store.cli.app import app
 from store.errors import Invalid, NotFound
+from store.examples.trading.front_end.settings import TradingSettings
+from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import export_run_folder, import_runs
@@ -43,7 +45,7 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
         status, shown = await client.get(f"/api/run/{run.rollout_id}")
         private_postgres.stop()
         assert (await client.get("/api/run/"))[0] == 503
-        client.app.state.fallback = tmp_path
+        client.app.state.front_end.settings = TradingSettings(fallback=tmp_path)
         assert await client.get("/api/run/") == (200, listed)
         status, found = await client.get(f"/api/run/{run.rollout_id}")
         assert status == 200
@@ -67,7 +69,7 @@ async def test_folders_are_readable_with_the_last_keys_throughout_an_outage(
     url = private_postgres.url
     async with (
         await open_store(url) as store,
-        keyed_server(store, url, ManualClock(), fallback=tmp_path) as keyed,
+        keyed_server(store, url, ManualClock(), front_end=TradingFrontEnd(TradingSettings(fallback=tmp_path))) as keyed,
     ):
         assert (await keyed.ask(None, path="//api/run/")).ok() == []
         key, revoked = await keyed.key("reader"), await keyed.make("reader")

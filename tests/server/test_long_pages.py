@@ -20,7 +20,7 @@ from store.errors import Unavailable
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.models.queries import RolloutQuery, SpanQuery
-from store.server import response_spool
+from store.server import cached_pages, response_spool
 from store.server.partitions import Partitions
 from store.server.response_spool import Spool
 from store.sql.json_pages import JSONPages
@@ -171,9 +171,11 @@ class _FailingPages(JSONPages):
         return await super().write_spans(fail_later, query)
 
 
-async def test_an_error_in_the_middle_of_a_page_has_its_status(durable_url: str, in_files: None) -> None:
+async def test_an_error_in_the_middle_of_a_page_has_its_status(
+    durable_url: str, in_files: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cached_pages, "JSONPages", _FailingPages)
     async with await SQLStore.open(durable_url, create=True) as store, speaking_to(Partitions(store)) as api:
-        store.json_pages = _FailingPages(store.core)
         ro = await _various_spans(store)
         answer = await api.get(f"/spans?rollout_id={ro}")
         assert (answer.status, answer.json["error_type"]) == (503, "Unavailable")

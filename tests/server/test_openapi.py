@@ -11,15 +11,17 @@ import pytest
 from openapi_spec_validator import validate
 
 from store.errors import StoreError
+from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.models import LLM, Rollout, Span
 from store.models.rollouts import ObservedWorker
-from store.server.app import ROUTES, openapi
+from store.server.app import openapi
 from store.wire.errors import error_body
 from store.wire.paths import IDEMPOTENCY_KEY, OTLP_TRACES, UNSUPPORTED_OTLP_PATHS
 from tests.server.api import Api
+from tests.server.front_end import ROUTES
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = openapi()
+DOCUMENT = openapi(TradingFrontEnd)
 BESIDE = {("post", OTLP_TRACES), *(("post", path) for path in UNSUPPORTED_OTLP_PATHS)} | {
     ("get", path) for path in ("/livez", "/readyz", "/metrics")
 }

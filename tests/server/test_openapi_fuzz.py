@@ -16,6 +16,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.errors import UnsupportedSchema
 
 from store import open_store
+from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.models import RunEvent
 from store.server.app import openapi
 from store.testing.samples import make_llm, make_span
@@ -37,7 +38,7 @@ CHECKS: Final = [
     _checks.response_headers_conformance,
     _checks.response_schema_conformance,
 ]
-DOCUMENT: Final = openapi()
+DOCUMENT: Final = openapi(TradingFrontEnd)
 ROUTES: Final = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
 WITH_ARGUMENTS: Final = [
     (method, path)

@@ -16,7 +16,7 @@ import pytest
 from store import open_store
 from store.planning.run_state import CUT_OFF
 from store.run_folders import export_run_folder, import_runs
-from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, PORTFOLIO, RISK, SCAN
+from store.run_folders.folder_phases import ANALYSTS, DEBATE, FUND, PORTFOLIO, RISK, SCAN
 from tests.cli.conftest import environment
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.fleet import ForkedCommand

@@ -12,14 +12,14 @@ import aiohttp
 import pytest
 
 from store import open_store
+from store.examples.trading.front_end import routes
+from store.examples.trading.front_end.flow_ids import FlowIds
+from store.examples.trading.front_end.run_stream import SOCKET
 from store.interface.phase_graphs import graph_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, PhaseGraph, RunEvent
 from store.run_folders import import_run_folder
-from store.server.flow_ids import FlowIds
 from store.server.partitions import Partitions, with_partition
-from store.server.routes import viewer
-from store.server.streaming.paths import VIEWER_SOCKET
 from store.testing import ManualClock
 from store.testing.samples import make_prompt
 from tests.runs.given import TICKER_PHASES, auto_run, begin, claimed, do_phase, ended, rerun, say, seen, whole_rerun
@@ -68,7 +68,7 @@ async def take(store: Store, tickers: tuple[str, ...] = ("RIG", "TSDD")) -> Atte
 
 async def view(client: Client, run_id: str, **asked: str) -> list[Json]:
     """Return all that a front end is shown of a run that has ended."""
-    path = VIEWER_SOCKET.format(run_id=run_id)
+    path = SOCKET.format(run_id=run_id)
     async with client.socket([("follow", "false"), *asked.items()], path=path) as stream:
         shown: list[Json] = []
         while (frame := await stream.frame()) is not None:
@@ -148,7 +148,7 @@ async def test_events_are_those_that_front_ends_know(store: Store, client: Clien
 
 async def test_a_new_flow_has_the_time_as_its_id(store: Store, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     # The ids of this process may be ahead of the time after other tests.
-    monkeypatch.setattr(viewer, "flow_ids", FlowIds())
+    monkeypatch.setattr(routes, "flow_ids", FlowIds())
     before = int(time.time())
     ids = [(await posted(client))["flow_id"] for _ in range(3)]
     assert all(len(each) == 8 for each in ids)
@@ -260,7 +260,7 @@ async def test_a_viewer_sees_the_same_live_and_after_a_restart(store: Store) -> 
     live: list[Json] = []
     async with serving(store) as client:
         answer = await posted(client)
-        async with client.socket(path=VIEWER_SOCKET.format(run_id=answer["run_id"])) as stream:
+        async with client.socket(path=SOCKET.format(run_id=answer["run_id"])) as stream:
             # Nobody executes it because somebody looks.
             (waiting,) = (await client.get("/api/run/"))[1]
             assert waiting["status"] == "queued"
@@ -304,7 +304,7 @@ async def test_a_run_whose_runner_is_gone_says_so(store: Store, client: Client) 
 async def test_viewer_of_a_rerun_is_reset_and_shows_the_remaining_events(store: Store, client: Client) -> None:
     run = await auto_run(store, graph=TA_COMPAT, group="f")
     before = (await seen(store, run)).items
-    async with client.socket(path=VIEWER_SOCKET.format(run_id=run.rollout_id)) as stream:
+    async with client.socket(path=SOCKET.format(run_id=run.rollout_id)) as stream:
         while await stream.frame() != DONE:
             pass
         body = {"run_id": run.rollout_id, "node_id": "Aggressive Analyst", "identifier": "rig"}
@@ -452,7 +452,7 @@ async def test_each_partition_has_its_own_runs(store: Store, store_url: str) -> 
                 assert (await other.query_rollouts()).total == 1
                 assert (await client.get("/api/run/"))[1] == []
                 assert (await client.get(f"/p/{name}/api/run/{answer['run_id']}"))[0] == 200
-                path = f"/p/{name}{VIEWER_SOCKET.format(run_id='nobody')}"
+                path = f"/p/{name}{SOCKET.format(run_id='nobody')}"
                 async with client.socket(path=path) as stream:
                     assert await stream.frame() == {"type": "system", "message": "Error: Run nobody not found."}
         finally:
@@ -477,7 +477,7 @@ async def test_readers_look_and_algorithms_run(store_url: str, clock: ManualCloc
                 headers = bearer(key) if key else {}
                 async with session.request(method, url + path, json=body, headers=headers) as answer:
                     assert answer.status == status, (method, path, await answer.text())
-        socket = url + VIEWER_SOCKET.format(run_id="x")
+        socket = url + SOCKET.format(run_id="x")
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await session.ws_connect(socket)
         async with session.ws_connect(socket, headers=bearer(reader)) as stream:

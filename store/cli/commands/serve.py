@@ -250,7 +250,7 @@ def serve(
     if read_only and (pipeline is not None or fallback is not None):
         raise typer.BadParameter("--read-only executes no runs; leave --pipeline and --fallback out")
     # This call raises an error if the pipeline or the phase graph cannot be imported, before the server listens.
-    settings.run_defaults()
+    settings.front_end()
     log_as_json(settings.log_level)
     url = parse(settings.db)
     listener = inherited_listener()

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from store.examples.trading import feeds, model
 from store.models import Rollout
 from store.planning.imported_runs import imported_id
-from store.run_folders.trading_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, SUBJECT, TA
+from store.run_folders.folder_phases import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, REPORTS, RISK, SCAN, SUBJECT, TA
 from store.semconv import GROUP_KEY
 from store.training import NodeCall, Pipeline, Step
 

@@ -14,7 +14,7 @@ from store.interface.liveness import is_orphan
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
 from store.pipelines.pipeline_runner import PipelineRunner
-from store.run_folders.trading_phases import TA
+from store.run_folders.folder_phases import TA
 
 _NAME: Final = "trading"
 _PREFIX: Final = "trading-"

@@ -32,7 +32,7 @@ from store.server.process.exchange import Header, lines
 from store.server.quotas import COUNTED, PartitionQuota
 from store.server.request_ids import request_id
 from store.server.routing import JSON, RouteIndex, StoreRoute
-from store.sql.store import SQLStore
+from store.sql.database import StoreDatabase
 
 logger = logging.getLogger("store.server")
 
@@ -68,7 +68,7 @@ class FastPath:
 
     Args:
         app: answers all other requests.
-        store: the store of the root partition. Other partitions have no fast path.
+        database: the database of the root partition. Other partitions have no fast path.
         operations: all routes, so that a path is matched here as in the application.
         ring: the keys. A request that would wait until they are read, or would be refused, goes to the application.
         names: the host names under which requests may reach the server; None for all.
@@ -78,14 +78,14 @@ class FastPath:
     def __init__(
         self,
         app: FastAPI,
-        store: SQLStore,
+        database: StoreDatabase,
         operations: Sequence[StoreRoute],
         *,
         ring: KeyRing | None,
         names: set[bytes] | None,
         max_body_bytes: int,
     ) -> None:
-        self.store = store
+        self.core = database.core
         self.metrics = app.state.metrics
         self._ring = ring
         self._root_name: str = app.state.partitions.root_name
@@ -102,7 +102,7 @@ class FastPath:
             "app": app,
             "method": "POST",
             "query_string": b"",
-            "rollbook.store": store,
+            "rollbook.store": app.state.partitions.root,
             "rollbook.partition": self._root_name,
             COUNTED: True,
         }
@@ -249,7 +249,7 @@ class FastRequest:
         command.idempotency = self._call.idempotency(self.body)
         if command.actor is None and (admitted := self._call.scope.get("rollbook.admission")) is not None:
             command.actor = admitted.actor
-        return self._fast_path.store.core.submit(command, self)
+        return self._fast_path.core.submit(command, self)
 
     def leave(self) -> None:
         """Count a request whose client disconnected before the whole request had arrived."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from store.domain.commands import Command, Idempotency, RecordSpans, SpansOutcome
 from store.domain.decide_runs import AppendedEvents
@@ -15,8 +15,8 @@ from store.server.call import Call
 from store.server.unread_claims import release_if_unread
 from store.sql.commands import rollouts as rollout_commands
 from store.sql.commands.spans import record_spans, stored_span
+from store.sql.database import database_of
 from store.sql.mapping import rollouts as rollout_mapping
-from store.sql.store import SQLStore
 from store.validation.json_limits import MAX_CALL_ITEMS
 from store.wire import paths
 from store.wire.bodies import DequeueBody, EnqueueBody, NextSpanBody, UpdateAttemptBody
@@ -59,7 +59,9 @@ def _begin_dequeue(call: Call, body: bytes) -> tuple[Command, Idempotency | None
 
 
 def _end_dequeue(call: Call, idempotency: Idempotency | None, claims: list[ClaimView]) -> bytes:
-    claimed = cast("SQLStore", call.store).queue.hand_out(claims)
+    database = database_of(call.store)
+    assert database is not None  # the fast path has a database
+    claimed = database.queue.hand_out(claims)
     if claimed:
         release_if_unread(call, claimed, idempotency)
     return dumps(claimed)

@@ -19,7 +19,7 @@ from store.runtime.metrics_text import Family
 from store.server.partitions import Partitions
 from store.server.pending import OpenStream
 from store.server.quotas import Kind, PartitionQuota
-from store.sql.store import SQLStore
+from store.sql.database import database_of
 
 _FRESH_SECONDS: Final = 2.0
 _UNUSED_FRESH_SECONDS: Final = 60.0
@@ -37,7 +37,7 @@ class _Database:
     """The metrics of one partition's database."""
 
     counts: Counts | None
-    """None if the store is not an `SQLStore`."""
+    """None if this process has not opened the database."""
     size_bytes: int
     events: int
     """The number of events in the log."""
@@ -115,13 +115,15 @@ class Measured:
 
 
 async def _measured(store: Store) -> _Database:
-    if not isinstance(store, SQLStore):
+    database = database_of(store)
+    if database is None:
         await store.statistics()
         return _Database(None, 0, 0, {})
-    runs = await store.core.look(operation_runs.all_runs)
-    totals = await store.core.look(pages.totals)
+    core = database.core
+    runs = await core.look(operation_runs.all_runs)
+    totals = await core.look(pages.totals)
     events = totals[pages.TOTALS.index("events")]
-    return _Database(await store.core.counts(), await store.core.size_bytes(), events, runs)
+    return _Database(await core.counts(), await core.size_bytes(), events, runs)
 
 
 _WORKER_STATES: Final[tuple[str, ...]] = (*get_args(WorkerStatus), "stopped", "lost")
@@ -251,18 +253,18 @@ def writers(stores: Iterable[tuple[str, Store]]) -> list[Family]:
     waiting = Family("rollbook_inbox_calls", "Calls that wait for the writer.")
     waiting_bytes = Family("rollbook_inbox_bytes", "Size of the calls that wait for the writer.")
     for partition, store in stores:
-        if not isinstance(store, SQLStore):
+        if (database := database_of(store)) is None:
             continue
-        done = store.core.writer_statistics
+        done = database.core.writer_statistics
         commits.set(done.commits, partition=partition)
         events.set(done.events, partition=partition)
         retries.set(done.retries, partition=partition)
         conflicts.set(done.span_conflicts, partition=partition)
         calls.observed(done.commit_calls, partition=partition)
         seconds.observed(done.commit_seconds, partition=partition)
-        empty.set(store.queue.empty_polls, partition=partition)
-        waiting.set(store.core.inbox[0], partition=partition)
-        waiting_bytes.set(store.core.inbox[1], partition=partition)
+        empty.set(database.queue.empty_polls, partition=partition)
+        waiting.set(database.core.inbox[0], partition=partition)
+        waiting_bytes.set(database.core.inbox[1], partition=partition)
     return [commits, events, retries, conflicts, calls, seconds, empty, waiting, waiting_bytes]
 
 

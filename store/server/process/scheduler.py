@@ -26,7 +26,7 @@ from store.operations.run import LEASE_SECONDS, RunOrder, RunOutcome, runner_nam
 from store.operations.schedule import START_SECONDS, UNCONFIGURED, Schedule, ScheduledOperation
 from store.runtime.clock import MICROSECONDS, system_clock
 from store.server.partitions import Partitions
-from store.sql.store import SQLStore
+from store.sql.database import StoreDatabase, database_of
 
 logger = logging.getLogger("store.server.scheduler")
 
@@ -90,7 +90,7 @@ class Scheduler:
             left = (min(self._due.values(), default=0) - system_clock()) / MICROSECONDS
             await asyncio.sleep(min(max(left, _LEAST_SECONDS), _LOOK_SECONDS))
 
-    async def operations(self, store: SQLStore) -> list[ScheduledOperation]:
+    async def operations(self, store: StoreDatabase) -> list[ScheduledOperation]:
         """Return all operations of a partition that are scheduled, were run, or can be started.
 
         Raises:
@@ -104,7 +104,7 @@ class Scheduler:
             if each in scheduled or each in known or each in UNCONFIGURED
         ]
 
-    async def start(self, store: SQLStore, partition: str, operation: Operation) -> None:
+    async def start(self, store: StoreDatabase, partition: str, operation: Operation) -> None:
         """Start an operation now. Return when its process has claimed it, after five seconds at most.
 
         Raises:
@@ -119,7 +119,7 @@ class Scheduler:
         await self._start(store, partition, operation)
 
     async def remove(
-        self, store: SQLStore, partition: str, removal: RequestedRemoval, actor: str, *, wait_seconds: float
+        self, store: StoreDatabase, partition: str, removal: RequestedRemoval, actor: str, *, wait_seconds: float
     ) -> RunOutcome | None:
         """Start a removal of payload, and return its outcome; return None if it is still running after `wait_seconds`.
 
@@ -134,7 +134,7 @@ class Scheduler:
 
     async def _start(
         self,
-        store: SQLStore,
+        store: StoreDatabase,
         partition: str,
         operation: Operation,
         removal: RequestedRemoval | None = None,
@@ -191,17 +191,19 @@ class Scheduler:
             async with self._partitions.use(name) as store:
                 # An operation would store its result in the file. So backups and archives, which are opened read-only,
                 # are skipped.
-                if not isinstance(store, SQLStore) or store.core.read_only:
+                database = database_of(store)
+                if database is None or database.core.read_only:
                     self._due[name, operation] = system_clock() + round(_SKIPPED_SECONDS * MICROSECONDS)
                     return
-                last = (await store.core.look(operation_runs.all_runs)).get(operation)
-                due = await self._next_at(store, operation, last)
+                last = (await database.core.look(operation_runs.all_runs)).get(operation)
+                due = await self._next_at(database, operation, last)
             if due is not None and due <= system_clock():
                 await self._execute(name, operation, last)
                 async with self._partitions.use(name) as store:
-                    assert isinstance(store, SQLStore)  # it was one above
-                    last = (await store.core.look(operation_runs.all_runs)).get(operation)
-                    due = await self._next_at(store, operation, last)
+                    database = database_of(store)
+                    assert database is not None  # as above
+                    last = (await database.core.look(operation_runs.all_runs)).get(operation)
+                    due = await self._next_at(database, operation, last)
         except StoreError as error:
             logger.warning("the operation %s of the partition %s could not be started: %s", operation, name, error)
         except Exception:
@@ -214,7 +216,7 @@ class Scheduler:
                 pause = min(seconds, _LOOK_SECONDS)
                 self._due[name, operation] = max(due, system_clock() + round(pause * MICROSECONDS))
 
-    async def _next_at(self, store: SQLStore, operation: Operation, last: OperationRun | None) -> int | None:
+    async def _next_at(self, store: StoreDatabase, operation: Operation, last: OperationRun | None) -> int | None:
         """Return the time of the next run of an operation; None if it is never run."""
         # The time of creation matters only before the first run.
         created_at = await store.core.look(operation_runs.created_at) if last is None else 0

@@ -35,7 +35,7 @@ from store.server.partitions import Partitions
 from store.server.pending import Parked
 from store.server.process.scheduler import Scheduler
 from store.server.routing import LayerRoute, RouteIndex, path_within
-from store.sql.store import SQLStore
+from store.sql.database import database_of
 from store.wire.errors import status_of
 
 logger = logging.getLogger("store.server")
@@ -202,8 +202,8 @@ class DashboardLayer:
         self, call: Call, path: str, params: Mapping[str, list[str]], *, is_twin: bool = False
     ) -> PageRequest:
         scope = call.scope
-        store = scope["rollbook.store"]
-        if not isinstance(store, SQLStore):
+        store = database_of(call.store)
+        if store is None:
             raise Unsupported("the dashboard", "the store that is served here is not a Rollbook database")
         admission: Admission | None = scope.get("rollbook.admission")
         visitor = Visitor()

@@ -18,7 +18,7 @@ from store.server.api_schema import STREAMED
 from store.server.call import Call
 from store.server.routing import Id, OwnStatusRoute, needs
 from store.server.streaming.run_feed import RunStreamQuery, resumed
-from store.sql.store import SQLStore
+from store.sql.database import database_of
 from store.wire import paths
 from store.wire.encoding import dumps
 
@@ -44,15 +44,16 @@ class RunFrames(Frozen):
 async def run_frames(call: Call, rollout_id: Id, query: Annotated[RunFramesQuery, Query()]) -> bytes:
     """Return the frames of the run that are available now; a stream also returns later frames."""
     query = resumed(call, query)
-    store = call.store
-    if not isinstance(store, SQLStore):
-        raise Unsupported("frames of runs without a stream", type(store).__name__)
-    source = store.runs.source(rollout_id, bodies=query.bodies)
-    way = store.runs.following(source, rollout_id, query.view, query.after, query.until, goes_on=False)
-    found: list[RunFrame] = []
-    async with aclosing(way.frames(query.view)) as frames:
-        async for frame in frames:
-            found.append(frame)
-            if len(found) == query.limit:
+    database = database_of(call.store)
+    if database is None:
+        raise Unsupported("frames of runs without a stream", type(call.store).__name__)
+    runs = database.runs
+    source = runs.source(rollout_id, bodies=query.bodies)
+    reader = runs.following(source, rollout_id, query.view, query.after, query.until, goes_on=False)
+    frames: list[RunFrame] = []
+    async with aclosing(reader.frames(query.view)) as stream:
+        async for frame in stream:
+            frames.append(frame)
+            if len(frames) == query.limit:
                 break
-    return dumps({"frames": found})
+    return dumps({"frames": frames})

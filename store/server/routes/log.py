@@ -30,7 +30,7 @@ from store.server.auth.keyring import KeyRing
 from store.server.call import Call
 from store.server.database_check import database_fault
 from store.server.routing import Id, StoreRoute, needs
-from store.sql.store import SQLStore
+from store.sql.database import database_of
 from store.wire import paths
 from store.wire.bodies import HistoryQuery, LogQuery, VerifyBody
 from store.wire.encoding import LogPage, StoreInfo, dumps
@@ -81,13 +81,14 @@ async def capabilities(call: Call) -> bytes:
 @needs("reader")
 async def store_info(call: Call) -> bytes:
     """Return the id, the partition and the version of the store."""
+    database = database_of(call.store)
     return dumps(
         {
             "store_id": getattr(call.store, "store_id", ""),
             "partition": call.scope["rollbook.partition"],
             "version": _version(),
             "kind": type(call.store).__name__,
-            "read_only": isinstance(call.store, SQLStore) and call.store.core.read_only,
+            "read_only": database is not None and database.core.read_only,
         }
     )
 

@@ -14,12 +14,13 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Final, cast
 
+from store.interface.log import StoreLog
 from store.interface.store import Store
 from store.journal.tail import parse
 from store.models import LoggedEvent
 from store.server.streaming.feed import Fact, Wanted, fact_of
 from store.server.streaming.log_pages import LogPages
-from store.sql.store import SQLStore
+from store.sql.database import StoreDatabase, database_of
 
 # A hub keeps at least this many events in memory (fewer if they are large), and at most twice as many.
 REMEMBERED: Final = 1024
@@ -33,10 +34,10 @@ _PAUSE_SECONDS: Final = 0.1
 class Hub:
     """The new events of one log."""
 
-    def __init__(self, store: SQLStore) -> None:
+    def __init__(self, database: StoreDatabase) -> None:
         self.users = 0
-        self.past = LogPages(store)
-        self._store = store
+        self.past = LogPages(database)
+        self._database = database
         self._facts: list[Fact] = []
         self._bytes = 0
         self._forgotten = 0
@@ -85,10 +86,10 @@ class Hub:
 
     async def _read(self) -> None:
         try:
-            end = await self._store.core.end()
+            end = await self._database.core.end()
             self._forgotten = 0 if end is None else parse(end).position
             self._began.set_result(None)
-            async with aclosing(_events(self._store, Wanted(end, None, None), follow=True)) as events:
+            async with aclosing(_events(self._database.log, Wanted(end, None, None))) as events:
                 async for event in events:
                     self._remember(fact_of(event))
         except Exception as error:  # noqa: BLE001 - raised where the streams wait
@@ -135,27 +136,28 @@ def _position(fact: Fact) -> int:
     return fact.position
 
 
-def _events(store: Store, wanted: Wanted, *, follow: bool) -> AsyncGenerator[LoggedEvent]:
-    found = store.log.tail(wanted.after, follow=follow, types=wanted.types, rollout_id=wanted.rollout_id)
-    return cast("AsyncGenerator[LoggedEvent]", found)
+def _events(log: StoreLog, wanted: Wanted) -> AsyncGenerator[LoggedEvent]:
+    events = log.tail(wanted.after, follow=True, types=wanted.types, rollout_id=wanted.rollout_id)
+    return cast("AsyncGenerator[LoggedEvent]", events)
 
 
 class Hubs:
     """The hubs of a server, one for each store with readers."""
 
     def __init__(self) -> None:
-        self._open: dict[Store, Hub] = {}
+        self._open: dict[StoreDatabase, Hub] = {}
 
     async def follow(self, store: Store, wanted: Wanted) -> AsyncGenerator[Fact]:
         """Yield the matching events of a log, past and future, as the store's own `tail` does."""
-        if not isinstance(store, SQLStore):
-            async with aclosing(_events(store, wanted, follow=True)) as events:
+        database = database_of(store)
+        if database is None:
+            async with aclosing(_events(store.log, wanted)) as events:
                 async for event in events:
                     yield fact_of(event)
             return
         stream = None if wanted.rollout_id is None else f"rollout/{wanted.rollout_id}"
         types = None if wanted.types is None else frozenset(wanted.types)
-        async with self.use(store) as hub:
+        async with self.use(database) as hub:
             while True:
                 # All events up to this position were committed before the log is read below. A reader may be ahead of
                 # the hub.
@@ -171,11 +173,11 @@ class Hubs:
                             yield fact
 
     @asynccontextmanager
-    async def use(self, store: SQLStore) -> AsyncGenerator[Hub]:
-        """Provide the hub of a store until the block ends."""
-        hub = self._open.get(store)
+    async def use(self, database: StoreDatabase) -> AsyncGenerator[Hub]:
+        """Provide the hub of a log until the block ends."""
+        hub = self._open.get(database)
         if hub is None or hub.is_over:
-            hub = self._open[store] = Hub(store)
+            hub = self._open[database] = Hub(database)
         hub.users += 1
         try:
             await hub.begun()
@@ -183,6 +185,6 @@ class Hubs:
         finally:
             hub.users -= 1
             if not hub.users:
-                if self._open.get(store) is hub:
-                    del self._open[store]
+                if self._open.get(database) is hub:
+                    del self._open[database]
                 await hub.close()

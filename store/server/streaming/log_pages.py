@@ -12,7 +12,7 @@ from typing import Final
 from store.journal import tail as tails
 from store.server.streaming.feed import Fact, Wanted, fact_of
 from store.server.streaming.output import PIECE_BYTES
-from store.sql.store import SQLStore
+from store.sql.database import StoreDatabase
 
 _FIRST: Final = 32
 """The number of events to read for a reader's first page, when the size of the events is not known yet."""
@@ -44,11 +44,11 @@ class LogPages:
     """A cache of the pages of one log, shared by its readers.
 
     Args:
-        store: the store of the log.
+        database: the database of the log.
     """
 
-    def __init__(self, store: SQLStore) -> None:
-        self._store = store
+    def __init__(self, database: StoreDatabase) -> None:
+        self._log = database.log
         self._pages: dict[tuple[str | None, tuple[str, ...] | None, str | None], asyncio.Task[PastPage]] = {}
         self._holders: Counter[PastPage] = Counter()
         self._held_bytes = 0
@@ -94,7 +94,7 @@ class LogPages:
             self._forget(key, reading)
 
     async def _read(self, wanted: Wanted, limit: int) -> PastPage:
-        found = await self._store.log.page(wanted.after, wanted.types, wanted.rollout_id, limit)
+        found = await self._log.page(wanted.after, wanted.types, wanted.rollout_id, limit)
         facts: list[Fact] = []
         size = 0
         for event in found.events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -10,8 +11,6 @@ from store.server.routing import WEBSOCKET, LayerRoute
 from store.wire import paths
 
 LOG_SOCKET: Final = f"{paths.LOG}/ws"
-VIEWER_SOCKET: Final = "/ws/stream/{run_id}"
-"""The path of the WebSocket for web front ends that are older than Rollbook."""
 
 
 class Followed(NamedTuple):
@@ -25,24 +24,22 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("([^/]+)".join(re.escape(part) for part in re.split(r"\{\w+\}", template)))
 
 
-SOCKETS: Final = tuple(LayerRoute(WEBSOCKET, path, "reader") for path in (LOG_SOCKET, paths.RUN_SOCKET, VIEWER_SOCKET))
-
-_EVENTS: Final = {template: _pattern(template) for template in (paths.LOG, paths.HISTORY, paths.RUN_STREAM)}
-_SOCKETS: Final = {template: _pattern(template) for template in (each.path for each in SOCKETS)}
+SOCKETS: Final = tuple(LayerRoute(WEBSOCKET, path, "reader") for path in (LOG_SOCKET, paths.RUN_SOCKET))
 
 
-def events(path: str) -> Followed | None:
-    """Return the stream of server-sent events at a path within a partition, or None if the path has no stream."""
-    return _find(_EVENTS, path)
+class StreamPaths:
+    """Streams by path template.
 
+    Args:
+        templates: the path templates, each with at most one id.
+    """
 
-def socket(path: str) -> Followed | None:
-    """Return the stream of a WebSocket at a path within a partition, or None if the path has no stream."""
-    return _find(_SOCKETS, path)
+    def __init__(self, templates: Iterable[str]) -> None:
+        self._patterns = {template: _pattern(template) for template in templates}
 
-
-def _find(patterns: dict[str, re.Pattern[str]], path: str) -> Followed | None:
-    for template, pattern in patterns.items():
-        if match := pattern.fullmatch(path):
-            return Followed(template, unquote(match[1]) if match.groups() else None)
-    return None
+    def find(self, path: str) -> Followed | None:
+        """Return the stream at a path within a partition, or None if the path has no stream."""
+        for template, pattern in self._patterns.items():
+            if match := pattern.fullmatch(path):
+                return Followed(template, unquote(match[1]) if match.groups() else None)
+        return None

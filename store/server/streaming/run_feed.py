@@ -25,7 +25,7 @@ from store.models.enums import Frozen
 from store.server.call import Call
 from store.server.streaming.feed import Fact, Feeding, Frame
 from store.server.streaming.run_pages import SharedRuns
-from store.sql.store import SQLStore
+from store.sql.database import database_of
 from store.wire.encoding import dumps
 from store.wire.errors import error_body
 
@@ -66,9 +66,11 @@ async def run_feed(
     store, partition = call.store, call.scope["rollbook.partition"]
     async with AsyncExitStack() as stack:
         position, facts = 0, dict[int, Fact]()
-        if isinstance(store, SQLStore):
-            shared = await stack.enter_async_context(runs.use(store, rollout_id, bodies=query.bodies))
-            frames = store.runs.following(shared, rollout_id, query.view, query.after, query.until).frames(query.view)
+        if (database := database_of(store)) is not None:
+            shared = await stack.enter_async_context(runs.use(database, rollout_id, bodies=query.bodies))
+            frames = database.runs.following(shared, rollout_id, query.view, query.after, query.until).frames(
+                query.view
+            )
             position, facts = shared.position, shared.facts
         else:
             found = store.runs.follow(rollout_id, **query.model_dump(exclude={"follow"}))

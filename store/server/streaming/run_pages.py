@@ -12,7 +12,7 @@ from store.planning.follow import Form, RunFollowPage, RunPosition
 from store.planning.run_state import Turn
 from store.server.streaming.feed import Fact
 from store.server.streaming.hub import Hub, Hubs
-from store.sql.store import SQLStore
+from store.sql.database import StoreDatabase
 
 _KEPT: Final = 3
 """The number of pages of a run that are kept: one for the readers at its end, and some for slower readers."""
@@ -24,11 +24,11 @@ class SharedRun:
     Recorded events never change, so a page that was read for one reader serves all readers at that place.
     """
 
-    def __init__(self, store: SQLStore, hub: Hub, rollout_id: str, *, bodies: bool) -> None:
+    def __init__(self, database: StoreDatabase, hub: Hub, rollout_id: str, *, bodies: bool) -> None:
         self.users = 0
         self.facts: dict[int, Fact] = {}
         """The latest events in encoded form, by version. They are the same for all readers."""
-        self._own = store.runs.source(rollout_id, bodies=bodies)
+        self._own = database.runs.source(rollout_id, bodies=bodies)
         self.hub = hub
         self._stream = f"rollout/{rollout_id}"
         self._pages: dict[int, asyncio.Task[RunFollowPage]] = {}
@@ -100,18 +100,18 @@ class SharedRuns:
 
     def __init__(self, hubs: Hubs) -> None:
         self._hubs = hubs
-        self._open: dict[tuple[SQLStore, str, bool], SharedRun] = {}
+        self._open: dict[tuple[StoreDatabase, str, bool], SharedRun] = {}
 
     @asynccontextmanager
-    async def use(self, store: SQLStore, rollout_id: str, *, bodies: bool) -> AsyncGenerator[SharedRun]:
+    async def use(self, database: StoreDatabase, rollout_id: str, *, bodies: bool) -> AsyncGenerator[SharedRun]:
         """Provide the pages of a run until the block ends."""
-        async with self._hubs.use(store) as hub:
-            key = (store, rollout_id, bodies)
+        async with self._hubs.use(database) as hub:
+            key = (database, rollout_id, bodies)
             shared = self._open.get(key)
             # The pages of an ended hub are not used. After a restore of the database, they may contain events that the
             # log does not contain any more.
             if shared is None or shared.hub is not hub:
-                shared = self._open[key] = SharedRun(store, hub, rollout_id, bodies=bodies)
+                shared = self._open[key] = SharedRun(database, hub, rollout_id, bodies=bodies)
             shared.users += 1
             try:
                 yield shared

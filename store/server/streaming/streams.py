@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -26,15 +26,14 @@ from store.server.call import Call, ClientLeft
 from store.server.errors import MalformedRequest, refusal
 from store.server.pending import Parked
 from store.server.routing import answer
-from store.server.streaming import paths as stream_paths
 from store.server.streaming.feed import Feed, Feeding, Frame, Wanted, begin, frame
+from store.server.streaming.front_end import OpenStream
 from store.server.streaming.hub import Hubs
 from store.server.streaming.output import FRAGMENTS, EventsOutput, Output, SocketOutput, Turns, as_event
-from store.server.streaming.paths import VIEWER_SOCKET, Followed
+from store.server.streaming.paths import SOCKETS, Followed, StreamPaths
 from store.server.streaming.run_feed import RunStreamQuery, resumed, run_feed
 from store.server.streaming.run_pages import SharedRuns
 from store.server.streaming.slots import StreamSlots
-from store.server.streaming.viewer_feed import ViewerQuery, viewer_feed
 from store.wire import paths
 from store.wire.bodies import LogQuery
 from store.wire.errors import error_body
@@ -63,6 +62,7 @@ class StreamLayer:
         slots: the limits on the number of open streams; None for `StreamSlots()`.
         heartbeat_seconds: the longest time without a frame.
         write_seconds: the time after which a reader that reads nothing is disconnected.
+        sockets: the WebSockets of a front end, by path template.
         origins: origins whose pages may open a WebSocket, besides the server's own; `*` for all.
     """
 
@@ -71,6 +71,7 @@ class StreamLayer:
         app: ASGIApp,
         parked: Parked,
         *,
+        sockets: Mapping[str, OpenStream] | None = None,
         origins: Sequence[str] = (),
         slots: StreamSlots | None = None,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
@@ -80,6 +81,9 @@ class StreamLayer:
         self._parked = parked
         self._hubs = Hubs()
         self._runs = SharedRuns(self._hubs)
+        self._front_end_sockets = sockets or {}
+        self._sockets = StreamPaths([*(route.path for route in SOCKETS), *self._front_end_sockets])
+        self._event_streams = StreamPaths((paths.LOG, paths.HISTORY, paths.RUN_STREAM))
         self._origins = frozenset(origin.lower() for origin in origins)
         self._slots = slots or StreamSlots()
         self._turns = Turns()
@@ -89,11 +93,11 @@ class StreamLayer:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Follow the log or a run, or pass on the request."""
         if scope["type"] == "websocket":
-            followed = stream_paths.socket(_path_of(scope))
+            followed = self._sockets.find(_path_of(scope))
             if followed is not None:
                 return self._socket(scope, receive, send, followed)
         elif scope["type"] == "http" and scope["path"].endswith(("/log", "/history", "/events/stream")):
-            followed = stream_paths.events(_path_of(scope))
+            followed = self._event_streams.find(_path_of(scope))
             if followed is not None and _wants_events(scope):
                 return self._events(scope, receive, send, followed)
         return self._app(scope, receive, send)
@@ -142,8 +146,8 @@ class StreamLayer:
                 self._runs, call, followed.id or "", resumed(call, call.query(RunStreamQuery)), **how
             ) as feed:
                 yield feed
-        elif followed.template == VIEWER_SOCKET:
-            async with viewer_feed(self._runs, call, followed.id or "", call.query(ViewerQuery), **how) as feed:
+        elif (open_stream := self._front_end_sockets.get(followed.template)) is not None:
+            async with open_stream(self._runs, call, followed.id or "", **how) as feed:
                 yield feed
         else:
             wanted = await _wanted(call, followed.id)

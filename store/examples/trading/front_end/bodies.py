@@ -1,18 +1,14 @@
-"""Requests of web front ends that are older than Rollbook, and the responses to them.
-
-A flow is a group of runs. A node is a step of a run, such as one agent. A phase is a group of nodes that run together.
-A re-run executes a part of a run again, as a new attempt; a runner is a process that starts attempts.
-"""
+"""Requests of the front end, and the responses to them."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from store.models.enums import Frozen, Open
 
-_MOST: int = 1000
+_MAX_RUNS: Final = 1000
 
 
 class PostRunBody(Open):
@@ -69,7 +65,7 @@ class RunsQuery(Frozen):
 
     include: str | None = None
     """The only value is `events`: the response then includes the events of each run."""
-    limit: int = Field(default=_MOST, ge=1, le=_MOST)
+    limit: int = Field(default=_MAX_RUNS, ge=1, le=_MAX_RUNS)
     offset: int = Field(default=0, ge=0, le=2**63 - 1)
 
 

@@ -1,26 +1,28 @@
-"""The stream of a run for web front ends that are older than Rollbook, in their form of events and texts."""
+"""Stream of a run over a WebSocket."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
 from store.errors import Conflict, NotFound, Unsupported
+from store.examples.trading.front_end import messages
 from store.models import RunFrame
 from store.models.enums import Frozen
 from store.server.call import Call
-from store.server.streaming import viewer_events
 from store.server.streaming.feed import Fact, Feeding, Frame
 from store.server.streaming.run_pages import SharedRuns
-from store.sql.store import SQLStore
+from store.sql.database import StoreDatabase, database_of
 from store.wire.encoding import dumps
 
+SOCKET: Final = "/ws/stream/{run_id}"
 
-class ViewerQuery(Frozen):
+
+class SocketQuery(Frozen):
     """WebSocket /ws/stream/{run_id}."""
 
     after: int = Field(default=0, ge=0)
@@ -29,53 +31,53 @@ class ViewerQuery(Frozen):
     """Whether to continue after the run's end, because a part of the run may be run again."""
 
 
-def viewed_store(call: Call) -> SQLStore:
-    """Return the store of a call.
+def runs_database(call: Call) -> StoreDatabase:
+    """Return the database of a call, which can find runs by flow or imported id.
 
     Raises:
-        Unsupported: the store cannot find runs by flow or imported id.
+        Unsupported: the store has no database in this process.
     """
-    if not isinstance(call.store, SQLStore):
+    database = database_of(call.store)
+    if database is None:
         raise Unsupported("runs of web front ends", type(call.store).__name__)
-    return call.store
+    return database
 
 
 @asynccontextmanager
-async def viewer_feed(
-    runs: SharedRuns, call: Call, run_id: str, query: ViewerQuery, **how: Any
-) -> AsyncGenerator[Feeding]:
-    """Provide a front end's stream of a run until the block ends. If the run is not found, the stream has one frame."""
-    store, partition = viewed_store(call), call.scope["rollbook.partition"]
+async def open_run_stream(runs: SharedRuns, call: Call, run_id: str, **options: Any) -> AsyncGenerator[Feeding]:
+    """Provide the stream of a run until the block ends. If the run is not found, the stream has one frame."""
+    query = call.query(SocketQuery)
+    database, partition = runs_database(call), call.scope["rollbook.partition"]
     try:
-        rollout_id = await store.runs.resolve(run_id)
+        rollout_id = await database.runs.resolve(run_id)
     except NotFound:
-        yield Dismissal(partition, viewer_events.unknown(run_id), **how)
+        yield OneMessage(partition, messages.unknown(run_id), **options)
         return
     except Conflict as error:
-        yield Dismissal(partition, {"type": "system", "message": f"Error: {error}"}, **how)
+        yield OneMessage(partition, {"type": "system", "message": f"Error: {error}"}, **options)
         return
-    async with runs.use(store, rollout_id, bodies=True) as shared:
-        following = store.runs.following(shared, rollout_id, "head", query.after, masks=False)
+    async with runs.use(database, rollout_id, bodies=True) as shared:
+        following = database.runs.following(shared, rollout_id, "head", query.after, masks=False)
         async with aclosing(following.frames("head")) as frames:
             await anext(frames)
-            yield ViewerFeed(partition, rollout_id, frames, follow=query.follow, **how)
+            yield RunStream(partition, rollout_id, frames, follow=query.follow, **options)
 
 
-class Dismissal(Feeding):
+class OneMessage(Feeding):
     """A stream of one frame.
 
     Args:
         partition: the partition of the log.
-        text: the content of the frame.
-        how: the other arguments of `Feeding`.
+        message: the content of the frame.
+        options: the other arguments of `Feeding`.
     """
 
-    def __init__(self, partition: str, text: dict[str, Any], **how: Any) -> None:
-        super().__init__(partition, **how)
-        self._text = text
+    def __init__(self, partition: str, message: dict[str, Any], **options: Any) -> None:
+        super().__init__(partition, **options)
+        self._message = message
 
     def _opening(self) -> list[Frame]:
-        return [_frame(self._text)]
+        return [_frame(self._message)]
 
     async def _follow(self) -> AsyncGenerator[Fact]:
         for fact in ():
@@ -91,7 +93,7 @@ class Dismissal(Feeding):
         return _frame({"type": "system", "message": f"Error: {error}"})
 
 
-class ViewerFeed(Dismissal):
+class RunStream(OneMessage):
     """A stream of a run to one front end.
 
     Args:
@@ -99,16 +101,16 @@ class ViewerFeed(Dismissal):
         run_id: the id of the run.
         frames: the frames of the run.
         follow: whether to continue after the run's end.
-        how: the other arguments of `Feeding`.
+        options: the other arguments of `Feeding`.
     """
 
     def __init__(
-        self, partition: str, run_id: str, frames: AsyncGenerator[RunFrame], *, follow: bool, **how: Any
+        self, partition: str, run_id: str, frames: AsyncGenerator[RunFrame], *, follow: bool, **options: Any
     ) -> None:
-        super().__init__(partition, {}, **how)
+        super().__init__(partition, {}, **options)
         self._run_id = run_id
         self._frames = frames
-        self._goes_on = follow
+        self._follows_reruns = follow
 
     def _opening(self) -> list[Frame]:
         return []
@@ -118,13 +120,13 @@ class ViewerFeed(Dismissal):
         async with aclosing(self._frames) as frames:
             async for frame in frames:
                 position = position if frame.event is None else frame.event.position
-                for shown in viewer_events.frames_shown(self._run_id, frame):
+                for message in messages.frame_messages(self._run_id, frame):
                     # The time is used to measure the lag of readers. A frame without an event has no time of its own.
                     at = time.time() if frame.event is None else frame.event.at
-                    yield Fact(position, frame.seq, at, "", frame.kind, str(frame.seq), _frame(shown))
-                if frame.kind == "terminal" and not self._goes_on:
+                    yield Fact(position, frame.seq, at, "", frame.kind, str(frame.seq), _frame(message))
+                if frame.kind == "terminal" and not self._follows_reruns:
                     return
 
 
-def _frame(shown: dict[str, Any]) -> Frame:
-    return Frame("event", None, dumps(shown))
+def _frame(message: dict[str, Any]) -> Frame:
+    return Frame("event", None, dumps(message))

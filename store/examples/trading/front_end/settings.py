@@ -1,24 +1,27 @@
-"""Defaults of runs that web front ends post."""
+"""Settings of the trading front end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from store.domain.statuses import UNRESPONSIVE_SECONDS
 from store.interface.phase_graphs import is_default, phase_graph_in, publish_default
 from store.interface.store import Store
 from store.models import PhaseGraph, RolloutConfig
-from store.run_folders.trading_phases import TA
+from store.run_folders.folder_phases import TA
 
 
 @dataclass(frozen=True, slots=True)
-class RunDefaults:
-    """Defaults of posted runs."""
+class TradingSettings:
+    """Settings of posted runs, and the source of runs while the database is unavailable."""
 
     graph: PhaseGraph | None = TA
-    """The phase graph; None to use only the phase graph in the latest resources."""
+    """The phase graph of posted runs; None to use only the phase graph in the latest resources."""
     unresponsive_seconds: float = UNRESPONSIVE_SECONDS
-    """The time without a sign of life after which a run fails."""
+    """The time without a sign of life after which a posted run fails."""
+    fallback: Path | None = None
+    """The directory of the run folders that are read while the database is unavailable; None if there is none."""
 
     @property
     def config(self) -> RolloutConfig:

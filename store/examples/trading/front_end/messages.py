@@ -1,4 +1,4 @@
-"""Runs and their events in the form of web front ends that are older than Rollbook."""
+"""Runs and their events as JSON for the front end."""
 
 from __future__ import annotations
 
@@ -29,35 +29,32 @@ _STATUSES: Final[dict[RolloutStatus, str]] = {
 }
 
 
-def event_shown(run_id: str, row: RunEventRow) -> dict[str, Any]:
-    """Return an event in the form of these front ends, with its version as `seq`."""
-    shown = _parsed(line_of(run_id, row))
-    if row.node_id is not None:
-        shown.setdefault("agent", row.node_id.upper())
-    return {**shown, "rerun_seq": row.rerun_seq, "seq": row.version}
-
-
-def _parsed(line: str) -> dict[str, Any]:
+def event_message(run_id: str, row: RunEventRow) -> dict[str, Any]:
+    """Return the message of an event, with its version as `seq`."""
+    line = line_of(run_id, row)
     try:
-        return orjson.loads(line)
+        message: dict[str, Any] = orjson.loads(line)
     except orjson.JSONDecodeError:
         # The line contains a lone surrogate. A file may contain it, but a message may not, so it is replaced.
-        return orjson.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
+        message = orjson.loads(json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace"))
+    if row.node_id is not None:
+        message.setdefault("agent", row.node_id.upper())
+    return {**message, "rerun_seq": row.rerun_seq, "seq": row.version}
 
 
-def is_shown(row: RunEventRow) -> bool:
-    """Return whether front ends support events of this kind.
+def is_supported(row: RunEventRow) -> bool:
+    """Return whether the front end supports events of this kind.
 
-    They do not support phases, because they define their own.
+    It does not support phases, because it defines its own.
     """
     return row.kind not in PHASE_KINDS
 
 
-def frames_shown(run_id: str, frame: RunFrame) -> Iterator[dict[str, Any]]:
-    """Yield the message of a frame in the form of front ends, or nothing if they have no such message."""
+def frame_messages(run_id: str, frame: RunFrame) -> Iterator[dict[str, Any]]:
+    """Yield the message of a frame, or nothing if the front end has no such message."""
     match frame.kind:
-        case "event" if frame.event is not None and is_shown(frame.event):
-            yield event_shown(run_id, frame.event)
+        case "event" if frame.event is not None and is_supported(frame.event):
+            yield event_message(run_id, frame.event)
         case "reset":
             yield RESET
         case "terminal":
@@ -77,7 +74,7 @@ def unknown(run_id: str) -> dict[str, Any]:
 
 
 def record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any]:
-    """Return a run in the form in which these front ends list it."""
+    """Return a run as the front end lists it."""
     metadata = rollout.metadata or {}
     params = _params(rollout)
     status = _STATUSES[rollout.status]
@@ -100,10 +97,9 @@ def record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any
 
 def date_of(rollout: Rollout) -> Any:
     """Return the date of a run, or None if it has none."""
-    given = _params(rollout)
-    return given.get("date") or (rollout.metadata or {}).get("date")
+    return _params(rollout).get("date") or (rollout.metadata or {}).get("date")
 
 
 def _params(rollout: Rollout) -> dict[str, Any]:
-    given: Any = rollout.input
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {"input": given}
+    task_input: Any = rollout.input
+    return cast("dict[str, Any]", task_input) if isinstance(task_input, dict) else {"input": task_input}

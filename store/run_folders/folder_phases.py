@@ -1,7 +1,6 @@
-"""Phase graphs of trading runs, with the names of phases and nodes that existing run folders and front ends use.
+"""Phase graphs of the runs in run folders.
 
-A phase graph declares the phases of a run. A phase runs for a scope (the market, a ticker or a portfolio) and consists
-of nodes, which are steps such as one agent. With `cascade`, a re-run of a phase also repeats phases of other scopes.
+The names of phases, nodes and checkpoints are part of the format of run folders (docs/run-folders.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Routes for web front ends that are older than Rollbook: they post runs, list runs, and run a node of a run again.
+"""Routes that post runs, list runs, and run a node of a run again.
 
 A posted run is a rollout in the queue, which a runner of its pipeline claims. A re-run is only requested: the results
 of the run stay those of its current attempt until a runner of the pipeline starts a new attempt. If no such runner is
@@ -17,25 +17,9 @@ from typing import Annotated, Any, Final, cast
 
 from fastapi import APIRouter, Query
 
-from store.errors import Conflict, Invalid, Unavailable
-from store.interface.phase_graphs import graph_of
-from store.interface.rerun_requests import request_rerun
-from store.models import AttemptedRollout, Fork, Rollout
-from store.planning.run_state import CUT_OFF
-from store.run_folders.listing import listed_runs, run_with_events
-from store.run_folders.names import checked_id
-from store.semconv import GROUP_KEY
-from store.server.call import Call
-from store.server.flow_ids import flow_ids
-from store.server.response_spool import Spool
-from store.server.routes.runs import request_id
-from store.server.routing import Created, Id, OwnStatusRoute, needs
-from store.server.run_defaults import RunDefaults
-from store.server.streaming import viewer_events
-from store.server.streaming.viewer_feed import viewed_store
-from store.sql.store import SQLStore
-from store.wire.encoding import dumps
-from store.wire.viewer_bodies import (
+from store.errors import Conflict, Invalid, NotFound, Unavailable
+from store.examples.trading.front_end import messages
+from store.examples.trading.front_end.bodies import (
     PortfolioStage,
     PortfolioStageBody,
     PostedRun,
@@ -45,6 +29,23 @@ from store.wire.viewer_bodies import (
     RunRecord,
     RunsQuery,
 )
+from store.examples.trading.front_end.flow_ids import flow_ids
+from store.examples.trading.front_end.run_stream import runs_database
+from store.examples.trading.front_end.settings import TradingSettings
+from store.interface.phase_graphs import graph_of
+from store.interface.rerun_requests import request_rerun
+from store.models import AttemptedRollout, Fork, Rollout
+from store.planning.run_state import CUT_OFF
+from store.run_folders.listing import listed_runs, run_with_events
+from store.run_folders.names import checked_id
+from store.semconv import GROUP_KEY
+from store.server.call import Call
+from store.server.response_spool import Spool
+from store.server.routes.runs import request_id
+from store.server.routing import Created, Id, OwnStatusRoute, StoreRoute, needs
+from store.sql.database import database_of
+from store.sql.runs import SQLRuns
+from store.wire.encoding import dumps
 
 logger = logging.getLogger("store.server")
 
@@ -55,7 +56,7 @@ RERUN_NODE: Final = "/api/run/rerun-node"
 PORTFOLIO_STAGE: Final = "/api/run/portfolio-stage"
 
 
-class ViewedRoute(OwnStatusRoute):
+class DatabaseRoute(OwnStatusRoute):
     """A route that finds runs by flow or imported id. It refuses stores without such ids before it reads the body."""
 
     def respond(self, call: Call) -> Awaitable[bytes | Spool | Created]:
@@ -64,56 +65,60 @@ class ViewedRoute(OwnStatusRoute):
         Raises:
             Unsupported: the store cannot find runs by flow or imported id.
         """
-        viewed_store(call)
+        runs_database(call)
         return super().respond(call)
 
 
-posted = APIRouter(route_class=OwnStatusRoute, tags=["Web front ends"])
-runs = APIRouter(route_class=ViewedRoute, tags=["Web front ends"])
+_posts = APIRouter(route_class=OwnStatusRoute, tags=["Web front ends"])
+_runs = APIRouter(route_class=DatabaseRoute, tags=["Web front ends"])
 
 _TYPES: Final = frozenset({"scan", "pipeline", "portfolio", "auto", "mock"})
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_^][A-Za-z0-9._^=:-]{0,63}")
-_DECIDED: Final = frozenset({"pm_decision", "execution_result"})
+_DECISIONS: Final = frozenset({"pm_decision", "execution_result"})
 """The names of the artifacts that the portfolio stage of a run saves."""
 _OVERDUE: Final = frozenset({"timeout", "unresponsive"})
 
 
-@runs.post(RERUN_NODE, response_model=RerunBegun)
+def _settings(call: Call) -> TradingSettings:
+    return call.app.state.front_end.settings
+
+
+@_runs.post(RERUN_NODE, response_model=RerunBegun)
 @needs("algorithm")
 async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
     """Run a node of a run again, with its phase and all phases that depend on it."""
-    store = viewed_store(call)
-    rollout_id = await store.runs.resolve(body.run_id)
+    store = call.store
+    rollout_id = await runs_database(call).runs.resolve(body.run_id)
     if not body.identifier.strip():
         raise Invalid("identifier", "is empty; send the scope of the node, for example its ticker")
     rollout = await store.get_rollout_by_id(rollout_id)
     if not isinstance(rollout, AttemptedRollout):
         raise Conflict(f"run {body.run_id} has not begun", "wait until a runner has taken it")
-    if body.date is not None and body.date != viewer_events.date_of(rollout):
+    if body.date is not None and body.date != messages.date_of(rollout):
         raise Invalid("date", f"{body.date!r} is not the date of the run; post a run for that date")
     portfolio = "" if body.portfolio_id is None else f", with {body.portfolio_id}"
-    part: dict[str, Any] = {"node": body.node_id, "scopes": [body.identifier], "on_missing": "full"}
-    graph = _defaults(call).graph
-    begun = await request_rerun(
+    selection: dict[str, Any] = {"node": body.node_id, "scopes": [body.identifier], "on_missing": "full"}
+    default_graph = _settings(call).graph
+    rerun = await request_rerun(
         store,
         rollout_id,
-        **part,
+        **selection,
         # These front ends have no way to ask for a confirmation of side effects, so each of their requests counts as
         # confirmed, and is logged as confirmed.
         confirm_side_effects=True,
         allow_graph_change=True,
         request_id=request_id(),
         reason=f"{RERUN_NODE}: {body.node_id} of {body.identifier}{portfolio}",
-        default_graph=graph,
+        default_graph=default_graph,
     )
-    lineage = {each.sequence_id: each for each in await store.runs.list_lineage(rollout_id)}
-    if begun.attempt is None:
-        own = await graph_of(store, rollout)
-        plan: Fork = begun.plan or await store.runs.plan_fork(rollout_id, **part, graph=None if own else graph)
-        rerun_seq = 1 + max(each.rerun_seq for each in lineage.values())
+    lineage = {node.sequence_id: node for node in await store.runs.list_lineage(rollout_id)}
+    if rerun.attempt is None:
+        graph = None if await graph_of(store, rollout) else default_graph
+        plan: Fork = rerun.plan or await store.runs.plan_fork(rollout_id, **selection, graph=graph)
+        rerun_seq = 1 + max(node.rerun_seq for node in lineage.values())
     else:
         # For a repeated request, this attempt may not be the latest any more.
-        node = lineage[begun.attempt]
+        node = lineage[rerun.attempt]
         assert node.fork is not None  # a request starts a fork
         plan, rerun_seq = node.fork, node.rerun_seq
     return dumps(
@@ -122,18 +127,14 @@ async def rerun_node(call: Call, body: RerunNodeBody) -> bytes:
             "phase": plan.phase if plan.degraded is None else plan.degraded.phase,
             "status": "queued",
             "rerun_seq": rerun_seq,
-            "attempt": begun.attempt,
+            "attempt": rerun.attempt,
             "degraded": plan.degraded,
-            "message": begun.message,
+            "message": rerun.message,
         }
     )
 
 
-def _defaults(call: Call) -> RunDefaults:
-    return call.app.state.run_defaults
-
-
-@posted.post(RUN, response_model=PostedRun)
+@_posts.post(RUN, response_model=PostedRun)
 @needs("algorithm")
 async def post_run(call: Call, run: Id, body: PostRunBody) -> bytes:
     """Put a run into the queue; types are scan, pipeline, portfolio, auto and mock."""
@@ -146,15 +147,15 @@ async def post_run(call: Call, run: Id, body: PostRunBody) -> bytes:
         _check_scope(name, value)
     for ticker in body.tickers or ():
         _check_scope("tickers", ticker)
-    flow_id = flow_id or await flow_ids.unused(call.store)
+    flow_id = flow_id or await _new_flow_id(call)
     params = body.model_dump(exclude_unset=True, exclude={"flow_id"})
     metadata: dict[str, Any] = {GROUP_KEY: flow_id, "type": run}
     if isinstance(user := params.get("user_id"), str):
         metadata["user_id"] = user
-    defaults = _defaults(call)
-    resources_id = await defaults.resources_id(call.store)
+    settings = _settings(call)
+    resources_id = await settings.resources_id(call.store)
     rollout = await call.store.enqueue_rollout(
-        params, resources_id=resources_id, config=defaults.config, metadata=metadata
+        params, resources_id=resources_id, config=settings.config, metadata=metadata
     )
     return dumps({"run_id": rollout.rollout_id, "flow_id": flow_id, "status": "queued"})
 
@@ -168,43 +169,59 @@ def _check_scope(name: str, value: str | None) -> None:
         )
 
 
-@runs.get(RUNS, response_model=list[RunRecord])
+async def _new_flow_id(call: Call) -> str:
+    """Return a flow id that no run of the store has, as far as the store can tell."""
+    database = database_of(call.store)
+    while True:
+        flow_id = flow_ids.next()
+        if database is None:
+            return flow_id
+        try:
+            await database.runs.resolve(flow_id)
+        except NotFound:
+            return flow_id
+        except Conflict:  # several runs are in this flow
+            pass
+
+
+@_runs.get(RUNS, response_model=list[RunRecord])
 @needs("reader")
 async def list_runs(call: Call, query: Annotated[RunsQuery, Query()]) -> bytes:
     """Return the runs that belong to flows, newest first; without their events, unless `include=events`."""
     if query.include not in {None, "", "events"}:
         raise Invalid("include", f"{query.include!r} is unknown; the only value is 'events'")
     try:
-        return dumps(await _listed(viewed_store(call), query))
+        return dumps(await _list_runs(call, query))
     except Unavailable as error:
         root = _folders(call, error)
-    shown = (await asyncio.to_thread(listed_runs, root))[query.offset :][: query.limit]
+    records = (await asyncio.to_thread(listed_runs, root))[query.offset :][: query.limit]
     if query.include == "events":
-        shown = [await asyncio.to_thread(run_with_events, root, each["id"]) for each in shown]
-    return dumps(shown)
+        records = [await asyncio.to_thread(run_with_events, root, record["id"]) for record in records]
+    return dumps(records)
 
 
-async def _listed(store: SQLStore, query: RunsQuery) -> list[dict[str, Any]]:
-    listed = await store.runs.list_flow_runs(query.limit, query.offset)
-    found = {each.rollout_id: each for each in await store.query_rollouts(rollout_id_in=listed)}
-    records = await _records(store, [found[rollout_id] for rollout_id in listed if rollout_id in found])
-    records.sort(key=lambda each: each["created_at"], reverse=True)
+async def _list_runs(call: Call, query: RunsQuery) -> list[dict[str, Any]]:
+    runs = runs_database(call).runs
+    rollout_ids = await runs.list_flow_runs(query.limit, query.offset)
+    rollouts = {rollout.rollout_id: rollout for rollout in await call.store.query_rollouts(rollout_id_in=rollout_ids)}
+    records = await _records(runs, [rollouts[rollout_id] for rollout_id in rollout_ids if rollout_id in rollouts])
+    records.sort(key=lambda record: record["created_at"], reverse=True)
     if query.include == "events":
-        for each in records:
-            each["events"] = await _events(store, each["id"])
+        for record in records:
+            record["events"] = await _events(runs, record["id"])
     return records
 
 
-@runs.get(RUN, response_model=RunRecord)
+@_runs.get(RUN, response_model=RunRecord)
 @needs("reader")
 async def get_run(call: Call, run: Id) -> bytes:
     """Return the current state of a run, with its events."""
-    store = viewed_store(call)
+    runs = runs_database(call).runs
     try:
-        rollout_id = await store.runs.resolve(run)
-        rollout = cast("Rollout", await store.get_rollout_by_id(rollout_id))
-        (shown,) = await _records(store, [rollout])
-        return dumps(shown | {"events": await _events(store, rollout_id)})
+        rollout_id = await runs.resolve(run)
+        rollout = cast("Rollout", await call.store.get_rollout_by_id(rollout_id))
+        (record,) = await _records(runs, [rollout])
+        return dumps(record | {"events": await _events(runs, rollout_id)})
     except Unavailable as error:
         root = _folders(call, error)
     return dumps(await asyncio.to_thread(run_with_events, root, run))
@@ -216,41 +233,46 @@ def _folders(call: Call, error: Unavailable) -> Path:
     Raises:
         Unavailable: there is no such directory, or the request is for a partition other than the server's own.
     """
-    root: Path | None = call.app.state.fallback
+    root = _settings(call).fallback
     if root is None or not root.is_dir() or call.scope["rollbook.partition"] != call.app.state.partitions.root_name:
         raise error
     logger.warning("the database is unavailable; runs are read from %s: %s", root, error)
     return root
 
 
-async def _records(store: SQLStore, rollouts: list[Rollout]) -> list[dict[str, Any]]:
-    ends = await store.runs.get_ends([rollout.rollout_id for rollout in rollouts])
-    return [_record(rollout, *ends.get(rollout.rollout_id, (0, None))) for rollout in rollouts]
+async def _records(runs: SQLRuns, rollouts: list[Rollout]) -> list[dict[str, Any]]:
+    ends = await runs.get_ends([rollout.rollout_id for rollout in rollouts])
+    records: list[dict[str, Any]] = []
+    for rollout in rollouts:
+        rerun_seq, error = ends.get(rollout.rollout_id, (0, None))
+        was_cut_off = isinstance(rollout, AttemptedRollout) and rollout.attempt.status in _OVERDUE
+        records.append(messages.record(rollout, rerun_seq, CUT_OFF if was_cut_off else error))
+    return records
 
 
-def _record(rollout: Rollout, rerun_seq: int, error: str | None) -> dict[str, Any]:
-    was_cut_off = isinstance(rollout, AttemptedRollout) and rollout.attempt.status in _OVERDUE
-    return viewer_events.record(rollout, rerun_seq, CUT_OFF if was_cut_off else error)
+async def _events(runs: SQLRuns, rollout_id: str) -> list[dict[str, Any]]:
+    page = await runs.query_events(rollout_id, limit=-1)
+    return [messages.event_message(rollout_id, row) for row in page.items if messages.is_supported(row)]
 
 
-async def _events(store: SQLStore, rollout_id: str) -> list[dict[str, Any]]:
-    page = await store.runs.query_events(rollout_id, limit=-1)
-    return [viewer_events.event_shown(rollout_id, row) for row in page.items if viewer_events.is_shown(row)]
-
-
-@runs.delete(PORTFOLIO_STAGE, response_model=PortfolioStage)
+@_runs.delete(PORTFOLIO_STAGE, response_model=PortfolioStage)
 @needs("algorithm")
 async def reset_portfolio_stage(call: Call, body: PortfolioStageBody) -> bytes:
     """Retract the decisions that were made for a portfolio on one day.
 
     This starts nothing: the stage of the portfolio runs again when the next run reaches it.
     """
-    store = viewed_store(call)
-    made = [each for each in await store.runs.scope_history(body.portfolio_id, limit=-1) if each.name in _DECIDED]
-    rollouts = await store.query_rollouts(rollout_id_in=sorted({each.rollout_id for each in made}))
-    of_day = {each.rollout_id for each in rollouts if viewer_events.date_of(each) == body.date}
-    deleted = [each for each in made if each.rollout_id in of_day and not each.retracted]
-    for each in deleted:
-        await store.runs.retract_artifact(each.rollout_id, each.artifact_id, reason=PORTFOLIO_STAGE)
-    names = sorted(each.name for each in deleted)
+    store = call.store
+    history = await store.runs.scope_history(body.portfolio_id, limit=-1)
+    decisions = [artifact for artifact in history if artifact.name in _DECISIONS]
+    rollouts = await store.query_rollouts(rollout_id_in=sorted({artifact.rollout_id for artifact in decisions}))
+    of_day = {rollout.rollout_id for rollout in rollouts if messages.date_of(rollout) == body.date}
+    deleted = [artifact for artifact in decisions if artifact.rollout_id in of_day and not artifact.retracted]
+    for artifact in deleted:
+        await store.runs.retract_artifact(artifact.rollout_id, artifact.artifact_id, reason=PORTFOLIO_STAGE)
+    names = sorted(artifact.name for artifact in deleted)
     return dumps({"date": body.date, "portfolio_id": body.portfolio_id, "deleted": names})
+
+
+ROUTES: Final = tuple(cast("StoreRoute", route) for route in (*_posts.routes, *_runs.routes))
+"""The routes of the front end."""
