@@ -32,7 +32,6 @@ from store.server.app import build_app
 from store.server.auth.keyring import KeyRing
 from store.server.auth.tls import Certificate
 from store.server.partitions import Partitions
-from store.server.process.listener import is_loopback
 from store.server.process.peers import Peers
 from store.server.process.scheduler import Scheduler
 from store.server.process.serve import Server
@@ -42,6 +41,7 @@ from store.server.routes.operations import own_metrics
 from store.server.streaming.slots import StreamSlots
 from store.sql.database import database_of
 from store.sql.store import SQLStore
+from store.wire.listener import is_loopback
 
 if TYPE_CHECKING:
     from store.training.execution.parts import End

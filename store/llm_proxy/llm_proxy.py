@@ -20,7 +20,7 @@ from store.llm_proxy.routes import Routes
 from store.llm_proxy.serving import LaunchMode, Serving
 from store.llm_proxy.settings import ProxySettings
 from store.models import LLM, ProxyLLM
-from store.server.process.listener import bind, is_loopback, url_of
+from store.wire.listener import bind, is_loopback, url_of
 
 logger = logging.getLogger("store.training.proxy")
 

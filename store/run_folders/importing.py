@@ -20,13 +20,13 @@ from store.models.runs import AttemptNode
 from store.planning import imported_runs
 from store.run_folders import reading, records
 from store.run_folders.contents import Content, content_of
+from store.run_folders.folder_phases import TA
 from store.run_folders.importing_events import NOTHING, LineFile, LineImporter
 from store.run_folders.lines import LINE, line_of, merge, split
 from store.run_folders.names import EVENTS, EXTENSION, parsed
 from store.run_folders.outdated import as_artifact, outdated
 from store.run_folders.reading import Folder
 from store.run_folders.records import FileRecord, ImportReport, Record, Sidecar, SidecarFile, Warned
-from store.run_folders.folder_phases import TA
 from store.run_folders.writing import moment_of
 from store.semconv import GROUP_KEY, PLAN_KEY
 from store.validation.json_limits import dumps

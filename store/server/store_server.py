@@ -17,9 +17,9 @@ from store.models import LightningStoreCapabilities
 from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.partitions import Partitions
-from store.server.process.listener import bind, is_loopback, url_of
 from store.server.process.serve import Server
 from store.server.streaming.front_end import FrontEnd
+from store.wire.listener import bind, is_loopback, url_of
 from store.wire.paths import OTLP_TRACES
 
 logger = logging.getLogger("store.server")

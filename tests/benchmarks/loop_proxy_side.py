@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from store.runtime.loop_thread import new_loop
-from store.server.process.listener import bind
+from store.wire.listener import bind
 from tests.benchmarks.protocol import serve
 from tests.benchmarks.proxy_side import ProxySide
 

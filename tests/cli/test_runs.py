@@ -332,9 +332,7 @@ def test_pipeline_is_not_started_while_a_scope_is_missing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare_desk.py").write_text(
-        "from store.run_folders.folder_phases import TA\n"
-        "from store.training import Pipeline\n"
-        "pipeline = Pipeline(TA)\n"
+        "from store.run_folders.folder_phases import TA\nfrom store.training import Pipeline\npipeline = Pipeline(TA)\n"
     )
     options = ("--phase", "scan", "--supersede", "--with", "bare_desk:pipeline")
     printed = looking("rerun", shared.at_work, *options)

@@ -17,8 +17,8 @@ from store.runtime.loop_thread import new_loop
 from store.server.app import build_app
 from store.server.errors import UnknownPartition
 from store.server.partitions import Partitions
-from store.server.process.listener import bind
 from store.server.process.serve import Server
+from store.wire.listener import bind
 from tests.prompt_uvicorn import end_at_once
 
 end_at_once()

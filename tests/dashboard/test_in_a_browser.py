@@ -12,9 +12,9 @@ from store import open_store
 from store.server.app import build_app
 from store.server.auth.keyring import KeyRing
 from store.server.partitions import Partitions
-from store.server.process.listener import bind
 from store.server.process.serve import Server
 from store.sql.api_keys import Keys
+from store.wire.listener import bind
 from tests.client.server_process import ServerProcess
 from tests.dashboard.browsing import BROWSER, Site, watched
 

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from store.server.process.connection import Connection
-from store.server.process.listener import bind
+from store.wire.listener import bind
 
 Answer = Callable[["Asked"], Awaitable[Response | None]]
 MODEL = "tiny"

@@ -21,7 +21,7 @@ from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy, ProxySettings
 from store.model_calls import attributes
 from store.models import LLM, ProxyLLM
-from store.server.process.listener import PortTaken
+from store.wire.listener import PortTaken
 from tests.llm_proxy.given import Agent, NewClient, NewProxy, backend_of
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer
 from tests.training.given import until

@@ -17,8 +17,8 @@ from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.pending import Parked
-from store.server.process.listener import bind
 from store.server.process.serve import Server
+from store.wire.listener import bind
 from tests.conftest import POSTGRES, SQLITE
 from tests.prompt_uvicorn import end_at_once
 

@@ -17,11 +17,11 @@ from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
 from store.interface.store import Store
 from store.server.app import build_app
 from store.server.partitions import Partitions
-from store.server.process.listener import bind
 from store.server.process.serve import Server
 from store.server.routing import RouteLayer
 from store.server.streaming.paths import LOG_SOCKET
 from store.server.streaming.streams import StreamLayer
+from store.wire.listener import bind
 from tests.prompt_uvicorn import end_at_once
 
 end_at_once()

@@ -17,7 +17,7 @@ from store.server.middleware import ForwardedLayer
 from store.server.process import exchange
 from store.server.process.connection import Connection
 from store.server.process.exchange import MOST_LINES, lines
-from store.server.process.listener import bind
+from store.wire.listener import bind
 
 _ASKED = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

@@ -20,11 +20,11 @@ from store.runtime.clock import system_clock
 from store.server.app import FAST_PATH, build_app
 from store.server.auth.keyring import FRESH_SECONDS, STALE_SECONDS, KeyRing
 from store.server.partitions import Partitions
-from store.server.process.listener import bind
 from store.server.process.serve import Server
 from store.sql.api_keys import Key, Keys, Role
 from store.sql.store import SQLStore
 from store.testing import ManualClock
+from store.wire.listener import bind
 from tests.server.api import PREFIX, a_span
 from tests.server.keyed import Steps
 

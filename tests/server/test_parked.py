@@ -20,10 +20,10 @@ from store.server import response_spool
 from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.process import connection
-from store.server.process.listener import bind
 from store.server.process.serve import Server
 from store.sql.queue import SQLQueue
 from store.sql.store import SQLStore
+from store.wire.listener import bind
 from tests.server.api import ON_BOTH_DATABASES, Api, speaking_to
 from tests.torture import Rounds
 

@@ -17,8 +17,8 @@ from store.errors import Incompatible, Invalid, StoreError
 from store.server.app import build_app
 from store.server.auth.tls import Certificate
 from store.server.partitions import Partitions
-from store.server.process.listener import bind
 from store.server.process.serve import Server
+from store.wire.listener import bind
 from tests.server.test_serving import run, serving
 
 

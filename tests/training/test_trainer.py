@@ -17,7 +17,6 @@ from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy
 from store.models import LLM, ProxyLLM
 from store.runtime.process import worker_name
-from store.server.process.listener import PortTaken
 from store.training.algorithms.algorithm import Algorithm, algo
 from store.training.algorithms.baseline import Baseline
 from store.training.algorithms.fit_report import Version
@@ -31,6 +30,7 @@ from store.training.running.hooks import Hook
 from store.training.running.runner import Runner
 from store.training.tracing.tracer import Tracer
 from store.training.trainer import Trainer
+from store.wire.listener import PortTaken
 from tests.training import agents
 
 

@@ -80,7 +80,7 @@ def proxy(
 ) -> None:
     """Forward the calls of agents to model servers, and record each call in its attempt, until Ctrl+C or SIGTERM."""
     from store.llm_proxy.backends import check_names
-    from store.server.process.listener import is_loopback
+    from store.wire.listener import is_loopback
 
     settings = ProxyOptions(
         store=store or db,

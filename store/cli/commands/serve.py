@@ -212,9 +212,9 @@ def serve(
     """Serve a database over HTTP, in the protocol of Agent-lightning 0.3, until Ctrl+C."""
     from store.cli.server_settings import ServeSettings, announce, log_as_json, quotas_of, schedule_of
     from store.server.auth.tls import Certificate
-    from store.server.process.listener import bind, url_of
     from store.server.process.systemd import inherited_listener, notify_ready
     from store.server.process.workers import Workers
+    from store.wire.listener import bind, url_of
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("give --tls-cert and --tls-key, or neither")
@@ -291,7 +291,7 @@ def _check_host(settings: ServeSettings) -> None:
 
     Log a warning if keys would be sent unencrypted.
     """
-    from store.server.process.listener import is_loopback
+    from store.wire.listener import is_loopback
 
     if is_loopback(settings.host):
         return

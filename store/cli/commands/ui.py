@@ -30,7 +30,7 @@ def ui(
     """Serve the read-only dashboard of a database on this machine, until Ctrl+C."""
     from store.cli.server_settings import log_as_json
     from store.runtime.loop_thread import new_loop
-    from store.server.process.listener import bind, url_of
+    from store.wire.listener import bind, url_of
 
     url = parse(db)
     if url.path is None and url.dsn is None:

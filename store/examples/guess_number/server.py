@@ -24,7 +24,7 @@ from starlette.routing import Route
 from store.errors import Invalid
 from store.examples.guess_number.game import Vocabulary
 from store.runtime.ids import span_id
-from store.server.process.listener import bind, url_of
+from store.wire.listener import bind, url_of
 
 if TYPE_CHECKING:
     from types import TracebackType

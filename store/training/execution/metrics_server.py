@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
 
 from store.runtime.metrics_text import CONTENT_TYPE
-from store.server.process.listener import bind
 from store.training.running.runner_metrics import metrics
+from store.wire.listener import bind
 
 if TYPE_CHECKING:
     from store.interface.store import Store

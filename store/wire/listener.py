@@ -55,11 +55,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError, OverflowError) as error:
         raise Invalid("host", f"{host!r} is not an address of this machine: {error}") from None
     # localhost may have an IPv4 and an IPv6 address. Every client tries the IPv4 address, so it is preferred.
-    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    family, _, _, _, address = min(addresses, key=lambda address: address[0] != socket.AF_INET)
     return family, cast("tuple[str, int]", address)
 
 
