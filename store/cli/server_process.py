@@ -1,7 +1,6 @@
 """The server process: its database, its application and its limits.
 
-A pipeline is an object of the user that executes runs. The server can execute runs itself with a pipeline. Several
-server processes can share one port; then each process is a worker of one parent process.
+Several server processes can share one port; then each process is a worker of one parent process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fastapi import FastAPI
 
 from store import open_store
 from store.cli.import_string import pipeline_named
-from store.cli.server_settings import ServeSettings
+from store.cli.serve_options import RunOptions, ServeSettings
 from store.cli.store_context import check_server
 from store.db.schema.sealed import is_sealed
 from store.db.url import parse
@@ -76,69 +75,50 @@ def run(
 async def _serve(
     settings: ServeSettings, listener: socket.socket, seat: Seat | None, on_started: Callable[[], None]
 ) -> None:
-    debounce = settings.scan_debounce_seconds
-
-    async def open_partition(url: str, *, create: bool = False) -> Store:
-        beside = database_of(root)
-        # A partition that is a backup or an archive is opened read-only.
-        is_fixed = settings.read_only or await is_sealed(parse(url))
-        return await SQLStore.open(
-            url, scan_debounce_seconds=debounce, create=create and not is_fixed, read_only=is_fixed, beside=beside
-        )
-
-    is_private = parse(settings.db).scheme == "memory"
+    server, is_private = settings.server, parse(settings.db).scheme == "memory"
     try:
         await check_server(settings.db)
         root = await open_store(
             settings.db,
-            scan_debounce_seconds=debounce,
+            scan_debounce_seconds=server.scan_debounce,
             create=not settings.read_only,
             read_only=settings.read_only,
         )
     except BaseException:
         listener.close()
         raise
-    make_partition = partial(open_partition, create=True)
     is_first = seat is None or seat.number == 0
-    partitions = Partitions(
-        root,
-        None if is_private else settings.db,
-        open_partition,
-        make_partition=make_partition,
-        surveys=is_first and not settings.read_only,
-        quotas=Quotas(*settings.quotas),
-    )
+    partitions = _partitions(settings, root, is_private=is_private, surveys=is_first and not settings.read_only)
     ring: KeyRing | None = None
     # Another process cannot open a private store, and a read-only server stores no results.
     has_schedule = not is_private and not settings.read_only and database_of(root) is not None
     scheduler = Scheduler(partitions, settings.db, settings.schedule) if has_schedule else None
-    is_local = is_loopback(settings.host)
+    is_local = is_loopback(server.host)
     try:
         if not is_private:
             # With `always`, requests need a key even after the last key was revoked.
-            always = not (is_local or settings.insecure)
+            always = not (is_local or server.insecure)
             ring = await KeyRing.open(settings.db, always=always, read_only=settings.read_only)
         app = build_app(
             partitions,
-            cors_origins=settings.cors_origins,
-            max_body_bytes=settings.max_body_bytes,
+            cors_origins=server.cors_origin or (),
+            max_body_bytes=server.max_body_bytes,
             ring=ring,
             is_local=is_local,
-            front_end=settings.front_end(),
+            front_end=settings.runs.front_end(),
             is_read_only=settings.read_only,
-            stream_slots=StreamSlots(settings.max_streams, settings.max_streams_per_key),
+            stream_slots=StreamSlots(server.max_streams, server.max_streams_per_key),
             scheduler=scheduler,
         )
         if is_first and not settings.read_only:
             await close_orphans(root)
         _allow_many_sockets()
         _tune_collector()
-        async with _executing(root, settings if is_first else None), _scheduling(scheduler, is_first=is_first):
+        async with _executing(root, settings.runs if is_first else None), _scheduling(scheduler, is_first=is_first):
             if seat is None:
-                server = Server(app, on_started, takes_signals=True, certificate=settings.certificate)
-                await server.serve([listener])
+                await Server(app, on_started, takes_signals=True, certificate=server.certificate).serve([listener])
             else:
-                await _serve_seated(app, seat, settings.certificate)
+                await _serve_seated(app, seat, server.certificate)
     finally:
         if ring is not None:
             await ring.close()
@@ -146,23 +126,45 @@ async def _serve(
         await root.close()
 
 
-@asynccontextmanager
-async def _executing(store: Store, settings: ServeSettings | None) -> AsyncGenerator[None]:
-    """Execute runs with the pipeline that the settings name, until the end of the `async with` block.
+def _partitions(settings: ServeSettings, root: Store, *, is_private: bool, surveys: bool) -> Partitions:
+    async def open_partition(url: str, *, create: bool = False) -> Store:
+        # A partition that is a backup or an archive is opened read-only.
+        is_fixed = settings.read_only or await is_sealed(parse(url))
+        return await SQLStore.open(
+            url,
+            scan_debounce_seconds=settings.server.scan_debounce,
+            create=create and not is_fixed,
+            read_only=is_fixed,
+            beside=database_of(root),
+        )
 
-    The pipeline runs in a thread of its own, so the pipeline cannot block requests. Nothing is executed if `settings`
-    is None or names no pipeline.
+    return Partitions(
+        root,
+        None if is_private else settings.db,
+        open_partition,
+        make_partition=partial(open_partition, create=True),
+        surveys=surveys,
+        quotas=Quotas(*settings.server.quotas()),
+    )
+
+
+@asynccontextmanager
+async def _executing(store: Store, options: RunOptions | None) -> AsyncGenerator[None]:
+    """Execute runs with the pipeline that the options name, until the end of the `async with` block.
+
+    The pipeline runs in a thread of its own, so the pipeline cannot block requests. Nothing is executed if `options` is
+    None or names no pipeline.
     """
-    if settings is None or settings.pipeline is None:
+    if options is None or options.pipeline is None:
         yield
         return
     from store.pipelines.pipeline_runner import PipelineBundle
     from store.training.execution.parts import ThreadPart
 
-    pipeline = pipeline_named("--pipeline", settings.pipeline)
-    side = PipelineBundle(pipeline, settings.pipeline_options)
+    pipeline = pipeline_named("--pipeline", options.pipeline)
+    bundle = PipelineBundle(pipeline, options.pipeline_options)
     stopped = threading.Event()
-    part = ThreadPart("pipeline", partial(side, store, 0, stopped), stopped)
+    part = ThreadPart("pipeline", partial(bundle, store, 0, stopped), stopped)
     part.start()
     part.ended.add_done_callback(lambda ended: _log_end(ended.result()))
     try:
@@ -213,9 +215,9 @@ async def _serve_seated(app: FastAPI, seat: Seat, certificate: Certificate | Non
 def _allow_many_sockets() -> None:
     # The default limit is 1,024 open files, and every runner needs one or two connections.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _tune_collector() -> None:

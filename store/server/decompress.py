@@ -37,7 +37,11 @@ def expand(body: bytes, coding: str, limit: int) -> bytes:
     """
     if not body:
         return b""
-    window = _deflate_window(body) if coding == "deflate" else _GZIP
+    window = _GZIP
+    if coding == "deflate":
+        # The standard requires zlib's format, but some senders leave out its header.
+        has_header = len(body) > 1 and body[0] & 0x0F == _ZLIB_METHOD and int.from_bytes(body[:2], "big") % 31 == 0
+        window = zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS
     parts: list[bytes] = []
     rest, size, members = memoryview(body), 0, 0
     while rest:
@@ -61,9 +65,3 @@ def expand(body: bytes, coding: str, limit: int) -> bytes:
                 raise TooLong(f"the body holds more than {limit:,} bytes")
             rest = rest[len(piece) - len(inflater.unused_data) :]
     return b"".join(parts)
-
-
-def _deflate_window(body: bytes) -> int:
-    # The standard requires zlib's format, but some senders leave out its header.
-    has_header = len(body) > 1 and body[0] & 0x0F == _ZLIB_METHOD and int.from_bytes(body[:2], "big") % 31 == 0
-    return zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS

@@ -108,7 +108,8 @@ class RequestLayer:
 
         try:
             is_chunked, length = _body_length(headers)
-            if (is_chunked or length > self._max_body_bytes) and not self._is_unbounded(scope):
+            is_unbounded = self._unbounded is not None and scope["path"].endswith(self._unbounded)
+            if (is_chunked or length > self._max_body_bytes) and not is_unbounded:
                 if not is_chunked:
                     await answer(send_framed, *refusal(BodyTooLarge(length, self._max_body_bytes)))
                     return
@@ -120,9 +121,6 @@ class RequestLayer:
             await answer(send_framed, *refusal(error))
         finally:
             count_answer(self._metrics, scope, status, time.perf_counter() - started)
-
-    def _is_unbounded(self, scope: Scope) -> bool:
-        return self._unbounded is not None and scope["path"].endswith(self._unbounded)
 
     def _counted(self, receive: Receive) -> Receive:
         """Return a channel that raises an error when a body of unknown length becomes too long."""

@@ -148,14 +148,14 @@ class Partitions:
             raise UnknownPartition(_unknown(name))
         await self._make_room()
         if name not in self._opened:
-            opening = asyncio.ensure_future(self._open(open_partition, url, name))
-            self._opened[name] = _Opened(opening)
-        return self._opened[name]
 
-    async def _open(self, open_partition: OpenPartition, url: str, name: str) -> Store:
-        store = await open_partition(with_partition(url, name))
-        self.quotas.guard(name, store)
-        return store
+            async def open_guarded() -> Store:
+                store = await open_partition(with_partition(url, name))
+                self.quotas.guard(name, store)
+                return store
+
+            self._opened[name] = _Opened(asyncio.ensure_future(open_guarded()))
+        return self._opened[name]
 
     async def _make_room(self) -> None:
         while len(self._opened) >= self._limit:

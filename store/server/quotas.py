@@ -267,7 +267,8 @@ class QuotaLayer:
             return self._app(scope, receive, send)
         quota = self._quotas.of(scope["rollbook.partition"])
         path = path_within(scope, scope.get("root_path", ""))
-        if quota is None or not _is_counted(path) or not (wait := quota.take_call()):
+        is_page = (path in {"/", "/ui"} or path.startswith("/ui/")) and not path.endswith(".json")
+        if quota is None or is_page or path in _UNCOUNTED or not (wait := quota.take_call()):
             return self._app(scope, receive, send)
         method = WEBSOCKET if scope["type"] == "websocket" else scope["method"]
         route = self._routes.find(method, path, {})
@@ -277,8 +278,3 @@ class QuotaLayer:
         own_status = getattr(route, "own_statuses", True)
         error = quota.refuse_call(wait, own_status=own_status)
         return refuse(scope, receive, send, refusal(error, own_status=own_status))
-
-
-def _is_counted(path: str) -> bool:
-    is_page = (path in {"/", "/ui"} or path.startswith("/ui/")) and not path.endswith(".json")
-    return path not in _UNCOUNTED and not is_page

@@ -9,24 +9,27 @@ from typing import Any
 
 import pytest
 
-from store.cli.server_settings import quotas_of, schedule_of
+from store.cli.serve_options import ScheduleOptions, ServerOptions
 from store.errors import Invalid
 from store.operations.schedule import BackupPlan, Schedule
 from store.server.quotas import Quota
 from tests.cli.conftest import runner
 
 NOTHING: dict[str, Any] = {
-    "sample_seconds": None,
+    "verify_sample_every": None,
     "verify_at": None,
-    "backup_seconds": None,
+    "backup_every": None,
     "backup_dir": None,
     "backup_keep": 7,
-    "retention_seconds": None,
+    "retention_every": None,
     "retention": None,
-    "compress_seconds": None,
+    "compress_every": None,
     "archive_dir": None,
-    "takes_options": True,
 }
+
+
+def schedule_of(*, has_operations: bool = True, **options: Any) -> Schedule:
+    return ScheduleOptions(**options).schedule(has_operations=has_operations)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +87,14 @@ def test_quotas_come_from_the_environment_and_the_file(tmp_path: Path, monkeypat
 
 
 def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
-    assert quotas_of([]) == (Quota(), {})
-    given: list[tuple[str | None, dict[str, int | None]]] = [
+    assert ServerOptions().quotas() == (Quota(), {})
+    given: list[Any] = [
         ("run_7", {"calls": 50}),
         (None, {"events": 10, "calls": 500}),
         ("run_8", {"events": None, "calls": None}),
         ("run_7", {"bytes": 1000}),
     ]
-    default, own = quotas_of(given)
+    default, own = ServerOptions(quota=given).quotas()
     assert default == Quota(events=10, calls=500)
     assert own == {"run_7": Quota(events=10, bytes=1000, calls=50), "run_8": Quota()}
 
@@ -99,14 +102,14 @@ def test_a_partition_has_its_own_limits_and_otherwise_the_default() -> None:
 @pytest.mark.parametrize(
     "given, option",
     [
-        ({"backup_seconds": 60.0}, "--backup-every"),
+        ({"backup_every": 60.0}, "--backup-every"),
         ({"backup_dir": Path()}, "--backup-every"),
-        ({"retention_seconds": 60.0}, "--retention-every"),
-        ({"retention_seconds": 60.0, "retention": Path("none.toml")}, "retention"),
-        ({"backup_seconds": 60.0, "backup_dir": Path(), "takes_options": False}, "--backup-dir"),
-        ({"retention_seconds": 60.0, "retention": Path(), "takes_options": False}, "--retention"),
-        ({"compress_seconds": 60.0, "takes_options": False}, "--compress-every"),
-        ({"archive_dir": Path(), "takes_options": False}, "--archive-dir"),
+        ({"retention_every": 60.0}, "--retention-every"),
+        ({"retention_every": 60.0, "retention": Path("none.toml")}, "retention"),
+        ({"backup_every": 60.0, "backup_dir": Path(), "has_operations": False}, "--backup-dir"),
+        ({"retention_every": 60.0, "retention": Path(), "has_operations": False}, "--retention"),
+        ({"compress_every": 60.0, "has_operations": False}, "--compress-every"),
+        ({"archive_dir": Path(), "has_operations": False}, "--archive-dir"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name(given: dict[str, Any], option: str) -> None:
@@ -118,9 +121,9 @@ def test_options_that_do_not_fit_are_refused_by_name(given: dict[str, Any], opti
 
 def test_the_options_are_a_schedule() -> None:
     assert schedule_of(**NOTHING).operations == []
-    given: dict[str, Any] = {**NOTHING, "sample_seconds": 3600.0, "verify_at": time(3)}
+    given: dict[str, Any] = {**NOTHING, "verify_sample_every": 3600.0, "verify_at": time(3)}
     assert schedule_of(**given) == Schedule()
-    more: dict[str, Any] = {**given, "backup_seconds": 60.0, "backup_dir": Path("backups"), "compress_seconds": 60.0}
+    more: dict[str, Any] = {**given, "backup_every": 60.0, "backup_dir": Path("backups"), "compress_every": 60.0}
     found = schedule_of(**more)
     assert found.operations == ["verify", "verify_sample", "backup", "compress"]
     # The working directory of the process of a backup is not part of its contract.

@@ -28,7 +28,7 @@ def ui(
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 chooses a free one.")] = 4749,
 ) -> None:
     """Serve the read-only dashboard of a database on this machine, until Ctrl+C."""
-    from store.cli.server_settings import log_as_json
+    from store.cli.server_log import log_as_json
     from store.runtime.loop_thread import new_loop
     from store.wire.listener import bind, url_of
 
@@ -43,7 +43,7 @@ def ui(
 
 
 async def _serve(db: str, listener: socket.socket, text: str) -> None:
-    from store.cli.server_settings import announce
+    from store.cli.server_log import announce
     from store.examples.trading.front_end.trading_front_end import TradingFrontEnd
     from store.server.app import build_app
     from store.server.auth.keyring import KeyRing

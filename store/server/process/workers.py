@@ -138,12 +138,10 @@ class _Place:
         if not self.is_ready and self.error is None:
             self.error = WorkersFailed(f"worker {self.number} ended with exit code {self.process.exitcode}")
         why = "" if self.error is None else f": {self.error}"
-        logger.error("worker %d (process %s) ended with %s%s", *self._named, self.process.exitcode, why)
+        logger.error(
+            "worker %d (process %s) ended with %s%s", self.number, self.process.pid, self.process.exitcode, why
+        )
         self.leave()
-
-    @property
-    def _named(self) -> tuple[int, int | None]:
-        return self.number, None if self.process is None else self.process.pid
 
     def receive(self) -> None:
         """Receive the messages of the worker."""

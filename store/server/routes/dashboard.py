@@ -146,7 +146,7 @@ class DashboardLayer:
         requested, path = path, without_twin(path)
         route = self._routes.find(method, path, call.ids)
         if route is None:
-            return self._missing(call, requested)
+            return self._error_page(call, requested, 404, "There is no such page", "It may belong to another version.")
         scope["rollbook.route"] = route.path
         if isinstance(route, Route):
             return await self._view(call, route, path, as_json=requested != path)
@@ -232,9 +232,6 @@ class DashboardLayer:
                 "limits": self._partitions.quotas.limits(scope["rollbook.partition"]),
             },
         )
-
-    def _missing(self, call: Call, path: str) -> _Answer:
-        return self._error_page(call, path, 404, "There is no such page", "It may belong to another version.")
 
     def _refused(self, call: Call, path: str, error: Exception) -> _Answer:
         status, body, headers = refusal(error, own_status=True)

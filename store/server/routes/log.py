@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, cast
@@ -86,7 +84,7 @@ async def store_info(call: Call) -> bytes:
         {
             "store_id": getattr(call.store, "store_id", ""),
             "partition": call.scope["rollbook.partition"],
-            "version": _version(),
+            "version": call.app.version,
             "kind": type(call.store).__name__,
             "read_only": database is not None and database.core.read_only,
         }
@@ -101,11 +99,6 @@ async def create_partition(call: Call) -> bytes:
     No other request creates a partition.
     """
     return await store_info(call)
-
-
-@cache
-def _version() -> str:
-    return metadata.version("rollbook")
 
 
 @log.get(paths.HISTORY, response_model=list[HistoryEvent], responses={200: STREAMED})

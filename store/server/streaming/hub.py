@@ -74,7 +74,7 @@ class Hub:
             StoreError: the log can no longer be read.
         """
         while self._forgotten <= position:
-            at = bisect_right(self._facts, position, key=_position)
+            at = bisect_right(self._facts, position, key=lambda fact: fact.position)
             if at < len(self._facts):
                 fact = self._facts[at]
                 position = fact.position
@@ -130,10 +130,6 @@ class Hub:
         self.past.close()
         self._task.cancel()
         await asyncio.wait((self._task,))
-
-
-def _position(fact: Fact) -> int:
-    return fact.position
 
 
 def _events(log: StoreLog, wanted: Wanted) -> AsyncGenerator[LoggedEvent]:

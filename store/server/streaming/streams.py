@@ -18,7 +18,6 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from store.errors import NotFound, StoreError, Unavailable
-from store.interface.store import Store
 from store.planning.follow import FutureCursor
 from store.server.auth.admission import Admission, protocol_chosen, while_admitted
 from store.server.auth.origins import may_come_from
@@ -229,14 +228,9 @@ async def _wanted(call: Call, rollout_id: str | None) -> Wanted:
     # A browser that reconnects repeats its first URL, and sends its current cursor in this header.
     seen = call.header(b"last-event-id")
     after = seen.decode("latin-1") if seen else query.after
-    if rollout_id is not None:
-        await _check_rollout(call.store, rollout_id)
-    return await begin(call.store, after, query.type, rollout_id or query.rollout)
-
-
-async def _check_rollout(store: Store, rollout_id: str) -> None:
-    if await store.get_rollout_by_id(rollout_id) is None:
+    if rollout_id is not None and await call.store.get_rollout_by_id(rollout_id) is None:
         raise NotFound.rollout(rollout_id)
+    return await begin(call.store, after, query.type, rollout_id or query.rollout)
 
 
 def _wants_events(scope: Scope) -> bool:
