@@ -177,7 +177,7 @@ def _check_sent(scope: Scope, ring: KeyRing) -> Key | None:
     Raises:
         Unauthorized: the key is not valid, or a required key is missing.
     """
-    text = _sent(scope)
+    text = _key_text(scope)
     if text is None:
         if ring.is_required:
             raise Unauthorized("no key was sent")
@@ -187,42 +187,40 @@ def _check_sent(scope: Scope, ring: KeyRing) -> Key | None:
     return ring.find(text)
 
 
-def _sent(scope: Scope) -> str | None:
+def _key_text(scope: Scope) -> str | None:
     """Return the text of the key in a request; None if there is none.
 
     Raises:
         Unauthorized: there are several keys, or the scheme of the key is not supported.
     """
-    found: list[str] = []
+    keys: list[str] = []
     for name, value in scope["headers"]:
         if name == b"authorization":
-            found.append(_of_authorization(value))
+            keys.append(_authorization_key(value))
         elif name == b"x-api-key":
-            found.append(value.decode("latin-1"))
+            keys.append(value.decode("latin-1"))
         elif name == b"sec-websocket-protocol" and scope["type"] == "websocket":
-            found += _of_protocols(value)
-    if not found:
-        found += _of_cookie(scope)
-    if len(found) > 1:
-        raise Unauthorized(f"{len(found)} keys were sent; send one")
-    return found[0] if found else None
+            protocols = (protocol.strip() for protocol in value.decode("latin-1").split(","))
+            keys += [text.removeprefix(KEY_PROTOCOL) for text in protocols if text.startswith(KEY_PROTOCOL)]
+    if len(keys) > 1:
+        raise Unauthorized(f"{len(keys)} keys were sent; send one")
+    return keys[0] if keys else _cookie_key(scope)
 
 
-def _of_cookie(scope: Scope) -> list[str]:
+def _cookie_key(scope: Scope) -> str | None:
     """Return the key in a browser's cookie. A request that changes data must also have an `Origin` header.
 
     Raises:
         Unauthorized: a request that changes data has no `Origin`.
     """
     text = dashboard.key_of(scope)
-    if text is None:
-        return []
-    names = {name for name, value in scope["headers"] if value}
-    if scope["type"] == "http" and scope["method"] not in {"GET", "HEAD"} and b"origin" not in names:
+    if text is None or scope["type"] != "http" or scope["method"] in {"GET", "HEAD"}:
+        return text
+    if not any(name == b"origin" and value for name, value in scope["headers"]):
         raise Unauthorized(
             "a key in a cookie is valid for pages only, and no Origin was sent; send the key as a header"
         )
-    return [text]
+    return text
 
 
 def _is_visit(scope: Scope) -> bool:
@@ -232,28 +230,19 @@ def _is_visit(scope: Scope) -> bool:
     return is_page and dashboard.is_page_visit(scope)
 
 
-def _of_authorization(value: bytes) -> str:
-    scheme, _, rest = value.partition(b" ")
+def _authorization_key(value: bytes) -> str:
+    scheme, _, credentials = value.partition(b" ")
     match scheme.lower():
         case b"bearer":
-            return rest.strip().decode("latin-1")
+            return credentials.strip().decode("latin-1")
         case b"basic":
             # Some clients can send a key only as the password of a URL.
-            return _password(rest.strip())
+            try:
+                return base64.b64decode(credentials.strip(), validate=True).partition(b":")[2].decode("latin-1")
+            except (binascii.Error, ValueError):
+                raise Unauthorized("the Basic Authorization header cannot be decoded") from None
         case _:
             raise Unauthorized("the scheme of the Authorization header is not supported; send `Bearer <key>`")
-
-
-def _password(encoded: bytes) -> str:
-    try:
-        return base64.b64decode(encoded, validate=True).partition(b":")[2].decode("latin-1")
-    except (binascii.Error, ValueError):
-        raise Unauthorized("the Basic Authorization header cannot be decoded") from None
-
-
-def _of_protocols(value: bytes) -> list[str]:
-    offered = [each.strip() for each in value.decode("latin-1").split(",")]
-    return [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
 
 
 class Announcements:

@@ -177,7 +177,8 @@ class TraceExport:
             body = gzip.compress(body, mtime=0)
             extra.append((b"content-encoding", b"gzip"))
         extra += [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
-        await _send(send, status, extra, body)
+        await send({"type": "http.response.start", "status": status, "headers": extra})
+        await send({"type": "http.response.body", "body": body})
 
     async def _export(
         self, store: Store, encoding: Encoding | None, headers: dict[str, str], receive: Receive
@@ -187,7 +188,10 @@ class TraceExport:
             raise _Refused(400, f"Unsupported Content-Type '{given}', expected {_EXPECTED}")
         body = await self._body(headers, receive)
         try:
-            traces = await _aside(body, encoding.decode)
+            if len(body) <= _INLINE_BYTES:
+                traces = encoding.decode(body)
+            else:
+                traces = await asyncio.to_thread(encoding.decode, body)
         except Undecodable as error:
             raise _Refused(400, str(error)) from None
         # The idempotency key is unset, because one request becomes many calls, and the store never records a span
@@ -253,8 +257,6 @@ class TraceExport:
         return _Refused(413, f"The body holds more than {self._limit:,} bytes; export fewer spans at once")
 
 
-async def _aside(body: bytes, decode: Callable[[bytes], Traces]) -> Traces:
-    return decode(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(decode, body)
 
 
 Record = Callable[[Sequence[Received]], Awaitable[object]]
@@ -380,8 +382,3 @@ def _accepts_gzip(accepted: str) -> bool:
         if coding.strip() == "gzip":
             return weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
     return False
-
-
-async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

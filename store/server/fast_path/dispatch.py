@@ -117,8 +117,12 @@ class FastPath:
         if parser.get_method() != b"POST":
             return None
         url, ids = connection.url, dict[str, str]()
-        operation = self._fixed.get(url) or self._found(url, ids)
-        if operation is None or not self._is_open(connection, parser):
+        operation = self._fixed.get(url)
+        if operation is None and _PLAIN_URL.fullmatch(url):
+            operation = self._routes.find("POST", url.decode(), ids)
+        if operation is None or operation.path not in HANDLERS:
+            return None
+        if connection.flow.write_paused or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
             return None
         # A key in a cookie is not ordinary. The application checks it, with the origin of the request.
         headers = self._ordinary(connection.headers)
@@ -136,15 +140,6 @@ class FastPath:
         scope["rollbook.connection"] = connection
         scope["rollbook.headers"] = headers
         return FastRequest(self, connection, operation, Call(scope, _nothing_more, ids))
-
-    def _found(self, url: bytes, ids: dict[str, str]) -> StoreRoute | None:
-        if not _PLAIN_URL.fullmatch(url):
-            return None
-        found = self._routes.find("POST", url.decode(), ids)
-        return found if found is not None and found.path in HANDLERS else None
-
-    def _is_open(self, connection: Connection, parser: Any) -> bool:
-        return not connection.flow.write_paused and parser.get_http_version() == "1.1" and parser.should_keep_alive()
 
     def _may(self, scope: dict[str, Any], operation: StoreRoute) -> bool:
         ring = self._ring

@@ -146,7 +146,9 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         self._is_in_body = True
-        if self._fast_path is not None and self._is_free():
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        # The fast path has no queue for requests that arrive before the previous response is sent.
+        if self._fast_path is not None and (cycle is None or cycle.response_complete):
             direct = self._direct = self._fast_path.take(self)
             if direct is not None:
                 self.cycle = cast("RequestResponseCycle", direct)
@@ -173,11 +175,6 @@ class Connection(HttpToolsProtocol):
         self._in_time()
         if direct is not None:
             direct.begin()
-
-    def _is_free(self) -> bool:
-        """Whether the response to the previous request has been sent."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        return cycle is None or cycle.response_complete
 
     @property
     def _application(self) -> Any:

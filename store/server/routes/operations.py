@@ -74,7 +74,13 @@ async def livez(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Report whether calls would succeed, and if not, what is missing."""
     _counted(request, "/readyz")
-    missing = await _missing(request)
+    parked: Parked = request.app.state.parked
+    partitions: Partitions = request.app.state.partitions
+    missing: dict[str, str] = {}
+    if parked.is_closing:
+        missing["server"] = "is stopping"
+    elif (fault := await database_fault(partitions.root)) is not None:
+        missing["database"] = fault
     ring: KeyRing | None = request.app.state.ring
     if missing and ring is not None and ring.is_used:
         # The route is open to all, and a database's error contains its address, so the reason is only logged.
@@ -83,15 +89,6 @@ async def readyz(request: Request) -> Response:
     if missing:
         return _json({"status": "not ready", "missing": missing}, 503)
     return _json({"status": "ready"})
-
-
-async def _missing(request: Request) -> dict[str, str]:
-    parked: Parked = request.app.state.parked
-    partitions: Partitions = request.app.state.partitions
-    if parked.is_closing:
-        return {"server": "is stopping"}
-    fault = await database_fault(partitions.root)
-    return {} if fault is None else {"database": fault}
 
 
 @operations.get(

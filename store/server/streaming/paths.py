@@ -20,10 +20,6 @@ class Followed(NamedTuple):
     id: str | None
 
 
-def _pattern(template: str) -> re.Pattern[str]:
-    return re.compile("([^/]+)".join(re.escape(part) for part in re.split(r"\{\w+\}", template)))
-
-
 SOCKETS: Final = tuple(LayerRoute(WEBSOCKET, path, "reader") for path in (LOG_SOCKET, paths.RUN_SOCKET))
 
 
@@ -35,7 +31,8 @@ class StreamPaths:
     """
 
     def __init__(self, templates: Iterable[str]) -> None:
-        self._patterns = {template: _pattern(template) for template in templates}
+        literals = {template: map(re.escape, re.split(r"\{\w+\}", template)) for template in templates}
+        self._patterns = {template: re.compile("([^/]+)".join(parts)) for template, parts in literals.items()}
 
     def find(self, path: str) -> Followed | None:
         """Return the stream at a path within a partition, or None if the path has no stream."""
