@@ -257,8 +257,6 @@ class TraceExport:
         return _Refused(413, f"The body holds more than {self._limit:,} bytes; export fewer spans at once")
 
 
-
-
 Record = Callable[[Sequence[Received]], Awaitable[object]]
 
 
