@@ -167,6 +167,9 @@ class TypeFaults:
 class ReadSession(Protocol):
     """A connection for reading."""
 
+    dialect: "Dialect"
+    """The database."""
+
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         """Return all rows of a statement. Values that are stored in another form are converted."""
         ...

@@ -61,14 +61,13 @@ _ATTEMPT_METADATA = ATTEMPT_COLUMNS.index("metadata_position")
 # -- moments ---------------------------------------------------------------------------------------------------------
 
 
-async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
+async def moment(session: ReadSession, as_at: Any) -> int:
     """Return the position of the last event that a read at a moment includes; 0 if the read includes no event.
 
     A read includes either all events of a call or none of them. If `as_at` is the position of an event of a call, and
     the call has later events, the moment is before the call. Decision 8.
 
     Args:
-        dialect: the database.
         session: a session that reads a snapshot of the database.
         as_at: the position of an event, or a datetime with a time zone. A datetime includes all commits that were
             recorded up to this time. A moment after the end of the log means the end of the log.
@@ -79,23 +78,23 @@ async def moment(dialect: Dialect, session: ReadSession, as_at: Any) -> int:
     if isinstance(as_at, datetime):
         if as_at.tzinfo is None:
             raise Invalid("as_at", f"{as_at!r} has no time zone; add one, as in datetime.now(UTC)")
-        commit = await log_queries.commit_by_time(dialect, session, (as_at - _EPOCH) // timedelta(microseconds=1))
+        commit = await log_queries.commit_by_time(session, (as_at - _EPOCH) // timedelta(microseconds=1))
         return 0 if commit is None else commit[log_queries.COMMIT_COLUMNS.index("last_position")]
     if not isinstance(as_at, int) or isinstance(as_at, bool):
         raise Invalid("as_at", f"{as_at!r} is neither a position (int) nor a datetime with a time zone")
     if as_at < 0:
         raise Invalid("as_at", f"{as_at} is not a position; the first event has position 1, and 0 means before it")
-    return await _whole_commands(dialect, session, as_at)
+    return await _whole_commands(session, as_at)
 
 
-async def _whole_commands(dialect: Dialect, session: ReadSession, position: int) -> int:
-    last = await log_queries.last_event(dialect, session, position)
+async def _whole_commands(session: ReadSession, position: int) -> int:
+    last = await log_queries.last_event(session, position)
     if last is None:
         return 0
-    following = await log_queries.events(dialect, session, after=last[0], limit=1)
+    following = await log_queries.events(session, after=last[0], limit=1)
     if not following or _command(following[0]) != _command(last):
         return last[0]
-    return await log_queries.last_before_command(dialect, session, last[0], *_command(last))
+    return await log_queries.last_before_command(session, last[0], *_command(last))
 
 
 def _command(row: Row) -> tuple[int, int]:
@@ -103,7 +102,7 @@ def _command(row: Row) -> tuple[int, int]:
     return row[1], row[4]
 
 
-async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, number: int) -> int:
+async def moment_of(session: ReadSession, rollout_id: str, number: int) -> int:
     """Return the log position of the event that has the given number in a rollout's stream.
 
     Raises:
@@ -112,7 +111,7 @@ async def moment_of(dialect: Dialect, session: ReadSession, rollout_id: str, num
     arguments.event_number(number)
     if 0 < number < 2**62:
         stream = f"rollout/{check_text(rollout_id, 'rollout_id', pages.LONGEST_ID)}"
-        position = await log_queries.position_of(dialect, session, stream, number)
+        position = await log_queries.position_of(session, stream, number)
         if position is not None:
             return position
     raise Invalid(
@@ -178,14 +177,12 @@ _WORKERS: _Kind[WorkerState] = _Kind(
 )
 
 
-async def _folded(
-    dialect: Dialect, session: ReadSession, kind: _Kind[State], keys: Sequence[str], until: int
-) -> dict[str, State]:
+async def _folded(session: ReadSession, kind: _Kind[State], keys: Sequence[str], until: int) -> dict[str, State]:
     """Return the states of some streams at the moment `until`, by id."""
     states: dict[str, State] = {}
     for start in range(0, len(keys), _STREAMS_AT_ONCE):
         streams = [kind.prefix + key for key in keys[start : start + _STREAMS_AT_ONCE]]
-        async for batch in log_queries.events_of_streams(dialect, session, streams, until=until):
+        async for batch in log_queries.events_of_streams(session, streams, until=until):
             for row in batch:
                 event = log_queries.event_of(row)
                 key = event.stream[len(kind.prefix) :]
@@ -193,9 +190,7 @@ async def _folded(
     return states
 
 
-async def _state(
-    dialect: Dialect, session: ReadSession, kind: _Kind[State], row: Row | None, until: int
-) -> State | Row | None:
+async def _state(session: ReadSession, kind: _Kind[State], row: Row | None, until: int) -> State | Row | None:
     """Return the row if it has not changed since the moment `until`, or else the folded state.
 
     Return None if the row did not exist at that moment.
@@ -204,7 +199,7 @@ async def _state(
         return None
     if row[kind.columns.index("last_position")] <= until:
         return row
-    return (await _folded(dialect, session, kind, [row[0]], until))[row[0]]
+    return (await _folded(session, kind, [row[0]], until))[row[0]]
 
 
 # -- listing ---------------------------------------------------------------------------------------------------------
@@ -222,15 +217,13 @@ class _Found(Generic[State]):
     """The states at the moment, by id, of all rows that have changed since the moment."""
 
 
-async def _find(
-    dialect: Dialect, session: ReadSession, kind: _Kind[State], query: FilterQuery, until: int
-) -> _Found[State]:
+async def _find(session: ReadSession, kind: _Kind[State], query: FilterQuery, until: int) -> _Found[State]:
     candidates: list[Values] = []
     changed: list[str] = []
     count = 0
     shape = filters.shape(query)
-    sql = compiled(dialect, shape and ("past", shape), lambda: _candidates(dialect, kind, query))
-    async for batch in session.stream(sql, filters.params(dialect, query) | {"until": until}):
+    sql = compiled(session, shape and ("past", shape), lambda: _candidates(session.dialect, kind, query))
+    async for batch in session.stream(sql, filters.params(session.dialect, query) | {"until": until}):
         for key, first, last, value in batch:
             if last <= until:
                 candidates.append(_sortable(kind, query, key, first, value))
@@ -240,8 +233,8 @@ async def _find(
                 changed.append(key)
     if count > FOLD_LIMIT:
         raise PastUnavailable(count, FOLD_LIMIT)
-    states = await _folded(dialect, session, kind, changed, until)
-    computed = await _computed(dialect, session, query, states, until)
+    states = await _folded(session, kind, changed, until)
+    computed = await _computed(session, query, states, until)
     then = ({**kind.values(kind.row(state)), **computed.get(key, {})} for key, state in states.items())
     candidates.extend(values for values in then if filters.matches(query, values))
     page = filters.page(query, filters.arranged(query, candidates))
@@ -249,13 +242,13 @@ async def _find(
 
 
 async def _computed(
-    dialect: Dialect, session: ReadSession, query: FilterQuery, states: Mapping[str, Any], until: int
+    session: ReadSession, query: FilterQuery, states: Mapping[str, Any], until: int
 ) -> dict[str, Values]:
     """Return the values at the moment `until` that a query of rollouts uses and no column contains, by rollout id."""
     found: dict[str, Values] = {}
     if query.noun is filters.ROLLOUTS and (query.uses(filters.REWARD) or query.uses(filters.LABEL)):
         uses_reward = query.uses(filters.REWARD)
-        rewards = await rewards_of(dialect, session, states, until=until) if uses_reward else {}
+        rewards = await rewards_of(session, states, until=until) if uses_reward else {}
         for rollout_id, state in states.items():
             latest = state.latest
             own = None if latest is None else rewards.get((rollout_id, latest.attempt_id))
@@ -317,30 +310,26 @@ def _unchanged(found: _Found[Any]) -> list[str]:
 # -- rollouts and attempts -------------------------------------------------------------------------------------------
 
 
-async def rollouts(
-    dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
-) -> Page[Item]:
+async def rollouts(session: ReadSession, query: FilterQuery, until: int, make: Make[Item]) -> Page[Item]:
     """Return a page of the rollouts at the moment `until`, with rows like those of `pages.rollouts`.
 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
-    found = await _find(dialect, session, _ROLLOUTS, query, until)
-    made = await pages.rollouts_by_id(
-        dialect, session, _unchanged(found), lambda row: make(_rollout_without_signals(row))
-    )
+    found = await _find(session, _ROLLOUTS, query, until)
+    made = await pages.rollouts_by_id(session, _unchanged(found), lambda row: make(_rollout_without_signals(row)))
     then = [found.states[key] for key in found.keys if key in found.states]
-    for row in await _wide_rollouts(dialect, session, then):
+    for row in await _wide_rollouts(session, then):
         made[row[0]] = make(row)
     return _page_of(found, made)
 
 
-async def rollout(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
+async def rollout(session: ReadSession, rollout_id: str, until: int) -> Row | None:
     """Return a rollout at the moment `until`, as a row like that of `pages.rollout`; None if it did not exist."""
-    row = await pages.rollout(dialect, session, rollout_id)
-    then = await _state(dialect, session, _ROLLOUTS, row, until)
+    row = await pages.rollout(session, rollout_id)
+    then = await _state(session, _ROLLOUTS, row, until)
     if isinstance(then, RolloutState):
-        return (await _wide_rollouts(dialect, session, [then]))[0]
+        return (await _wide_rollouts(session, [then]))[0]
     return None if then is None else _rollout_without_signals(then)
 
 
@@ -349,9 +338,9 @@ def _rollout_without_signals(row: Row) -> Wide:
     return (*row[:signal], None, None, *row[signal + 2 :])
 
 
-async def _wide_rollouts(dialect: Dialect, session: ReadSession, states: Sequence[RolloutState]) -> list[Wide]:
+async def _wide_rollouts(session: ReadSession, states: Sequence[RolloutState]) -> list[Wide]:
     positions = [(state.input_position, state.metadata_position, _metadata_of_latest(state)) for state in states]
-    bodies = await _bodies(dialect, session, [position for three in positions for position in three])
+    bodies = await _bodies(session, [position for three in positions for position in three])
     return [
         (
             *rollout_projection.rollout(state),
@@ -367,42 +356,40 @@ def _metadata_of_latest(state: RolloutState) -> int | None:
     return None if state.latest is None else state.latest.metadata_position
 
 
-async def _bodies(
-    dialect: Dialect, session: ReadSession, positions: Sequence[int | None]
-) -> Mapping[int | None, tuple[Any, Any]]:
-    found = await log_queries.bodies_at(dialect, session, [position for position in positions if position is not None])
+async def _bodies(session: ReadSession, positions: Sequence[int | None]) -> Mapping[int | None, tuple[Any, Any]]:
+    found = await log_queries.bodies_at(session, [position for position in positions if position is not None])
     return {**found}
 
 
 async def attempts(
-    dialect: Dialect, session: ReadSession, rollout_id: str, query: FilterQuery, until: int, make: Make[Item]
+    session: ReadSession, rollout_id: str, query: FilterQuery, until: int, make: Make[Item]
 ) -> Page[Item]:
     """Return a page of a rollout's attempts at the moment `until`, with rows like those of `pages.attempts`."""
-    found = await _attempts(dialect, session, rollout_id, until)
+    found = await _attempts(session, rollout_id, until)
     values: list[Values] = [dict(zip(ATTEMPT_COLUMNS, row, strict=False)) | {"": row} for row in found]
     arranged = filters.arranged(query, values)
     return Page([make(each[""]) for each in filters.page(query, arranged)], len(found))
 
 
-async def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> Row | None:
+async def latest_attempt(session: ReadSession, rollout_id: str, until: int) -> Row | None:
     """Return the latest attempt of a rollout at the moment `until`, as a row like that of `pages.latest_attempt`.
 
     Return None if the rollout did not exist or had no attempt.
     """
-    found = await _attempts(dialect, session, rollout_id, until)
+    found = await _attempts(session, rollout_id, until)
     by_number = ATTEMPT_COLUMNS.index("sequence_id")
     return max(found, key=lambda row: row[by_number], default=None)
 
 
-async def _attempts(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[Wide]:
-    then = await _state(dialect, session, _ROLLOUTS, await pages.rollout(dialect, session, rollout_id), until)
+async def _attempts(session: ReadSession, rollout_id: str, until: int) -> list[Wide]:
+    then = await _state(session, _ROLLOUTS, await pages.rollout(session, rollout_id), until)
     if then is None:
         return []
     if not isinstance(then, RolloutState):
         every = filters.query(filters.ATTEMPTS)
-        return (await pages.attempts(dialect, session, rollout_id, every, _attempt_without_signals)).items
+        return (await pages.attempts(session, rollout_id, every, _attempt_without_signals)).items
     listed = [rollout_projection.attempt(state) for state in then.attempts.values() if state.released_position is None]
-    bodies = await _bodies(dialect, session, [row[_ATTEMPT_METADATA] for row in listed])
+    bodies = await _bodies(session, [row[_ATTEMPT_METADATA] for row in listed])
     return [(*row, None, None, *bodies.get(row[_ATTEMPT_METADATA], _NO_BODY)) for row in listed]
 
 
@@ -411,7 +398,6 @@ def _attempt_without_signals(row: Row) -> Wide:
 
 
 async def spans(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str | Sequence[str],
     attempt_id: str | None,
@@ -426,50 +412,48 @@ async def spans(
     The rows and the other arguments are those of `pages.spans`.
     """
     if attempt_id == "latest" and not isinstance(rollout_id, str):
-        found = [await latest_attempt(dialect, session, each, until) for each in rollout_id]
+        found = [await latest_attempt(session, each, until) for each in rollout_id]
         pairs = [(row[_ROLLOUT_ID], row[_ATTEMPT_ID]) for row in found if row is not None]
         ids, of_them = [each for each, _ in pairs], [each for _, each in pairs]
-        return await pages.spans(dialect, session, ids, of_them, query, make, until=until, batch=batch)
+        return await pages.spans(session, ids, of_them, query, make, until=until, batch=batch)
     if attempt_id == "latest" and isinstance(rollout_id, str):
-        latest = await latest_attempt(dialect, session, rollout_id, until)
+        latest = await latest_attempt(session, rollout_id, until)
         if latest is None:
             return Page([], 0)
         attempt_id = latest[_ATTEMPT_ID]
-    return await pages.spans(dialect, session, rollout_id, attempt_id, query, make, until=until, batch=batch)
+    return await pages.spans(session, rollout_id, attempt_id, query, make, until=until, batch=batch)
 
 
 # -- resources and workers -------------------------------------------------------------------------------------------
 
 
-async def resources(
-    dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
-) -> Page[Item]:
+async def resources(session: ReadSession, query: FilterQuery, until: int, make: Make[Item]) -> Page[Item]:
     """Return a page of the resources at the moment `until`, with rows like those of `pages.resources`.
 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
-    found = await _find(dialect, session, _RESOURCES, query, until)
-    made = await pages.resources_by_ids(dialect, session, _unchanged(found), make)
+    found = await _find(session, _RESOURCES, query, until)
+    made = await pages.resources_by_ids(session, _unchanged(found), make)
     then = [found.states[key] for key in found.keys if key in found.states]
-    for row in await _wide_resources(dialect, session, then):
+    for row in await _wide_resources(session, then):
         made[row[0]] = make(row)
     return _page_of(found, made)
 
 
-async def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str, until: int) -> Row | None:
+async def resources_by_id(session: ReadSession, resources_id: str, until: int) -> Row | None:
     """Return the resources with an id at the moment `until`, as a row like that of `pages.resources_by_id`.
 
     Return None if they did not exist.
     """
-    row = await pages.resources_by_id(dialect, session, resources_id)
-    then = await _state(dialect, session, _RESOURCES, row, until)
+    row = await pages.resources_by_id(session, resources_id)
+    then = await _state(session, _RESOURCES, row, until)
     if isinstance(then, ResourcesState):
-        return (await _wide_resources(dialect, session, [then]))[0]
+        return (await _wide_resources(session, [then]))[0]
     return then
 
 
-async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -> Row | None:
+async def latest_resources(session: ReadSession, until: int) -> Row | None:
     """Return the latest resources at the moment `until`, as a row like that of `pages.latest_resources`.
 
     Return None if there were no resources.
@@ -489,34 +473,30 @@ async def latest_resources(dialect: Dialect, session: ReadSession, until: int) -
         statement = select(table.resources_id).where(table.last_position > moment_param)
         return statement.where(table.first_position <= moment_param)
 
-    newest = await session.fetch(compiled(dialect, "latest_unchanged_resources", same), {"until": until})
-    others = await session.fetch(compiled(dialect, "changed_resources", changed), {"until": until})
+    newest = await session.fetch(compiled(session, "latest_unchanged_resources", same), {"until": until})
+    others = await session.fetch(compiled(session, "changed_resources", changed), {"until": until})
     if len(others) > FOLD_LIMIT:
         raise PastUnavailable(len(others), FOLD_LIMIT)
-    states = await _folded(dialect, session, _RESOURCES, [row[0] for row in others], until)
+    states = await _folded(session, _RESOURCES, [row[0] for row in others], until)
     last = max(states.values(), key=lambda state: state.last_position, default=None)
     if last is not None and (not newest or last.last_position > newest[0][1]):
-        return (await _wide_resources(dialect, session, [last]))[0]
-    return await pages.resources_by_id(dialect, session, newest[0][0]) if newest else None
+        return (await _wide_resources(session, [last]))[0]
+    return await pages.resources_by_id(session, newest[0][0]) if newest else None
 
 
-async def _wide_resources(dialect: Dialect, session: ReadSession, states: Sequence[ResourcesState]) -> list[Wide]:
-    bodies = await _bodies(dialect, session, [state.body_position for state in states])
+async def _wide_resources(session: ReadSession, states: Sequence[ResourcesState]) -> list[Wide]:
+    bodies = await _bodies(session, [state.body_position for state in states])
     return [(*rollout_projection.resources(state), *bodies.get(state.body_position, _NO_BODY)) for state in states]
 
 
-async def workers(
-    dialect: Dialect, session: ReadSession, query: FilterQuery, until: int, make: Make[Item]
-) -> Page[Item]:
+async def workers(session: ReadSession, query: FilterQuery, until: int, make: Make[Item]) -> Page[Item]:
     """Return a page of the workers at the moment `until`, with rows like those of `pages.workers`.
 
     Raises:
         PastUnavailable: more than `FOLD_LIMIT` rows have changed since that moment.
     """
-    found = await _find(dialect, session, _WORKERS, query, until)
-    made = await pages.workers_by_id(
-        dialect, session, _unchanged(found), lambda row: make(_worker_without_signals(row))
-    )
+    found = await _find(session, _WORKERS, query, until)
+    made = await pages.workers_by_id(session, _unchanged(found), lambda row: make(_worker_without_signals(row)))
     made |= {
         key: make(_worker_without_signals(rollout_projection.worker(found.states[key])))
         for key in found.keys
@@ -525,10 +505,10 @@ async def workers(
     return _page_of(found, made)
 
 
-async def worker(dialect: Dialect, session: ReadSession, worker_id: str, until: int) -> Row | None:
+async def worker(session: ReadSession, worker_id: str, until: int) -> Row | None:
     """Return a worker at the moment `until`, as a row like that of `pages.worker`; None if it did not exist."""
-    row = await pages.worker(dialect, session, worker_id)
-    then = await _state(dialect, session, _WORKERS, row, until)
+    row = await pages.worker(session, worker_id)
+    then = await _state(session, _WORKERS, row, until)
     if isinstance(then, WorkerState):
         then = rollout_projection.worker(then)
     return None if then is None else _worker_without_signals(then)
@@ -541,17 +521,17 @@ def _worker_without_signals(row: Row) -> Wide:
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-async def totals(dialect: Dialect, session: ReadSession, until: int) -> tuple[int, ...]:
+async def totals(session: ReadSession, until: int) -> tuple[int, ...]:
     """Return the totals at the moment `until`, such as the number of all events, in the order of `pages.TOTALS`."""
-    commit = await log_queries.commit_at(dialect, session, until)
+    commit = await log_queries.commit_at(session, until)
     last = log_queries.COMMIT_COLUMNS.index("last_position")
     if commit is not None and commit[last] > until:
         # Each commit stores the totals at its end. If the last commit ends after the moment, the totals of the commit
         # before are read, and the events between this commit and the moment are counted.
-        commit = await log_queries.last_commit(dialect, session, commit[0] - 1)
+        commit = await log_queries.last_commit(session, commit[0] - 1)
     counted = log_queries.totals_of(commit)
     after = 0 if commit is None else commit[last]
-    while remaining := await log_queries.event_sizes(dialect, session, after=after, until=until):
+    while remaining := await log_queries.event_sizes(session, after=after, until=until):
         sizes = [(type_, size or 0) for _, type_, size in remaining]
         counted = totals_after(counted, sizes)
         after = remaining[-1][0]

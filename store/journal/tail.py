@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import blobs, pages, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
@@ -69,7 +69,7 @@ def parse(text: str) -> Cursor:
     return Cursor(store_id, int(commit_id), prefix, int(position))
 
 
-async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: str | None) -> Cursor:
+async def resume(session: ReadSession, store_id: str, after: str | None) -> Cursor:
     """Return the place in this log from which a reader with the cursor `after` continues.
 
     With None, it is the beginning of the log.
@@ -89,7 +89,7 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
         )
     if place == start:
         return start
-    commit = await log_queries.last_commit(dialect, session, place.commit_id)
+    commit = await log_queries.last_commit(session, place.commit_id)
     if commit is None or Cursor(store_id, commit[0], _prefix(commit[6]), place.position) != place:
         raise _incompatible(place, "is not in this log, or follows another history")
     if not commit[2] <= place.position <= commit[3]:
@@ -97,17 +97,17 @@ async def resume(dialect: Dialect, session: ReadSession, store_id: str, after: s
     return place
 
 
-async def end(dialect: Dialect, session: ReadSession, store_id: str) -> str | None:
+async def end(session: ReadSession, store_id: str) -> str | None:
     """Return the cursor for the end of the log; None if the log is empty."""
-    commit = await log_queries.last_commit(dialect, session)
+    commit = await log_queries.last_commit(session)
     return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), commit[3]))
 
 
-async def before_end(dialect: Dialect, session: ReadSession, store_id: str, count: int) -> str | None:
+async def before_end(session: ReadSession, store_id: str, count: int) -> str | None:
     """Return the cursor after which the last `count` events of the log follow; None if the log has no more events."""
-    last = await log_queries.last_commit(dialect, session)
+    last = await log_queries.last_commit(session)
     position = 0 if last is None else last[3] - count
-    commit = await log_queries.commit_at(dialect, session, position) if position > 0 else None
+    commit = await log_queries.commit_at(session, position) if position > 0 else None
     return None if commit is None else str(Cursor(store_id, commit[0], _prefix(commit[6]), min(position, commit[3])))
 
 
@@ -123,7 +123,6 @@ def _prefix(chain_hash: bytes) -> str:
 
 
 async def page(
-    dialect: Dialect,
     session: ReadSession,
     place: Cursor,
     types: Sequence[str] | None,
@@ -133,7 +132,6 @@ async def page(
     """Return the next events after a place in the log. The session must be a snapshot.
 
     Args:
-        dialect: the database.
         session: a session that reads a snapshot.
         place: the place of the reader.
         types: return only events of these types; None for all types.
@@ -143,7 +141,7 @@ async def page(
     Raises:
         Incompatible: the log ends before the commit of the place.
     """
-    commit = await log_queries.last_commit(dialect, session)
+    commit = await log_queries.last_commit(session)
     if commit is None or commit[3] <= place.position:
         if commit is None or commit[0] < place.commit_id:
             _check_commit_exists(place)
@@ -151,7 +149,6 @@ async def page(
     end = Cursor(place.store_id, commit[0], _prefix(commit[6]), commit[3])
     stream = None if rollout_id is None else f"rollout/{rollout_id}"
     rows = await scan.logged(
-        dialect,
         session,
         after=place.position,
         until=end.position,
@@ -159,7 +156,7 @@ async def page(
         stream=stream,
         types=types,
     )
-    whole = await blobs.filled(dialect, session, rows, lengths=False)
+    whole = await blobs.filled(session, rows, lengths=False)
     events = [_logged(place.store_id, row) for row in whole]
     if len(rows) < limit:
         return TailPage(events, end, is_last=True)
@@ -179,7 +176,6 @@ def _logged(store_id: str, row: Row) -> LoggedEvent:
 
 
 async def history(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str,
     as_at: AsAt | None = None,
@@ -198,16 +194,16 @@ async def history(
     stream = f"rollout/{check_text(rollout_id, 'rollout_id', pages.LONGEST_ID)}"
     arguments.part_of_history(after, limit)
     number = min(after, _LAST_NUMBER)
-    until = None if as_at is None else await timeline.moment(dialect, session, as_at)
-    if not await log_queries.stream_events(dialect, session, stream, until=until, limit=1):
+    until = None if as_at is None else await timeline.moment(session, as_at)
+    if not await log_queries.stream_events(session, stream, until=until, limit=1):
         raise NotFound.rollout(rollout_id)
     events: list[HistoryEvent] = []
     while limit < 0 or len(events) < limit:
         wanted = EVENTS_AT_ONCE if limit < 0 else min(EVENTS_AT_ONCE, limit - len(events))
         rows: Sequence[Row] = await log_queries.stream_events(
-            dialect, session, stream, after=number, until=until, limit=wanted, bodies=True
+            session, stream, after=number, until=until, limit=wanted, bodies=True
         )
-        whole = await blobs.filled(dialect, session, rows, lengths=False)
+        whole = await blobs.filled(session, rows, lengths=False)
         events.extend(HistoryEvent(**_described(row)) for row in whole)
         if len(rows) < wanted:
             break

@@ -188,17 +188,17 @@ async def _write(
 
     async def finish(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
         async with copy.read() as session:
-            end = await end_of(copy, session)
+            end = await end_of(session)
         await make_seal_table(writer)
         chosen = {each.rollout_id async for _, _, some in selected_payload(copy, policy) for each in some}
         await _reduce(copy, writer, chosen, policy, end.position, on_progress)
-        await Compression(copy, writer, Pace(is_shared=False)).compress(on_progress)
+        await Compression(writer, Pace(is_shared=False)).compress(on_progress)
         on_progress(OperationProgress("freeing space"))
         await copy.vacuum()
         contents = ArchiveContents(
             policy=str(policy), commit_id=end.commit_id, chain_head=end.chain_hash.hex(), position=end.position
         )
-        written.append(await write_seal(copy, writer, store_id, contents))
+        written.append(await write_seal(writer, store_id, contents))
 
     target = database_in(path, clock).unfinished()
     await fill_reserved(source, target, is_verified=True, on_progress=on_progress, finish=finish, is_single_file=True)
@@ -258,15 +258,15 @@ async def _reduce(
     """Remove the payload of all rollouts except `chosen` from the copy. Its log records this."""
     wakeups = copy.wakeups()
     words = f"removed from this archive, because the policy did not select it: {policy}"
-    removing = Remover(copy, writer, wakeups, words, actor="archive", keep_unfinished=False, pace=Pace(is_shared=False))
+    removing = Remover(writer, wakeups, words, actor="archive", keep_unfinished=False, pace=Pace(is_shared=False))
     try:
         for after in range(0, end, _POSITIONS):
             on_progress(OperationProgress("removing other payload from the archive", after, end))
             async with copy.read() as session:
-                some = await payload_between(copy, session, after, after + _POSITIONS)
+                some = await payload_between(session, after, after + _POSITIONS)
             await removing.remove([each for each in some if each.rollout_id not in chosen])
         async with copy.read(snapshot=True) as session:
-            found = await blobs_without_event(copy, session)
+            found = await blobs_without_event(session)
         await removing.remove_blobs(found)
     finally:
         await wakeups.close()
@@ -327,7 +327,7 @@ async def _remove(
     store_id = await source.open(create=False)
     try:
         async with source.read() as session:
-            end = await end_of(source, session, contents.commit_id)
+            end = await end_of(session, contents.commit_id)
         if (store_id, end.commit_id, end.chain_hash.hex()) != (seal.store_id, contents.commit_id, contents.chain_head):
             raise Conflict(
                 f"{path} is not an archive of this store: it contains commit {contents.commit_id} of store"
@@ -340,7 +340,7 @@ async def _remove(
             with damage_reported(path):
                 await _remove_archived(source, path, seal, removing, contents.position, on_progress)
             async with source.read(snapshot=True) as session:
-                found = await blobs_without_event(source, session)
+                found = await blobs_without_event(session)
             await removing.remove_blobs(found)
         if vacuum:
             on_progress(OperationProgress("freeing space"))
@@ -365,11 +365,11 @@ async def _remove_archived(
             for after in range(0, end, _POSITIONS):
                 until = min(after + _POSITIONS, end)
                 on_progress(OperationProgress("removing payload", after, end))
-                archived = await payload_between(archive, session, after, until)
+                archived = await payload_between(session, after, until)
                 positions = {each.position for each in archived if each.type not in KEPT}
                 if positions:
                     async with source.read() as reader:
-                        found = await payload_between(source, reader, after, until)
+                        found = await payload_between(reader, after, until)
                     await removing.remove([each for each in found if each.position in positions])
     finally:
         await archive.close()

@@ -49,8 +49,8 @@ async def backup_store(
     source, target = database(source_url), database_in(await asyncio.to_thread(new_file, file))
     written: list[BackupSeal] = []
 
-    async def finish(copy: Unfinished, writer: WriteSession, store_id: str) -> None:
-        written.append(await write_seal(copy, writer, store_id))
+    async def finish(_: Unfinished, writer: WriteSession, store_id: str) -> None:
+        written.append(await write_seal(writer, store_id))
 
     reporter = ProgressReporter(on_progress)
 
@@ -126,19 +126,17 @@ def database_in(file: str | os.PathLike[str], clock: Clock | None = None) -> Dia
     return database(sqlite_url(path), clock)
 
 
-async def write_seal(
-    copy: Dialect, writer: WriteSession, store_id: str, contents: ArchiveContents | None = None
-) -> BackupSeal:
+async def write_seal(writer: WriteSession, store_id: str, contents: ArchiveContents | None = None) -> BackupSeal:
     """Store the seal of a complete copy in its file, and return it."""
-    async with copy.read(snapshot=True) as session:
-        seal = (await _seal_of(copy, session, store_id)).model_copy(update={"archive": contents})
+    async with writer.dialect.read(snapshot=True) as session:
+        seal = (await _seal_of(session, store_id)).model_copy(update={"archive": contents})
     await store_seal(writer, seal)
     return seal
 
 
-async def _seal_of(dialect: Dialect, session: ReadSession, store_id: str) -> BackupSeal:
-    head = await seals.head(dialect, session, store_id)
-    return BackupSeal(**head.model_dump(), tables=await beside_log.digest(dialect, session))
+async def _seal_of(session: ReadSession, store_id: str) -> BackupSeal:
+    head = await seals.head(session, store_id)
+    return BackupSeal(**head.model_dump(), tables=await beside_log.digest(session))
 
 
 async def checked_seal(path: Path) -> BackupSeal:
@@ -159,7 +157,7 @@ async def checked_seal(path: Path) -> BackupSeal:
                 ((state,),) = await session.fetch(_CHECK, {})
                 if state != "ok":
                     raise Corrupt(f"the backup {path}", state, "a sound SQLite database")
-                sealed, found = await read_seal(session, path), await _seal_of(source, session, store_id)
+                sealed, found = await read_seal(session, path), await _seal_of(session, store_id)
         finally:
             await source.close()
     for name in ("store_id", "commit_id", "position", "chain_head", "tables"):

@@ -48,33 +48,31 @@ def copied(source: Dialect, target: Dialect) -> list[Table]:
     return [table for table in tables if is_default or table not in _ACCESS]
 
 
-async def copy(source: Dialect, session: ReadSession, target: Dialect, writer: WriteSession) -> None:
+async def copy(session: ReadSession, writer: WriteSession) -> None:
     """Copy the rows of the tables that `copied` returns, and replace the rows that an earlier run copied.
 
     Args:
-        source: the database that is copied.
-        session: a snapshot of it.
-        target: the database of the copy.
-        writer: its session that writes.
+        session: a snapshot of the database that is copied.
+        writer: a session that writes to the copy.
     """
-    for table in copied(source, target):
+    for table in copied(session.dialect, writer.dialect):
         await writer.begin()
-        await writer.fetch(Sql(f"DELETE FROM {target.qualified(table)}", (), {}), {})  # noqa: S608 (a table's name)
+        await writer.fetch(Sql(f"DELETE FROM {writer.dialect.qualified(table)}", (), {}), {})  # noqa: S608 (a table's name)
         await writer.commit()
-        async for rows in scan.all_rows(source, session, table):
+        async for rows in scan.all_rows(session, table):
             await writer.begin()
             await writer.write(Changes({table: list(rows)}, {}, {}))
             await writer.commit()
 
 
-async def digest(dialect: Dialect, session: ReadSession) -> str:
+async def digest(session: ReadSession) -> str:
     """Return SHA-256, in hex, over all rows of a copy that neither the hash chain covers nor a rebuild computes."""
     copied_tables = (table for table, treatment in TREATMENTS.items() if treatment.is_copied)
     found = hashlib.sha256()
     # The hash of a commit does not cover the columns `batch_key` and `writer`.
     for table in (core_tables.store_info, core_tables.commits, *copied_tables):
         found.update(f"{table.name}\n".encode())
-        async for rows in scan.all_rows(dialect, session, table):
+        async for rows in scan.all_rows(session, table):
             found.update(b"".join(map(_encoded, rows)))
     return found.hexdigest()
 

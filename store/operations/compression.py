@@ -78,7 +78,7 @@ async def compression(dialect: Dialect) -> AsyncGenerator[Compression]:
     session = await dialect.writer()
     try:
         await dialect.overwrite_deleted(session)
-        yield Compression(dialect, session)
+        yield Compression(session)
     finally:
         await session.close()
 
@@ -87,13 +87,12 @@ class Compression:
     """Changes the form in which bodies are stored.
 
     Args:
-        dialect: the open database.
-        session: a session that writes to it.
+        session: a session that writes to the database.
         pace: the size of the transactions and the pauses between them; None for a new `Pace`.
     """
 
-    def __init__(self, dialect: Dialect, session: WriteSession, pace: Pace | None = None) -> None:
-        self._dialect, self._session = dialect, session
+    def __init__(self, session: WriteSession, pace: Pace | None = None) -> None:
+        self._session = session
         self.counts = CompressionCounts()
         self._pace = pace or Pace()
         self._version = -1
@@ -111,10 +110,10 @@ class Compression:
         kept = {each.codec for each in intact}
         await self._store_again(compressors, kept, on_progress)
         await self._retire(outdated, compressors, kept)
-        async with self._dialect.read() as session:
-            end = await last_event(self._dialect, session)
+        async with self._session.dialect.read() as session:
+            end = await last_event(session)
         if end is not None:
-            packed = await pack_events(self._dialect, self._session, self._pace, end[0], on_progress)
+            packed = await pack_events(self._session, self._pace, end[0], on_progress)
             self.counts.events += packed
             self.counts.longest_seconds = self._pace.longest_seconds
 
@@ -126,8 +125,8 @@ class Compression:
         """
         intact, outdated = await self._dictionaries()
         await self._retire(outdated, {}, {PLAIN, ZLIB, *(each.codec for each in intact)})
-        async with self._dialect.read() as session:
-            return await queries.last_codec(self._dialect, session) is not None
+        async with self._session.dialect.read() as session:
+            return await queries.last_codec(session) is not None
 
     async def _retire(
         self, outdated: Sequence[StoredDictionary], compressors: Mapping[str, _Numbered], kept: Collection[int]
@@ -144,9 +143,9 @@ class Compression:
     async def _dictionaries(self) -> tuple[list[StoredDictionary], list[StoredDictionary]]:
         """Return the dictionaries whose samples all exist, and the others."""
         intact, outdated = list[StoredDictionary](), list[StoredDictionary]()
-        async with self._dialect.read() as session:
-            for each in await queries.with_content(self._dialect, session):
-                (outdated if await queries.lacks_samples(self._dialect, session, each) else intact).append(each)
+        async with self._session.dialect.read() as session:
+            for each in await queries.with_content(session):
+                (outdated if await queries.lacks_samples(session, each) else intact).append(each)
         return intact, outdated
 
     # -- dictionaries --------------------------------------------------------------------------------------------------
@@ -158,16 +157,16 @@ class Compression:
         """
         kept = {each.codec for each in intact}
         counts, totals = dict[str, int](), dict[str, int]()
-        async with self._dialect.read() as session:
-            for each in await queries.sizes(self._dialect, session):
+        async with self._session.dialect.read() as session:
+            for each in await queries.sizes(session):
                 if each.codec not in kept:
                     counts[each.type] = counts.get(each.type, 0) + each.bodies
                     totals[each.type] = totals.get(each.type, 0) + each.raw_bytes
         newest = {each.type: each.codec for each in intact}
         compressors: dict[str, _Numbered] = {}
         for type_, codec in newest.items():
-            async with self._dialect.read() as session:
-                compressor = await queries.compressor(self._dialect, session, codec)
+            async with self._session.dialect.read() as session:
+                compressor = await queries.compressor(session, codec)
             if compressor is not None:
                 compressors[type_] = (codec, compressor)
         for type_, count in counts.items():
@@ -182,11 +181,9 @@ class Compression:
         self, type_: str, count: int, kept: Collection[int], known: DictionaryCompressor | None
     ) -> _Numbered | None:
         """Store a new dictionary for a type of event, and return it; None if it would save too little."""
-        async with self._dialect.read(snapshot=True) as session:
+        async with self._session.dialect.read(snapshot=True) as session:
             step = max(1, count // LEAST_BODIES)
-            places = await queries.positions(
-                self._dialect, session, type_, except_codecs=kept, longest=_LONGEST_SAMPLE, step=step
-            )
+            places = await queries.positions(session, type_, except_codecs=kept, longest=_LONGEST_SAMPLE, step=step)
             samples = await self._samples(session, places)
         raws = [each.raw for each in samples]
         dictionary = train([raw[:_MOST_OF_SAMPLE] for raw in raws])
@@ -206,7 +203,7 @@ class Compression:
         found: list[_Sample] = []
         size = 0
         for at in range(0, len(places), _READ_AT_ONCE):
-            bodies = await bodies_at(self._dialect, session, places[at : at + _READ_AT_ONCE])
+            bodies = await bodies_at(session, places[at : at + _READ_AT_ONCE])
             for position, (codec, stored) in sorted(bodies.items()):
                 with contextlib.suppress(StoreError):
                     raw = raw_json(codec, stored)
@@ -219,9 +216,9 @@ class Compression:
     async def _store(self, type_: str, content: bytes, samples: Sequence[int]) -> int | None:
         """Store a new dictionary, and return its number; None if one of its samples was removed meanwhile."""
         async with self._transaction() as tail:
-            last = await queries.last_codec(self._dialect, self._session)
+            last = await queries.last_codec(self._session)
             codec = FIRST_DICTIONARY_CODEC if last is None else last + 1
-            if await queries.lacks_samples(self._dialect, self._session, StoredDictionary(codec, type_, samples)):
+            if await queries.lacks_samples(self._session, StoredDictionary(codec, type_, samples)):
                 return None
             digest = hashlib.sha256(content).digest()
             row: Row = (codec, type_, digest, tail.now, queries.encode_positions(samples), content)
@@ -234,7 +231,7 @@ class Compression:
         used: list[StoredDictionary] = []
         for each in dictionaries:
             async with self._transaction():
-                if await queries.is_needed(self._dialect, self._session, each.codec):
+                if await queries.is_needed(self._session, each.codec):
                     used.append(each)
                 else:
                     await self._session.write(Changes({}, {}, {}, {_CONTENT: [(each.codec, b"", b"")]}))
@@ -252,9 +249,9 @@ class Compression:
         dictionary must be emptied gets another dictionary, or the form of a new body. Other bodies stay as they are.
         """
         after = 0
-        async with self._dialect.read() as session:
+        async with self._session.dialect.read() as session:
             # Bodies that are written meanwhile are left to the next call.
-            until = await queries.last_body(self._dialect, session)
+            until = await queries.last_body(session)
         while found := await self._candidates(kept, after, until):
             on_progress(OperationProgress("compressing", after, until))
             after = found[-1].position
@@ -268,14 +265,14 @@ class Compression:
             await self._store_part_again(chosen[start:], compressors)
 
     async def _candidates(self, kept: Collection[int], after: int, until: int) -> list[Candidate]:
-        async with self._dialect.read() as session:
+        async with self._session.dialect.read() as session:
             return await queries.candidates(
-                self._dialect, session, except_codecs=kept, after=after, until=until, limit=_SEARCHED_AT_ONCE
+                session, except_codecs=kept, after=after, until=until, limit=_SEARCHED_AT_ONCE
             )
 
     async def _store_part_again(self, part: Sequence[Candidate], compressors: Mapping[str, _Numbered]) -> None:
-        async with self._dialect.read() as session:
-            bodies = await bodies_at(self._dialect, session, [each.position for each in part])
+        async with self._session.dialect.read() as session:
+            bodies = await bodies_at(session, [each.position for each in part])
         rows: list[Row] = [
             (each.position, *form)
             for each in part
@@ -287,7 +284,7 @@ class Compression:
         seen = {each.position: each.codec for each in part}
         async with self._transaction():
             # Another process may have removed a body, stored it in another form, or emptied a dictionary meanwhile.
-            codecs = await queries.codecs_at(self._dialect, self._session, [row[0] for row in rows])
+            codecs = await queries.codecs_at(self._session, [row[0] for row in rows])
             usable = {PLAIN, ZLIB, *await self._usable({row[1] for row in rows} - {PLAIN, ZLIB})}
             rows = [row for row in rows if codecs.get(row[0]) == seen[row[0]] != row[1] and row[1] in usable]
             if rows:
@@ -303,16 +300,14 @@ class Compression:
         to the stream of the store, and a dictionary is emptied only after a removal. So the last result is valid until
         this stream has a new event.
         """
-        version = await last_version(self._dialect, self._session, STORE_STREAM)
+        version = await last_version(self._session, STORE_STREAM)
         if version != self._version:
             self._version, self._intact = version, {}
         if unknown := [codec for codec in codecs if codec not in self._intact]:
-            known = {each.codec: each for each in await queries.with_content(self._dialect, self._session)}
+            known = {each.codec: each for each in await queries.with_content(self._session)}
             for codec in unknown:
                 each = known.get(codec)
-                self._intact[codec] = each is not None and not await queries.lacks_samples(
-                    self._dialect, self._session, each
-                )
+                self._intact[codec] = each is not None and not await queries.lacks_samples(self._session, each)
         return [codec for codec in codecs if self._intact[codec]]
 
     @asynccontextmanager

@@ -192,15 +192,15 @@ async def _fill(
         log = LogCopy(source, target, writer, on_progress)
         await log.resume()
         events_before = log.end.events
-        end = await _copy_tables(source, target, writer)
+        end = await _copy_tables(source, writer)
         await log.run(end)
         while log.needed > end.position:
             # A body was removed during the copy. The copy has to contain the event that ordered the removal, and the
             # tables beside the log have to be of the same moment.
-            end = await _copy_tables(source, target, writer)
+            end = await _copy_tables(source, writer)
             await log.run(end)
         # Payload may have been removed from the source during the copy.
-        await Compression(target, writer).retire()
+        await Compression(writer).retire()
 
         def computed(progress: OperationProgress) -> None:
             on_progress(replace(progress, step="computing the tables"))
@@ -209,7 +209,7 @@ async def _fill(
         if finish is not None:
             await finish(target, writer, store_id)
             async with target.read() as session:
-                end = await end_of(target, session)
+                end = await end_of(session)
     if is_verified:
         report = await verify(target, store_id, None, _no_calls, on_progress)
         _check(report, end)
@@ -241,11 +241,11 @@ async def _writing(target: Dialect) -> AsyncGenerator[WriteSession]:
     await writer.close()
 
 
-async def _copy_tables(source: Dialect, target: Dialect, writer: WriteSession) -> EndOfLog:
+async def _copy_tables(source: Dialect, writer: WriteSession) -> EndOfLog:
     """Copy the tables beside the log, and return the last commit of the log at the same moment."""
     async with source.read(snapshot=True) as session:
-        await beside_log.copy(source, session, target, writer)
-        return await end_of(source, session)
+        await beside_log.copy(session, writer)
+        return await end_of(session)
 
 
 def _check(report: VerifyReport, end: EndOfLog) -> None:

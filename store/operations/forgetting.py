@@ -191,14 +191,14 @@ class _Found:
 async def _found(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) -> _Found:
     found = _Found()
     async with dialect.read() as session:
-        last = await log_queries.last_event(dialect, session)
+        last = await log_queries.last_event(session)
     end = 0 if last is None else last[_POSITION]
     in_blobs: dict[str, tuple[str, str]] = {}
     after = ""
     while True:
         # The reads are short, so that the write-ahead log of SQLite does not grow.
         async with dialect.read() as session:
-            some = await blob_queries.blobs_after(dialect, session, after, _ROWS_AT_ONCE)
+            some = await blob_queries.blobs_after(session, after, _ROWS_AT_ONCE)
         for name, codec, _, stored in some:
             after = name
             first = matcher.in_blob(raw_json(codec, stored))
@@ -210,11 +210,11 @@ async def _found(dialect: Dialect, matcher: _Matcher, on_progress: OnProgress) -
     while True:
         on_progress(OperationProgress("searching", min(found.until, end), end))
         async with dialect.read() as session:
-            rows = await log_queries.events(dialect, session, after=found.until, limit=_ROWS_AT_ONCE, bodies=True)
+            rows = await log_queries.events(session, after=found.until, limit=_ROWS_AT_ONCE, bodies=True)
             if not rows:
                 found.add_leftovers()
                 return found
-            gone = await removal_queries.removed_between(dialect, session, rows[0][_POSITION], rows[-1][_POSITION])
+            gone = await removal_queries.removed_between(session, rows[0][_POSITION], rows[-1][_POSITION])
         found.until = rows[-1][_POSITION]
         for row in rows:
             _examine(row, matcher, in_blobs, found, is_gone=row[_POSITION] in gone)

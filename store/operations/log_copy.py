@@ -48,9 +48,9 @@ class EndOfLog(NamedTuple):
 BEGINNING = EndOfLog(0, 0, GENESIS, 0, 0)
 
 
-async def end_of(dialect: Dialect, session: ReadSession, until: int | None = None) -> EndOfLog:
+async def end_of(session: ReadSession, until: int | None = None) -> EndOfLog:
     """Return the last commit, or the last commit up to an id; `BEGINNING` if there is none."""
-    commit = await log_queries.last_commit(dialect, session, until)
+    commit = await log_queries.last_commit(session, until)
     return BEGINNING if commit is None else _end(commit)
 
 
@@ -80,9 +80,9 @@ class LogCopy:
             Incompatible: the source does not contain the commit, so the target is a copy of another log.
         """
         async with self._target.read() as session:
-            reached = await end_of(self._target, session)
+            reached = await end_of(session)
         async with self._source.read() as session:
-            found = await end_of(self._source, session, reached.commit_id)
+            found = await end_of(session, reached.commit_id)
         if found != reached:
             raise Incompatible(
                 f"the source does not contain commit {reached.commit_id} of the unfinished copy, whose hash is"
@@ -105,9 +105,7 @@ class LogCopy:
     async def _next(self, end: EndOfLog) -> Sequence[Row]:
         """Return the next commits up to `end`, as many as one transaction copies."""
         async with self._source.read() as session:
-            commits = await log_queries.commits(
-                self._source, session, after=self.end.commit_id, until=end.commit_id, limit=_COMMITS
-            )
+            commits = await log_queries.commits(session, after=self.end.commit_id, until=end.commit_id, limit=_COMMITS)
         most_events, most_bytes = self.end.events + _EVENTS, self.end.body_bytes + _BYTES
         ends = map(_end, commits[1:])
         fitting = takewhile(lambda each: each.events <= most_events and each.body_bytes <= most_bytes, ends)
@@ -119,7 +117,7 @@ class LogCopy:
         # All reads see the same state, so that each body is copied with its dictionary.
         async with self._source.read(snapshot=True) as session:
             rows = await scan.events_and_bodies(
-                self._source, session, after=self.end.position, until=reached.position, limit=_ALL, as_stored=True
+                session, after=self.end.position, until=reached.position, limit=_ALL, as_stored=True
             )
             drops = await self._drops(session, rows, reached)
             tail = await writer.begin()
@@ -151,32 +149,32 @@ class LogCopy:
         """
         orders = [row[0] for row in rows if row[_TYPE] in _ORDERS]
         lacking = [row[0] for row in rows if row[_HASH] is not None and row[-1] is None]
-        ordered = await scan.drops_ordered_at(self._source, session, orders)
-        gone = await scan.drops_at(self._source, session, lacking)
+        ordered = await scan.drops_ordered_at(session, orders)
+        gone = await scan.drops_at(session, lacking)
         self.needed = max([self.needed, *(row[1] for row in gone)])
         found = {row[0]: row for row in (*ordered, *gone)}
         return [row for row in found.values() if self.end.position < row[1] <= reached.position]
 
     async def _dictionaries(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the dictionaries that are missing in the copy; none if the copy has all that `rows` need."""
-        last = await dictionaries.last_codec(self._target, self._writer) or FIRST_DICTIONARY_CODEC - 1
+        last = await dictionaries.last_codec(self._writer) or FIRST_DICTIONARY_CODEC - 1
         # SQLite does not enforce the types of columns, so the value may not be an integer.
         if not any(isinstance(row[_WIDTH], int) and row[_WIDTH] > last for row in rows):
             return ()
-        return await dictionaries.rows(self._source, session, last)
+        return await dictionaries.rows(session, last)
 
     async def _blocks(self, session: ReadSession, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the blocks to which events in `rows` refer and which the copy lacks."""
-        last = await data_blocks.last_block_start(self._target, self._writer)
+        last = await data_blocks.last_block_start(self._writer)
         firsts = {first for row in rows if (first := first_of(row[_DATA])) is not None and first > last}
-        return await data_blocks.rows_at(self._source, session, sorted(firsts))
+        return await data_blocks.rows_at(session, sorted(firsts))
 
     async def _copy_blobs(self, session: ReadSession, rows: Sequence[Row]) -> None:
         named = {name for row in rows if row[_TYPE] in REFERRING for name in names_of_blobs(row) if "\0" not in name}
         if not named:
             return
-        lacking = named - await blobs.existing(self._target, self._writer, sorted(named))
-        sizes = await blobs.sizes(self._source, session, sorted(lacking))
+        lacking = named - await blobs.existing(self._writer, sorted(named))
+        sizes = await blobs.sizes(session, sorted(lacking))
         group, group_bytes = list[str](), 0
         for name, size in sizes.items():
             if group and group_bytes + size > _BYTES:
@@ -188,5 +186,5 @@ class LogCopy:
             await self._copy_group(session, group)
 
     async def _copy_group(self, session: ReadSession, names: Sequence[str]) -> None:
-        found = await blobs.blobs_named(self._source, session, names)
+        found = await blobs.blobs_named(session, names)
         await self._writer.write(Changes({core_tables.blobs: [(name, *blob) for name, blob in found.items()]}, {}, {}))

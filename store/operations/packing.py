@@ -16,7 +16,7 @@ import time
 from typing import Any, Final
 
 from store.db.data_blocks import EVENTS_PER_BLOCK, LONGEST_DATA, MARK, pack, reference, unpack
-from store.db.dialect import Changes, Dialect, TablePart, WriteSession
+from store.db.dialect import Changes, TablePart, WriteSession
 from store.db.queries import data_blocks as queries
 from store.db.tables import core as core_tables
 from store.domain.events import SpanNumbersReserved, SpanRecorded
@@ -28,15 +28,14 @@ _READ_AT_ONCE: Final = 2000
 _DATA: Final = TablePart(core_tables.events, ("data",))
 
 
-async def pack_events(dialect: Dialect, session: WriteSession, pace: Pace, until: int, on_progress: OnProgress) -> int:
+async def pack_events(session: WriteSession, pace: Pace, until: int, on_progress: OnProgress) -> int:
     """Store the data of events in blocks, and return the number of these events.
 
     The last events stay as they are until there are enough for a block. If another process stores blocks at the same
     time, this call ends early.
 
     Args:
-        dialect: the open database.
-        session: a session that writes to it.
+        session: a session that writes to the database.
         pace: determines the pauses between transactions. Each transaction changes the events of one block.
         until: only events with positions up to this one.
         on_progress: called with the last position that was read.
@@ -44,20 +43,20 @@ async def pack_events(dialect: Dialect, session: WriteSession, pace: Pace, until
     Raises:
         RuntimeError: a block does not contain the data of its events. It was not stored.
     """
-    async with dialect.read() as reader:
-        after = await queries.last_position(dialect, reader)
+    async with session.dialect.read() as reader:
+        after = await queries.last_position(reader)
     packed = 0
     waiting: list[tuple[int, str]] = []
     while True:
-        async with dialect.read() as reader:
-            events = await queries.events_after(dialect, reader, after, until, _READ_AT_ONCE)
+        async with session.dialect.read() as reader:
+            events = await queries.events_after(reader, after, until, _READ_AT_ONCE)
         if not events:
             return packed
         after = events[-1][0]
         waiting += [(position, data) for position, type_, data in events if not _stays(type_, data)]
         while len(waiting) >= EVENTS_PER_BLOCK:
             block, waiting = waiting[:EVENTS_PER_BLOCK], waiting[EVENTS_PER_BLOCK:]
-            if not await _store(dialect, session, pace, block):
+            if not await _store(session, pace, block):
                 return packed
             packed += EVENTS_PER_BLOCK
         on_progress(OperationProgress("compressing events", after, until))
@@ -73,7 +72,7 @@ def _stays(type_: str, data: Any) -> bool:
     return type_ in REFERRING and "sha256" in data
 
 
-async def _store(dialect: Dialect, session: WriteSession, pace: Pace, events: list[tuple[int, str]]) -> bool:
+async def _store(session: WriteSession, pace: Pace, events: list[tuple[int, str]]) -> bool:
     """Store a block; return False if another process stores blocks at the same time."""
     first, last = events[0][0], events[-1][0]
     body = pack(events)
@@ -84,7 +83,7 @@ async def _store(dialect: Dialect, session: WriteSession, pace: Pace, events: li
     await session.begin()
     began = time.monotonic()
     try:
-        if await queries.last_position(dialect, session) >= first:
+        if await queries.last_position(session) >= first:
             await session.rollback()
             return False
         changes = Changes(

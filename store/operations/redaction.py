@@ -116,8 +116,8 @@ async def _run(
     await dialect.open(create=False)
     try:
         async with dialect.read(snapshot=True) as session:
-            chosen = await _chosen(dialect, session, rollout_id, redaction)
-            stored = await _stored(dialect, session, chosen)
+            chosen = await _chosen(session, rollout_id, redaction)
+            stored = await _stored(session, chosen)
         _check_reason(redaction.reason, [*stored.bodies.values(), *stored.blobs.values()])
         erased = Erased(len(stored.bodies), len(stored.blobs), 0, is_clean=True)
         if apply:
@@ -176,12 +176,12 @@ async def erase_payload(
     async with remover(dialect, POLICY, actor=actor, reason=reason, overwrite=True, keep_unfinished=False) as removing:
         await removing.remove(chosen)
         async with dialect.read(snapshot=True) as session:
-            found = await blobs_without_event(dialect, session, only={each.position for each in chosen})
+            found = await blobs_without_event(session, only={each.position for each in chosen})
         await removing.remove_blobs(found)
     async with compression(dialect) as work:
         has_dictionaries = await work.retire()
     async with dialect.read() as session:
-        kept = await removal_queries.blob_sizes(dialect, session, sorted(stored.blobs))
+        kept = await removal_queries.blob_sizes(session, sorted(stored.blobs))
     gone = [*stored.bodies.values(), *(stored.blobs[name] for name in stored.blobs.keys() - kept.keys())]
     remains = [part for _, body in gone for part in _parts(body)]
     # If an earlier call has deleted the payload, or if the store ever had a dictionary, the stored bytes are not known.
@@ -191,21 +191,21 @@ async def erase_payload(
     return Erased(removing.removed.bodies, removing.removed.blobs, len(kept), is_clean)
 
 
-async def _chosen(dialect: Dialect, session: ReadSession, rollout_id: str, redaction: Redaction) -> list[Payload]:
-    if await log_queries.position_of(dialect, session, f"rollout/{rollout_id}", 1) is None:
+async def _chosen(session: ReadSession, rollout_id: str, redaction: Redaction) -> list[Payload]:
+    if await log_queries.position_of(session, f"rollout/{rollout_id}", 1) is None:
         raise NotFound.rollout(rollout_id)
-    found = await removal_queries.payload_of(dialect, session, [rollout_id], with_removed=True)
+    found = await removal_queries.payload_of(session, [rollout_id], with_removed=True)
     chosen = [each for each in found if redaction.chooses(each)]
     if not chosen:
         raise NotFound("payload", rollout_id, f"rollout {rollout_id} has no such event with payload")
     return chosen
 
 
-async def _stored(dialect: Dialect, session: ReadSession, chosen: Sequence[Payload]) -> Stored:
+async def _stored(session: ReadSession, chosen: Sequence[Payload]) -> Stored:
     referring = [each.position for each in chosen if each.type in REFERRING]
-    names = {name for row in await scan.events_at(dialect, session, referring) for name in names_of_blobs(row)}
-    bodies = await log_queries.bodies_at(dialect, session, [each.position for each in chosen])
-    return Stored(bodies, await run_queries.blobs(dialect, session, sorted(names)))
+    names = {name for row in await scan.events_at(session, referring) for name in names_of_blobs(row)}
+    bodies = await log_queries.bodies_at(session, [each.position for each in chosen])
+    return Stored(bodies, await run_queries.blobs(session, sorted(names)))
 
 
 def _check_reason(reason: str, stored: Sequence[tuple[int, bytes]]) -> None:

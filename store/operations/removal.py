@@ -91,8 +91,7 @@ class Remover:
     """Deletes payload in transactions of limited length, and waits between them for other writers.
 
     Args:
-        dialect: the open database.
-        session: a session that writes to it.
+        session: a session that writes to the database.
         wakeups: announces commits to other processes.
         policy: the policy that orders the removal, in words.
         actor: who ordered it.
@@ -103,7 +102,6 @@ class Remover:
 
     def __init__(
         self,
-        dialect: Dialect,
         session: WriteSession,
         wakeups: Wakeups,
         policy: str,
@@ -113,7 +111,7 @@ class Remover:
         keep_unfinished: bool = True,
         pace: Pace | None = None,
     ) -> None:
-        self._dialect, self._session, self._wakeups = dialect, session, wakeups
+        self._session, self._wakeups = session, wakeups
         self._policy, self._actor, self._reason = policy, actor, reason
         self._keep_unfinished = keep_unfinished
         self._pace = pace or Pace()
@@ -143,9 +141,9 @@ class Remover:
                 part.append(name)
                 size += found.sizes[name]
             names = names[len(part) :]
-            async with self._dialect.read() as session:
+            async with self._session.dialect.read() as session:
                 # Most of the new events are read without the lock.
-                kept, until = await _references(self._dialect, session, until)
+                kept, until = await _references(session, until)
             names = [name for name in names if name not in kept]
             sizes = {name: found.sizes[name] for name in part if name not in kept}
             await self._in_transaction(partial(self._remove_blobs, sizes, until))
@@ -171,11 +169,11 @@ class Remover:
 
     async def _remove_bodies(self, part: Sequence[Payload], tail: Tail) -> int | None:
         """Remove the bodies in the transaction that has begun; return the id of the commit, or None if none is left."""
-        dialect, session = self._dialect, self._session
-        gone = await removal_queries.removed_among(dialect, session, [each.position for each in part])
+        session = self._session
+        gone = await removal_queries.removed_among(session, [each.position for each in part])
         left = [each for each in part if each.position not in gone]
         if self._keep_unfinished:
-            finished = await removal_queries.still_finished(dialect, session, {each.rollout_id for each in left})
+            finished = await removal_queries.still_finished(session, {each.rollout_id for each in left})
             left = [each for each in left if each.rollout_id in finished]
         if not left:
             return None
@@ -204,10 +202,8 @@ class Remover:
         return tail.next_commit_id
 
     async def _remove_blobs(self, sizes: Mapping[str, int], until: int, tail: Tail) -> int | None:
-        kept, _ = await _references(self._dialect, self._session, until)
-        there = await removal_queries.blob_sizes(
-            self._dialect, self._session, sorted(name for name in sizes if name not in kept)
-        )
+        kept, _ = await _references(self._session, until)
+        there = await removal_queries.blob_sizes(self._session, sorted(name for name in sizes if name not in kept))
         if not there:
             return None
         names = sorted(there)
@@ -229,7 +225,7 @@ class Remover:
 
         Both are written before anything is deleted, because the triggers of the log require it.
         """
-        version = await removal_queries.last_version(self._dialect, self._session, STORE_STREAM)
+        version = await removal_queries.last_version(self._session, STORE_STREAM)
         working_set = WorkingSet(now=tail.now, last_stamp=tail.recorded_at, next_position=tail.next_position)
         working_set.begin(0)
         working_set.record_store(fact, version, actor=self._actor)
@@ -258,50 +254,49 @@ async def remover(
     try:
         if overwrite:
             await dialect.overwrite_deleted(session)
-        yield Remover(dialect, session, wakeups, policy, actor=actor, reason=reason, keep_unfinished=keep_unfinished)
+        yield Remover(session, wakeups, policy, actor=actor, reason=reason, keep_unfinished=keep_unfinished)
     finally:
         await wakeups.close()
         await session.close()
 
 
 async def blobs_without_event(
-    dialect: Dialect, session: ReadSession, going: Collection[int] = (), only: Collection[int] | None = None
+    session: ReadSession, going: Collection[int] = (), only: Collection[int] | None = None
 ) -> BlobsWithoutEvent:
     """Return the blobs of removed payload to which no other event refers. This reads all events that may refer to one.
 
     Args:
-        dialect: the database.
         session: a snapshot of it.
         going: positions of events whose payload counts as removed too.
         only: positions of events; only blobs to which at least one of them refers are returned. None for all.
     """
-    end = await log_queries.last_event(dialect, session)
+    end = await log_queries.last_event(session)
     until = 0 if end is None else int(end[_POSITION])
-    if not await removal_queries.has_blobs(dialect, session):
+    if not await removal_queries.has_blobs(session):
         return BlobsWithoutEvent({}, until)
     removed: set[str] = set()
     kept: set[str] = set()
     after = 0
-    while rows := await _referring(dialect, session, after):
+    while rows := await _referring(session, after):
         after = rows[-1][_POSITION]
-        gone = await removal_queries.removed_between(dialect, session, rows[0][_POSITION], after)
+        gone = await removal_queries.removed_between(session, rows[0][_POSITION], after)
         for row in rows:
             position = row[_POSITION]
             if position not in gone and position not in going:
                 kept.update(names_of_blobs(row))
             elif only is None or position in only:
                 removed.update(names_of_blobs(row))
-    return BlobsWithoutEvent(await removal_queries.blob_sizes(dialect, session, sorted(removed - kept)), until)
+    return BlobsWithoutEvent(await removal_queries.blob_sizes(session, sorted(removed - kept)), until)
 
 
-async def _references(dialect: Dialect, session: ReadSession, after: int) -> tuple[set[str], int]:
+async def _references(session: ReadSession, after: int) -> tuple[set[str], int]:
     """Return the blobs to which events after a position refer, and the position of the last of these events."""
     kept: set[str] = set()
-    while rows := await _referring(dialect, session, after):
+    while rows := await _referring(session, after):
         after = rows[-1][_POSITION]
         kept.update(name for row in rows for name in names_of_blobs(row))
     return kept, after
 
 
-async def _referring(dialect: Dialect, session: ReadSession, after: int) -> Sequence[Row]:
-    return await log_queries.events(dialect, session, after=after, types=sorted(REFERRING))
+async def _referring(session: ReadSession, after: int) -> Sequence[Row]:
+    return await log_queries.events(session, after=after, types=sorted(REFERRING))

@@ -121,7 +121,7 @@ async def _run(
                     on_progress(OperationProgress("removing payload", done, total, "rollouts"))
                     await removing.remove(payload)
                 async with dialect.read(snapshot=True) as session:
-                    found = await blobs_without_event(dialect, session)
+                    found = await blobs_without_event(session)
                 await removing.remove_blobs(found)
             removed = removing.removed
             if vacuum:
@@ -180,7 +180,7 @@ async def _count(dialect: Dialect, policy: RetentionPolicy, on_progress: OnProgr
         on_progress(OperationProgress("counting payload", done, total, "rollouts"))
         counter.add(payload)
     async with dialect.read(snapshot=True) as session:
-        sizes = (await blobs_without_event(dialect, session, counter.referring)).sizes
+        sizes = (await blobs_without_event(session, counter.referring)).sizes
     counter.removed.blobs, counter.removed.blob_bytes = len(sizes), sum(sizes.values())
     return counter.removed
 
@@ -195,13 +195,13 @@ async def selected_payload(dialect: Dialect, policy: RetentionPolicy) -> AsyncGe
     now = (dialect.clock or system_clock)()
     excess = None
     async with dialect.read(snapshot=True) as session:
-        selected = await removal_queries.finished_rollouts(dialect, session, policy.selection(now))
+        selected = await removal_queries.finished_rollouts(session, policy.selection(now))
         if policy.max_bytes is not None:
-            excess = await removal_queries.size_of_bodies(dialect, session) - policy.max_bytes
+            excess = await removal_queries.size_of_bodies(session) - policy.max_bytes
     for start in range(0, len(selected), _ROLLOUTS_AT_ONCE):
         some = selected[start : start + _ROLLOUTS_AT_ONCE]
         async with dialect.read() as session:
-            found = await removal_queries.payload_of(dialect, session, some)
+            found = await removal_queries.payload_of(session, some)
         payload = [each for each in found if each.type not in KEPT]
         if excess is not None:
             payload, excess = _oldest(payload, some, excess)

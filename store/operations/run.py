@@ -92,7 +92,7 @@ async def run(order: RunOrder) -> RunOutcome:
         outcome = await runs.run(order.operation, order.seen)
         if runs.is_suspect:
             async with dialect.read() as session:
-                known = (await operation_runs.all_runs(dialect, session)).get("verify")
+                known = (await operation_runs.all_runs(session)).get("verify")
             whole = await runs.run("verify", None if known is None else known.attempted_at)
             if whole.state != "skipped":
                 detail = f"{outcome.detail}; then the whole store: {whole.detail}"

@@ -45,19 +45,16 @@ class SQLAnnotations(StoreAnnotations):
     ) -> Annotations:
         arguments.text(rollout_id, "rollout_id")
         arguments.part_of_history(0, limit)
-        dialect = self.core.dialect
 
         async def past(session: ReadSession, until: int) -> Annotations:
-            life = await annotation_queries.life(dialect, session, rollout_id)
+            life = await annotation_queries.life(session, rollout_id)
             if life is None or life[0] > until:
                 raise NotFound.rollout(rollout_id)
             if life[1] <= until:
-                labels = await annotation_queries.labels(dialect, session, rollout_id)
+                labels = await annotation_queries.labels(session, rollout_id)
             else:
-                labels = await annotation_queries.labels_then(dialect, session, rollout_id, until)
-            return Annotations(
-                labels=labels, notes=await annotation_queries.notes(dialect, session, rollout_id, until, limit)
-            )
+                labels = await annotation_queries.labels_then(session, rollout_id, until)
+            return Annotations(labels=labels, notes=await annotation_queries.notes(session, rollout_id, until, limit))
 
         return await self.core.answer(
             lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True

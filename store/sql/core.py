@@ -131,7 +131,7 @@ class SQLCore:
     async def _observe_log(self) -> None:
         """Record the state of the log, before this process receives signs of life."""
         with contextlib.suppress(StoreError):  # if this read fails, the first batch makes the first observation
-            times = await self.read_here(lambda session: pages.last_times(self.dialect, session), snapshot=False)
+            times = await self.read_here(pages.last_times, snapshot=False)
             self.log_time.open(self.dialect.elapsed(), *times)
 
     async def _advance(self) -> None:
@@ -254,8 +254,8 @@ class SQLCore:
 
         async def read(session: ReadSession) -> T:
             if at is not None:
-                return await past(session, await timeline.moment_of(self.dialect, session, rollout_id, at))
-            return await past(session, await timeline.moment(self.dialect, session, as_at))
+                return await past(session, await timeline.moment_of(session, rollout_id, at))
+            return await past(session, await timeline.moment(session, as_at))
 
         return self.read(read, snapshot=True)
 
@@ -263,20 +263,20 @@ class SQLCore:
         await self.watchdog.sweep_if_due()
         return await self.read(work, snapshot=snapshot)
 
-    async def look(self, work: Callable[[Dialect, ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
+    async def look(self, work: Callable[[ReadSession], Awaitable[T]], *, snapshot: bool = False) -> T:
         """Sweep if a sweep is due, then return the result of a read, for callers that count and group rows of tables.
 
         Args:
-            work: reads from a session that cannot write; the dialect compiles the statements.
+            work: reads from a session that cannot write.
             snapshot: whether all statements of `work` see the same state.
         """
-        return await self._swept_read(lambda session: work(self.dialect, session), snapshot=snapshot)
+        return await self._swept_read(work, snapshot=snapshot)
 
     async def counts(self) -> counting.Counts:
         """Return counts for metrics: rollouts and attempts by status, the queue, rewards and workers."""
         clock: Clock = self.dialect.clock or system_clock
         now = clock()
-        return await self.read(lambda session: counting.counts(self.dialect, session, now))
+        return await self.read(lambda session: counting.counts(session, now))
 
     async def size_bytes(self) -> int:
         """Return the size of the partition on disk in bytes."""
@@ -294,11 +294,11 @@ class SQLCore:
 
     async def queue_depth(self) -> int:
         """Return the number of rollouts that wait to be claimed."""
-        return await self.read(lambda session: pages.queue_depth(self.dialect, session))
+        return await self.read(pages.queue_depth)
 
     async def known_and_ended(self, rollout_ids: set[str]) -> tuple[set[str], set[str]]:
         """Return the given rollouts that exist, and those of them that have ended."""
-        found = await self.read(lambda session: pages.finished(self.dialect, session, sorted(rollout_ids)))
+        found = await self.read(lambda session: pages.finished(session, sorted(rollout_ids)))
         return set(found), {rollout_id for rollout_id, ended in found.items() if ended}
 
     async def _ended(self, rollout_ids: set[str]) -> set[str]:
@@ -308,11 +308,11 @@ class SQLCore:
 
     async def end(self) -> str | None:
         """Return the cursor after the last event, from which `tail` continues; None while the log is empty."""
-        return await self.read(lambda session: tails.end(self.dialect, session, self.store_id))
+        return await self.read(lambda session: tails.end(session, self.store_id))
 
     async def position(self) -> int:
         """Return the position of the last event of the log; 0 while the log is empty."""
-        seen = await self.read(partial(log_queries.last_commit, self.dialect))
+        seen = await self.read(log_queries.last_commit)
         return 0 if seen is None else int(seen[3])
 
     async def news_after(self, position: int) -> int:
@@ -342,7 +342,7 @@ class SQLCore:
             try:
                 # A commit may have been announced after the caller read the log and before `follow` was called, so the
                 # position is read again.
-                seen = await self.read_here(partial(log_queries.last_commit, self.dialect), snapshot=False)
+                seen = await self.read_here(log_queries.last_commit, snapshot=False)
                 if seen is None or seen[3] <= position:
                     # Python 3.11's `wait_for` may lose a cancellation that coincides with the event.
                     with contextlib.suppress(TimeoutError):
@@ -355,7 +355,7 @@ class SQLCore:
 
     async def streams_between(self, after: int, until: int, limit: int) -> list[str]:
         """Return, in order, at most `limit` streams with events after the position `after` and up to `until`."""
-        return await self.read(partial(scan.streams, self.dialect, after=after, until=until, limit=limit))
+        return await self.read(partial(scan.streams, after=after, until=until, limit=limit))
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

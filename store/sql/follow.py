@@ -48,10 +48,10 @@ class RunSource:
 
         async def read(session: ReadSession) -> tuple[Sequence[Turn], RunPosition]:
             stream = f"rollout/{check_text(self.rollout_id, 'rollout_id', LONGEST_ID)}"
-            last = await run_follow.last_of(self.core.dialect, session, stream)
+            last = await run_follow.last_of(session, stream)
             if last is None:
                 raise NotFound.rollout(self.rollout_id)
-            rows = await run_follow.turns(self.core.dialect, session, stream, TURNS, last[0])
+            rows = await run_follow.turns(session, stream, TURNS, last[0])
             return [Turn(log_queries.event_of(row)) for row in rows], RunPosition(*last)
 
         return await self.core.read(read, snapshot=True)
@@ -61,7 +61,7 @@ class RunSource:
 
         async def read(session: ReadSession) -> RunPosition:
             stream = f"rollout/{self.rollout_id}"
-            rows = await log_queries.stream_events(self.core.dialect, session, stream, after=version - 1, limit=1)
+            rows = await log_queries.stream_events(session, stream, after=version - 1, limit=1)
             return RunPosition(version, rows[0][0])
 
         return await self.core.read(read)
@@ -71,11 +71,9 @@ class RunSource:
         del since  # a read of the database always includes the position `since`
 
         async def read(session: ReadSession) -> RunFollowPage:
-            commit = await log_queries.last_commit(self.core.dialect, session)
+            commit = await log_queries.last_commit(session)
             end = _NOTHING if commit is None else commit[3]
-            rows = await log_queries.stream_events(
-                self.core.dialect, session, f"rollout/{self.rollout_id}", after=after, limit=_AT_ONCE
-            )
+            rows = await log_queries.stream_events(session, f"rollout/{self.rollout_id}", after=after, limit=_AT_ONCE)
             if not rows:
                 return RunFollowPage([], RunPosition(after, _NOTHING), is_last=True, end=end)
             place = RunPosition(rows[-1][3], rows[-1][0])
@@ -108,16 +106,16 @@ class RunSource:
         return end
 
     async def _events(self, session: ReadSession, view: View, after: int, limit: int) -> list[RunEventRow]:
-        rows = await run_views.events(self.core.dialect, session, self.rollout_id, view, after=after, limit=limit)
-        payloads, texts = await run_reads.payloads_of(self.core.dialect, session, rows) if self.bodies else ({}, {})
+        rows = await run_views.events(session, self.rollout_id, view, after=after, limit=limit)
+        payloads, texts = await run_reads.payloads_of(session, rows) if self.bodies else ({}, {})
         return [run_mapping.event(self.rollout_id, row, payloads.get(row[1]), texts) for row in rows]
 
     async def _forks_among(self, session: ReadSession, rows: Sequence[Row]) -> dict[int, Fork]:
         if all(row[5] != "attempt.forked" for row in rows):
             return {}
-        standing = await run_views.standing(self.core.dialect, session, self.rollout_id)
+        standing = await run_views.standing(session, self.rollout_id)
         assert standing is not None  # the rollout has events
-        return dict((await run_reads.family_of(self.core.dialect, session, self.rollout_id, standing)).forks)
+        return dict((await run_reads.family_of(session, self.rollout_id, standing)).forks)
 
 
 def _turn(row: Row, forks: dict[int, Fork]) -> Turn:

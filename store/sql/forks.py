@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import filters, pages, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.run_views import Standing, View
@@ -91,15 +91,15 @@ async def plan_part(
     async def read(session: ReadSession, seen: View, standing: Standing) -> ForkPlan:
         if standing.head is None:
             raise NotFound.attempts(rollout_id)
-        active = await run_queries.active(core.dialect, session, rollout_id) if rejects_active else None
+        active = await run_queries.active(session, rollout_id) if rejects_active else None
         if active is not None:
             # The writer checks this again under the write lock. This check comes before the plan, because its error is
             # more useful than errors of the plan.
             raise AttemptActive(rollout_id, active)
-        phases = graph or await run_reads.phase_graph_of(core.dialect, session, standing)
+        phases = graph or await run_reads.phase_graph_of(session, standing)
         if phases is None:
             raise Invalid("graph", "the run's resources contain no phase graph; publish one, or give graph=")
-        return planner(phases, await _ground(core.dialect, session, phases, rollout_id, seen, standing))
+        return planner(phases, await _ground(session, phases, rollout_id, seen, standing))
 
     return await read_view(core, rollout_id, base, None, None, read)
 
@@ -167,7 +167,7 @@ async def _known(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult 
     arguments.text(request_id, "request_id")
 
     async def read(session: ReadSession, _: View, __: Standing) -> int | None:
-        return await run_queries.forked(core.dialect, session, rollout_id, request_id)
+        return await run_queries.forked(session, rollout_id, request_id)
 
     attempt = await read_view(core, rollout_id, "raw", None, None, read)
     return None if attempt is None else await _result(core, rollout_id, attempt)
@@ -175,11 +175,11 @@ async def _known(core: SQLCore, rollout_id: str, request_id: str) -> ForkResult 
 
 async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResult:
     async def read(session: ReadSession, _: View, standing: Standing) -> tuple[Fork | None, Row | None, list[Attempt]]:
-        family = await run_reads.family_of(core.dialect, session, rollout_id, standing)
+        family = await run_reads.family_of(session, rollout_id, standing)
         fork = next(each.fork for each in family.nodes() if each.sequence_id == sequence_id)
         every = filters.query(filters.ATTEMPTS)
-        attempts = await pages.attempts(core.dialect, session, rollout_id, every, rollout_mapping.attempt_of_page)
-        return fork, await pages.rollout(core.dialect, session, rollout_id), attempts.items
+        attempts = await pages.attempts(session, rollout_id, every, rollout_mapping.attempt_of_page)
+        return fork, await pages.rollout(session, rollout_id), attempts.items
 
     fork, row, attempts = await read_view(core, rollout_id, "raw", None, None, read)
     assert fork is not None and row is not None  # noqa: PT018 - the attempt is a fork of this rollout
@@ -189,13 +189,13 @@ async def _result(core: SQLCore, rollout_id: str, sequence_id: int) -> ForkResul
 
 
 async def _ground(
-    dialect: Dialect, session: ReadSession, graph: PhaseGraph, rollout_id: str, seen: View, standing: Standing
+    session: ReadSession, graph: PhaseGraph, rollout_id: str, seen: View, standing: Standing
 ) -> PlanBasis:
-    saved = await run_views.checkpoints(dialect, session, rollout_id, seen)
-    family = await run_reads.family_of(dialect, session, rollout_id, standing)
+    saved = await run_views.checkpoints(session, rollout_id, seen)
+    family = await run_reads.family_of(session, rollout_id, standing)
     attempts = family.nodes()
     status = next((node.status for node in attempts if node.sequence_id == seen.attempt), None)
-    row = await pages.rollout(dialect, session, rollout_id)
+    row = await pages.rollout(session, rollout_id)
     assert row is not None  # the view was read in the same snapshot
     rollout = rollout_mapping.rollout_of_page(row)
     return PlanBasis(
@@ -203,10 +203,9 @@ async def _ground(
         head=standing.head,
         ground=standing.run_version or 0,
         base=seen.attempt,
-        rows=[EventGroup(*row) for row in await run_views.outline(dialect, session, rollout_id, seen)],
+        rows=[EventGroup(*row) for row in await run_views.outline(session, rollout_id, seen)],
         checkpoints=[run_mapping.checkpoint(rollout_id, row) for row in saved],
-        scopes=await run_views.scopes(dialect, session, rollout_id)
-        | named_scopes(graph, rollout.input, rollout.metadata),
+        scopes=await run_views.scopes(session, rollout_id) | named_scopes(graph, rollout.input, rollout.metadata),
         has_succeeded=status == "succeeded",
         imported=imported_status(rollout.metadata or {}, attempts, seen.attempt),
     )

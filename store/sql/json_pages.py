@@ -166,13 +166,12 @@ class JSONPages:
             query: the query, as for `find_rollouts`.
         """
         filter_query = filters.of(query)
-        dialect = self.core.dialect
 
         async def write_past(session: ReadSession, until: int) -> int:
             # Rows of the past are computed from the log in any order, so all rows are collected before the first is
             # written. The number of rows of the past is limited.
             make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
-            page = await timeline.rollouts(dialect, session, filter_query, make.at(until), make)
+            page = await timeline.rollouts(session, filter_query, make.at(until), make)
             await make.read(session)
             for rollout in page.items:
                 write(dumps(rollout))
@@ -181,11 +180,11 @@ class JSONPages:
         async def write_present(session: ReadSession) -> int:
             async def take(rows: Sequence[Row]) -> None:
                 ids = [row[0] for row in rows if row[_LAST_REWARD] is not None]
-                rewards = await rewards_of(dialect, session, ids) if ids else {}
+                rewards = await rewards_of(session, ids) if ids else {}
                 if rows:
                     write(rollouts(rows, rewards))
 
-            return await pages.take_rollouts(dialect, session, filter_query, take, batch=_AT_ONCE)
+            return await pages.take_rollouts(session, filter_query, take, batch=_AT_ONCE)
 
         return await self.core.answer(
             write_present,
@@ -202,7 +201,6 @@ class JSONPages:
             query: the query, as for `find_spans`.
         """
         filter_query = filters.of(query)
-        dialect = self.core.dialect
 
         take = _written(spans, write)
         several, attempt_id = query.several, query.attempt_id
@@ -210,14 +208,12 @@ class JSONPages:
 
         async def write_past(session: ReadSession, until: int) -> int:
             page = await timeline.spans(
-                dialect, session, rollout_id, attempt_id, filter_query, until, lambda row: take([row]), batch=_AT_ONCE
+                session, rollout_id, attempt_id, filter_query, until, lambda row: take([row]), batch=_AT_ONCE
             )
             return page.total
 
         return await self.core.answer(
-            lambda session: pages.take_spans(
-                dialect, session, rollout_id, attempt_id, filter_query, take, batch=_AT_ONCE
-            ),
+            lambda session: pages.take_spans(session, rollout_id, attempt_id, filter_query, take, batch=_AT_ONCE),
             write_past,
             query.as_at,
             (query.rollout_id, query.at),

@@ -35,7 +35,7 @@ class SQLLog(StoreLog):
         self, rollout_id: str, *, as_at: AsAt | None = None, after: int = 0, limit: int = -1
     ) -> list[HistoryEvent]:
         return await self.core.read(
-            lambda session: tails.history(self.core.dialect, session, rollout_id, as_at, after=after, limit=limit),
+            lambda session: tails.history(session, rollout_id, as_at, after=after, limit=limit),
             snapshot=True,
         )
 
@@ -48,9 +48,7 @@ class SQLLog(StoreLog):
         rollout_id: str | None = None,
     ) -> AsyncIterator[LoggedEvent]:
         arguments.log_part(types, rollout_id)
-        place = await self.core.read(
-            lambda session: tails.resume(self.core.dialect, session, self.core.store_id, after)
-        )
+        place = await self.core.read(lambda session: tails.resume(session, self.core.store_id, after))
         while True:
             work = partial(self._page, place=place, types=types, rollout_id=rollout_id)
             page = await self.core.read(work, snapshot=True)
@@ -65,9 +63,7 @@ class SQLLog(StoreLog):
 
     async def before_end(self, count: int) -> str | None:
         """Return the cursor after which the last `count` events follow; None if the log has no more events."""
-        return await self.core.read(
-            lambda session: tails.before_end(self.core.dialect, session, self.core.store_id, count), snapshot=True
-        )
+        return await self.core.read(lambda session: tails.before_end(session, self.core.store_id, count), snapshot=True)
 
     async def page(
         self, after: str | None, types: Sequence[str] | None, rollout_id: str | None, limit: int
@@ -75,8 +71,8 @@ class SQLLog(StoreLog):
         """Return at most `limit` of the events that `tail` yields, and the place after them."""
 
         async def read(session: ReadSession) -> tails.TailPage:
-            place = await tails.resume(self.core.dialect, session, self.core.store_id, after)
-            return await tails.page(self.core.dialect, session, place, types, rollout_id, limit)
+            place = await tails.resume(session, self.core.store_id, after)
+            return await tails.page(session, place, types, rollout_id, limit)
 
         arguments.log_part(types, rollout_id)
         return await self.core.read(read, snapshot=True)
@@ -84,7 +80,7 @@ class SQLLog(StoreLog):
     async def _page(
         self, session: ReadSession, place: tails.Cursor, types: Sequence[str] | None, rollout_id: str | None
     ) -> tails.TailPage:
-        return await tails.page(self.core.dialect, session, place, types, rollout_id)
+        return await tails.page(session, place, types, rollout_id)
 
     async def verify(
         self, seal: Seal | str | os.PathLike[str] | None = None, *, on_progress: OnProgress = ignore
@@ -113,7 +109,7 @@ class SQLLog(StoreLog):
     async def seal(self, path: str | os.PathLike[str]) -> Seal:
         if await asyncio.to_thread(Path(path).exists):
             raise FileExistsError(f"{path} exists, and a seal is never overwritten; choose another name")
-        head = await self.core.read(lambda session: seals.head(self.core.dialect, session, self.core.store_id))
+        head = await self.core.read(lambda session: seals.head(session, self.core.store_id))
         await asyncio.to_thread(seals.write, head, path)
         return head
 

@@ -65,11 +65,11 @@ class LostWorkers:
         core = self._core
         now = (core.dialect.clock or system_clock)()
         before = now - round(LEAST_SILENCE_SECONDS * MICROSECONDS)
-        silent = await core.read(lambda session: queries.silent_since(core.dialect, session, before))
+        silent = await core.read(lambda session: queries.silent_since(session, before))
         unhandled = {each: at for each, at in silent.items() if self._handled.get(each) != at}
         if not unhandled:
             return
-        stats = await core.read(lambda session: queries.heartbeat_stats(core.dialect, session, sorted(unhandled)))
+        stats = await core.read(lambda session: queries.heartbeat_stats(session, sorted(unhandled)))
         lost: dict[str, float] = {}
         for worker_id, text in stats.items():
             declared: dict[str, Any] = orjson.loads(text) if text else {}
@@ -83,7 +83,7 @@ class LostWorkers:
                     lost[worker_id] = limit
         if not lost:
             return
-        attempts = await core.read(lambda session: queries.open_attempts(core.dialect, session))
+        attempts = await core.read(queries.open_attempts)
         limited: Counter[str] = Counter()
         for rollout_id, attempt_id, worker_id in attempts:
             if worker_id in lost:

@@ -69,11 +69,11 @@ class RewardReader(Generic[M]):
         if not self._waiting:
             return
         ids = [made.rollout_id for made, _ in self._waiting]
-        dialect, until = self._core.dialect, self._until
+        _dialect, until = self._core.dialect, self._until
         if session is None:
-            found = await self._core.read(lambda opened: rewards_of(dialect, opened, ids, until=until))
+            found = await self._core.read(lambda opened: rewards_of(opened, ids, until=until))
         else:
-            found = await rewards_of(dialect, session, ids, until=until)
+            found = await rewards_of(session, ids, until=until)
         for made, attempt_id in self._waiting:
             own = found.get((made.rollout_id, attempt_id))
             if own is None:
@@ -93,11 +93,10 @@ class SQLReads:
 
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         filter_query = filters.of(query)
-        dialect = self.core.dialect
         make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
         page = await self.core.answer(
-            lambda session: pages.rollouts(dialect, session, filter_query, make),
-            lambda session, until: timeline.rollouts(dialect, session, filter_query, make.at(until), make),
+            lambda session: pages.rollouts(session, filter_query, make),
+            lambda session, until: timeline.rollouts(session, filter_query, make.at(until), make),
             query.as_at,
         )
         await make.read()
@@ -106,11 +105,10 @@ class SQLReads:
     async def get_rollout_by_id(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Rollout | AttemptedRollout | None:
-        dialect = self.core.dialect
         make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
         row = await self.core.answer(
-            lambda session: pages.rollout(dialect, session, rollout_id),
-            lambda session, until: timeline.rollout(dialect, session, rollout_id, make.at(until)),
+            lambda session: pages.rollout(session, rollout_id),
+            lambda session, until: timeline.rollout(session, rollout_id, make.at(until)),
             as_at,
             (rollout_id, at),
         )
@@ -120,11 +118,10 @@ class SQLReads:
 
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
         filter_query = filters.of(query)
-        dialect = self.core.dialect
         make = RewardReader(self.core, rollout_mapping.attempt_of_page, rollout_mapping.attempt_id_of_page)
         page = await self.core.answer(
-            lambda session: pages.attempts(dialect, session, rollout_id, filter_query, make),
-            lambda session, until: timeline.attempts(dialect, session, rollout_id, filter_query, make.at(until), make),
+            lambda session: pages.attempts(session, rollout_id, filter_query, make),
+            lambda session, until: timeline.attempts(session, rollout_id, filter_query, make.at(until), make),
             query.as_at,
             (rollout_id, query.at),
         )
@@ -134,11 +131,10 @@ class SQLReads:
     async def get_latest_attempt(
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Attempt | None:
-        dialect = self.core.dialect
         make = RewardReader(self.core, rollout_mapping.attempt_of_page, rollout_mapping.attempt_id_of_page)
         row = await self.core.answer(
-            lambda session: pages.latest_attempt(dialect, session, rollout_id),
-            lambda session, until: timeline.latest_attempt(dialect, session, rollout_id, make.at(until)),
+            lambda session: pages.latest_attempt(session, rollout_id),
+            lambda session, until: timeline.latest_attempt(session, rollout_id, make.at(until)),
             as_at,
             (rollout_id, at),
         )
@@ -150,14 +146,14 @@ class SQLReads:
 
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
         filter_query = filters.of(query)
-        make, dialect = span_mapping.span_of_page, self.core.dialect
+        make, _dialect = span_mapping.span_of_page, self.core.dialect
         several, attempt_id = query.several, query.attempt_id
         if attempt_id is not None:
             arguments.text(attempt_id, "attempt_id")
         wanted = arguments.text(query.rollout_id, "rollout_id") if several is None else several
         page = await self.core.answer(
-            lambda session: pages.spans(dialect, session, wanted, attempt_id, filter_query, make),
-            lambda session, until: timeline.spans(dialect, session, wanted, attempt_id, filter_query, until, make),
+            lambda session: pages.spans(session, wanted, attempt_id, filter_query, make),
+            lambda session, until: timeline.spans(session, wanted, attempt_id, filter_query, until, make),
             query.as_at,
             (query.rollout_id, query.at),
         )
@@ -167,30 +163,28 @@ class SQLReads:
 
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
         filter_query = filters.of(query)
-        make, dialect = rollout_mapping.resources_of_page, self.core.dialect
+        make, _dialect = rollout_mapping.resources_of_page, self.core.dialect
         page = await self.core.answer(
-            lambda session: pages.resources(dialect, session, filter_query, make),
-            lambda session, until: timeline.resources(dialect, session, filter_query, until, make),
+            lambda session: pages.resources(session, filter_query, make),
+            lambda session, until: timeline.resources(session, filter_query, until, make),
             query.as_at,
             sweeps=False,
         )
         return _paginated(page, filter_query)
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        dialect = self.core.dialect
         row = await self.core.answer(
-            lambda session: pages.resources_by_id(dialect, session, resources_id),
-            lambda session, until: timeline.resources_by_id(dialect, session, resources_id, until),
+            lambda session: pages.resources_by_id(session, resources_id),
+            lambda session, until: timeline.resources_by_id(session, resources_id, until),
             as_at,
             sweeps=False,
         )
         return None if row is None else rollout_mapping.resources_of_page(row)
 
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        dialect = self.core.dialect
         row = await self.core.answer(
-            lambda session: pages.latest_resources(dialect, session),
-            lambda session, until: timeline.latest_resources(dialect, session, until),
+            pages.latest_resources,
+            timeline.latest_resources,
             as_at,
             sweeps=False,
         )
@@ -198,19 +192,18 @@ class SQLReads:
 
     async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
         filter_query = filters.of(query)
-        make, dialect = rollout_mapping.worker_of_page, self.core.dialect
+        make, _dialect = rollout_mapping.worker_of_page, self.core.dialect
         page = await self.core.answer(
-            lambda session: pages.workers(dialect, session, filter_query, make),
-            lambda session, until: timeline.workers(dialect, session, filter_query, until, make),
+            lambda session: pages.workers(session, filter_query, make),
+            lambda session, until: timeline.workers(session, filter_query, until, make),
             query.as_at,
         )
         return _paginated(page, filter_query)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
-        dialect = self.core.dialect
         row = await self.core.answer(
-            lambda session: pages.worker(dialect, session, worker_id),
-            lambda session, until: timeline.worker(dialect, session, worker_id, until),
+            lambda session: pages.worker(session, worker_id),
+            lambda session, until: timeline.worker(session, worker_id, until),
             as_at,
             sweeps=False,
         )
@@ -219,10 +212,9 @@ class SQLReads:
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
-        dialect = self.core.dialect
         totals = await self.core.answer(
-            lambda session: pages.totals(dialect, session),
-            lambda session, until: timeline.totals(dialect, session, until),
+            pages.totals,
+            timeline.totals,
             as_at,
             sweeps=False,
         )

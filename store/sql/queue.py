@@ -260,9 +260,7 @@ class _WaitingRuns:
             if_empty: whether to execute the command even if no run waits.
         """
         while True:
-            ids = await self._core.read(
-                lambda session: pages.waiting_runs(self._core.dialect, session, self._resources_ids, self._limit)
-            )
+            ids = await self._core.read(lambda session: pages.waiting_runs(session, self._resources_ids, self._limit))
             if not ids and not if_empty:
                 return []
             claims = await execute(rollout_commands.claim(self._limit, self._worker_id, ids))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import pages, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.bodies import payload
@@ -53,10 +53,10 @@ async def read_view(
     form, attempt = run_views.parse(arguments.text(view, "view"))
 
     async def past(session: ReadSession, until: int) -> T:
-        standing = await run_views.standing(core.dialect, session, rollout_id, until)
+        standing = await run_views.standing(session, rollout_id, until)
         if standing is None:
             raise NotFound.rollout(rollout_id)
-        if attempt is not None and not await run_views.has_attempt(core.dialect, session, rollout_id, attempt, until):
+        if attempt is not None and not await run_views.has_attempt(session, rollout_id, attempt, until):
             raise NotFound.attempt(str(attempt), rollout_id)
         return await read(session, View(form, attempt or standing.head or 0, until), standing)
 
@@ -65,75 +65,69 @@ async def read_view(
     )
 
 
-async def payloads_of(
-    dialect: Dialect, session: ReadSession, rows: Sequence[Row]
-) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
+async def payloads_of(session: ReadSession, rows: Sequence[Row]) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:
     """Return the payload of rows of `run_views.events`: the bodies by log position, and the long texts by hash."""
-    payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
+    payloads = await run_queries.payloads(session, [row[1] for row in rows])
     hashes = [digest for row in rows for digest in (row[12], row[13]) if digest is not None]
-    texts = await run_queries.texts(dialect, session, hashes)
+    texts = await run_queries.texts(session, hashes)
     for row in rows:
         if any(digest is not None and digest not in texts for digest in (row[12], row[13])):
             payloads.setdefault(row[1], {})[DROPPED] = True
     return payloads, texts
 
 
-async def events_of_view(dialect: Dialect, session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:
+async def events_of_view(session: ReadSession, rollout_id: str, seen: View) -> list[ViewEvent]:
     """Return the events of a view without payload."""
-    return list(map(run_mapping.view_event, await run_views.events(dialect, session, rollout_id, seen)))
+    return list(map(run_mapping.view_event, await run_views.events(session, rollout_id, seen)))
 
 
-async def newest_checkpoint(
-    dialect: Dialect, session: ReadSession, rollout_id: str, seen: View, **only: str
-) -> Snapshot | None:
+async def newest_checkpoint(session: ReadSession, rollout_id: str, seen: View, **only: str) -> Snapshot | None:
     """Return the newest checkpoint of a view with the given scope, name or id."""
-    rows = await run_views.checkpoints(dialect, session, rollout_id, seen, newest=True, **only)
+    rows = await run_views.checkpoints(session, rollout_id, seen, newest=True, **only)
     if not rows:
         return None
-    payloads = await run_queries.payloads(dialect, session, [rows[0][1]])
+    payloads = await run_queries.payloads(session, [rows[0][1]])
     return run_mapping.snapshot(rollout_id, rows[0], payloads.get(rows[0][1]))
 
 
 async def checkpoint_in_group(
-    dialect: Dialect, session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
+    session: ReadSession, rollout_id: str, group_id: str, until: int, scope: str, name: str
 ) -> Snapshot | None:
     """Return the newest checkpoint of a scope and name in other runs of a group; None if there is none.
 
     Only runs whose input has the same `date` as the input of the given run count, and only checkpoints in the view of
     such a run's head.
     """
-    date = _date_of(await run_queries.input_of(dialect, session, rollout_id))
+    date = _date_of(await run_queries.input_of(session, rollout_id))
     best: Snapshot | None = None
-    for other, codec, body in await run_queries.companions(dialect, session, group_id, scope, name):
+    for other, codec, body in await run_queries.companions(session, group_id, scope, name):
         if other == rollout_id or _date_of((payload(codec, body) or {}).get("input")) != date:
             continue
-        standing = await run_views.standing(dialect, session, other, until)
+        standing = await run_views.standing(session, other, until)
         if standing is None or standing.head is None:
             continue
         seen = View("seen", standing.head, until)
-        found = await newest_checkpoint(dialect, session, other, seen, scope=scope, name=name)
+        found = await newest_checkpoint(session, other, seen, scope=scope, name=name)
         if found is not None and (best is None or found.position > best.position):
             best = found
     return best
 
 
-async def family_of(dialect: Dialect, session: ReadSession, rollout_id: str, standing: Standing) -> RunAttempts:
+async def family_of(session: ReadSession, rollout_id: str, standing: Standing) -> RunAttempts:
     """Return the attempts of a run, each with the attempt that it builds on."""
-    rows = await run_queries.forks(dialect, session, rollout_id)
-    payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
-    saved = await run_views.checkpoints(dialect, session, rollout_id, View("raw", 0)) if rows else ()
+    rows = await run_queries.forks(session, rollout_id)
+    payloads = await run_queries.payloads(session, [row[1] for row in rows])
+    saved = await run_views.checkpoints(session, rollout_id, View("raw", 0)) if rows else ()
     checkpoints = {row[2]: run_mapping.checkpoint(rollout_id, row) for row in saved}
     return RunAttempts(
         head=standing.head,
-        attempts=await run_queries.attempts(dialect, session, rollout_id),
+        attempts=await run_queries.attempts(session, rollout_id),
         forks={row[0]: run_mapping.fork(row, payloads.get(row[1]), checkpoints) for row in rows},
-        event_counts=await run_queries.event_counts(dialect, session, rollout_id),
+        event_counts=await run_queries.event_counts(session, rollout_id),
     )
 
 
-async def with_responses(
-    dialect: Dialect, session: ReadSession, rows: Sequence[Row], common: set[int]
-) -> list[ViewEvent]:
+async def with_responses(session: ReadSession, rows: Sequence[Row], common: set[int]) -> list[ViewEvent]:
     """Return events without payload. Each result has the hash of its response, except those in `common`."""
     events = {row[1]: run_mapping.view_event(row) for row in rows}
     short = [
@@ -141,12 +135,12 @@ async def with_responses(
         for position, event in events.items()
         if event.kind in RESULTS and event.response_sha256 is None and event.version not in common
     ]
-    for position, body in (await run_queries.payloads(dialect, session, short)).items():
+    for position, body in (await run_queries.payloads(session, short)).items():
         events[position] = replace(events[position], response_sha256=_hash_of(body))
     return list(events.values())
 
 
-async def phase_graph_of(dialect: Dialect, session: ReadSession, standing: Standing) -> PhaseGraph | None:
+async def phase_graph_of(session: ReadSession, standing: Standing) -> PhaseGraph | None:
     """Return the phase graph, the declaration of a run's phases, among the resources of a run; None if there is none.
 
     Raises:
@@ -154,7 +148,7 @@ async def phase_graph_of(dialect: Dialect, session: ReadSession, standing: Stand
     """
     if standing.resources_id is None:
         return None
-    row = await pages.resources_by_id(dialect, session, standing.resources_id)
+    row = await pages.resources_by_id(session, standing.resources_id)
     published = {} if row is None else rollout_mapping.resources_of_page(row).resources
     graphs = [each for each in published.values() if isinstance(each, PhaseGraph)]
     if len(graphs) > 1:

@@ -88,7 +88,6 @@ class SQLRuns(StoreRuns):
             # The query reads one row more than the limit, to find out whether the view has more events.
             most = -1 if query.limit < 0 else query.limit + 1
             rows = await run_views.events(
-                self.core.dialect,
                 session,
                 rollout_id,
                 seen,
@@ -99,9 +98,7 @@ class SQLRuns(StoreRuns):
                 kind=query.kind,
             )
             shown = rows if query.limit < 0 else rows[: query.limit]
-            payloads, texts = (
-                await run_reads.payloads_of(self.core.dialect, session, shown) if query.bodies else ({}, {})
-            )
+            payloads, texts = await run_reads.payloads_of(session, shown) if query.bodies else ({}, {})
             return RunEventPage(
                 items=[run_mapping.event(rollout_id, row, payloads.get(row[1]), texts) for row in shown],
                 next_after=shown[-1][0] if shown else query.after,
@@ -123,8 +120,8 @@ class SQLRuns(StoreRuns):
         arguments.phase_graph(graph)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> RunGraph:
-            phases = graph or await run_reads.phase_graph_of(self.core.dialect, session, standing)
-            rows = await run_reads.events_of_view(self.core.dialect, session, rollout_id, seen)
+            phases = graph or await run_reads.phase_graph_of(session, standing)
+            rows = await run_reads.events_of_view(session, rollout_id, seen)
             return drawing.graph_of(rollout_id, standing.head, rows, phases)
 
         return await read_view(self.core, rollout_id, view, as_at, at, read)
@@ -184,7 +181,7 @@ class SQLRuns(StoreRuns):
         declared = await self._phase_graph(rollout_id, graph)
         taken = saving.taken(declared, scope=scope, name=name, state=state, after_phase=after_phase)
         parent_id = await self.core.read(
-            lambda session: run_refs.last_checkpoint(self.core.dialect, session, rollout_id, taken.scope, name)
+            lambda session: run_refs.last_checkpoint(session, rollout_id, taken.scope, name)
         )
         command = run_changes.checkpoint(
             rollout_id, attempt_id, name=name, taken=taken, parent_id=parent_id, external=external, key=key
@@ -192,9 +189,7 @@ class SQLRuns(StoreRuns):
         told = await self._append(command)
         if told.kind != "checkpoint.saved":
             return None
-        fields = await self.core.read(
-            lambda session: run_refs.checkpoint(self.core.dialect, session, rollout_id, told.first)
-        )
+        fields = await self.core.read(lambda session: run_refs.checkpoint(session, rollout_id, told.first))
         return CheckpointRef(**fields)
 
     async def get_checkpoint(
@@ -213,12 +208,10 @@ class SQLRuns(StoreRuns):
         arguments.text(name, "name")
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> Snapshot | None:
-            found = await run_reads.newest_checkpoint(
-                self.core.dialect, session, rollout_id, seen, scope=scope, name=name
-            )
+            found = await run_reads.newest_checkpoint(session, rollout_id, seen, scope=scope, name=name)
             if found is None and search == "group" and standing.group_id is not None:
                 found = await run_reads.checkpoint_in_group(
-                    self.core.dialect, session, rollout_id, standing.group_id, seen.until, scope, name
+                    session, rollout_id, standing.group_id, seen.until, scope, name
                 )
             return found
 
@@ -228,9 +221,7 @@ class SQLRuns(StoreRuns):
         arguments.text(checkpoint_id, "checkpoint_id")
 
         async def read(session: ReadSession, seen: View, _: Standing) -> Snapshot:
-            found = await run_reads.newest_checkpoint(
-                self.core.dialect, session, rollout_id, seen, checkpoint_id=checkpoint_id
-            )
+            found = await run_reads.newest_checkpoint(session, rollout_id, seen, checkpoint_id=checkpoint_id)
             if found is None:
                 raise NotFound("checkpoint", checkpoint_id)
             return found
@@ -239,9 +230,7 @@ class SQLRuns(StoreRuns):
 
     async def find_checkpoints(self, rollout_id: str, query: CheckpointQuery) -> list[CheckpointRef]:
         async def read(session: ReadSession, seen: View, _: Standing) -> list[CheckpointRef]:
-            rows = await run_views.checkpoints(
-                self.core.dialect, session, rollout_id, seen, scope=query.scope, name=query.name
-            )
+            rows = await run_views.checkpoints(session, rollout_id, seen, scope=query.scope, name=query.name)
             return [run_mapping.checkpoint(rollout_id, row) for row in rows]
 
         return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
@@ -281,10 +270,8 @@ class SQLRuns(StoreRuns):
         arguments.part_of_history(0, query.limit)
 
         async def read(session: ReadSession, seen: View, standing: Standing) -> list[Artifact]:
-            dialect = self.core.dialect
-            cut = END if seen.until == END else await run_views.version_at(dialect, session, rollout_id, seen.until)
+            cut = END if seen.until == END else await run_views.version_at(session, rollout_id, seen.until)
             rows = await run_views.artifacts(
-                dialect,
                 session,
                 rollout_id,
                 seen,
@@ -293,7 +280,7 @@ class SQLRuns(StoreRuns):
                 limit=query.limit,
                 cut_version=cut,
             )
-            payloads = await run_queries.payloads(dialect, session, [row[1] for row in rows])
+            payloads = await run_queries.payloads(session, [row[1] for row in rows])
             return [run_mapping.artifact(rollout_id, standing.group_id, row, payloads.get(row[1])) for row in rows]
 
         return await read_view(self.core, rollout_id, query.view, query.as_at, query.at, read)
@@ -307,7 +294,7 @@ class SQLRuns(StoreRuns):
         arguments.part_of_history(0, limit)
 
         async def then(session: ReadSession, until: int) -> list[ArtifactRef]:
-            rows = await run_queries.made_for(self.core.dialect, session, scope, name, min(limit, END), until)
+            rows = await run_queries.made_for(session, scope, name, min(limit, END), until)
             return [run_mapping.made(row, until) for row in rows]
 
         return await self.core.answer(lambda session: then(session, END), then, as_at, sweeps=False)
@@ -317,9 +304,7 @@ class SQLRuns(StoreRuns):
         return replies.appended(answer) if isinstance(answer, Repeat) else answer
 
     async def _artifact_ref(self, rollout_id: str, version: int) -> ArtifactRef:
-        fields = await self.core.read(
-            lambda session: run_refs.artifact(self.core.dialect, session, rollout_id, version)
-        )
+        fields = await self.core.read(lambda session: run_refs.artifact(session, rollout_id, version))
         return ArtifactRef(**fields)
 
     async def _phase_graph(self, rollout_id: str, given: PhaseGraph | None) -> PhaseGraph | None:
@@ -333,7 +318,7 @@ class SQLRuns(StoreRuns):
             return given
 
         async def read(session: ReadSession, _: View, standing: Standing) -> PhaseGraph | None:
-            return await run_reads.phase_graph_of(self.core.dialect, session, standing)
+            return await run_reads.phase_graph_of(session, standing)
 
         return await read_view(self.core, rollout_id, "raw", None, None, read)
 
@@ -463,7 +448,7 @@ class SQLRuns(StoreRuns):
 
     async def list_lineage(self, rollout_id: str) -> list[AttemptNode]:
         async def read(session: ReadSession, _: View, standing: Standing) -> list[AttemptNode]:
-            return (await run_reads.family_of(self.core.dialect, session, rollout_id, standing)).nodes()
+            return (await run_reads.family_of(session, rollout_id, standing)).nodes()
 
         return await read_view(self.core, rollout_id, "raw", None, None, read)
 
@@ -472,17 +457,15 @@ class SQLRuns(StoreRuns):
             arguments.whole(attempt, name, "a sequence_id: 1, 2, 3 …", 1)
 
         async def read(session: ReadSession, _: View, standing: Standing) -> AttemptDiff:
-            family = await run_reads.family_of(self.core.dialect, session, rollout_id, standing)
+            family = await run_reads.family_of(session, rollout_id, standing)
             forks = {node.sequence_id: node.fork for node in family.nodes()}
             for attempt in (a, b):
                 if attempt not in forks:
                     raise NotFound.attempt(str(attempt), rollout_id)
-            views = [
-                await run_views.events(self.core.dialect, session, rollout_id, View("seen", each)) for each in (a, b)
-            ]
+            views = [await run_views.events(session, rollout_id, View("seen", each)) for each in (a, b)]
             # An event that both views contain is the same in both, so its payload is not compared and not read.
             common = {row[0] for row in views[0]} & {row[0] for row in views[1]}
-            before, after = [await run_reads.with_responses(self.core.dialect, session, rows, common) for rows in views]
+            before, after = [await run_reads.with_responses(session, rows, common) for rows in views]
             fork = forks[b]
             patch = None if fork is None else fork.state_patch
             return comparing.compare(a, b, before, after).model_copy(update={"state_patch": patch})
@@ -500,11 +483,11 @@ class SQLRuns(StoreRuns):
         """
 
         async def read(session: ReadSession) -> str:
-            if await pages.rollout(self.core.dialect, session, name) is not None:
+            if await pages.rollout(session, name) is not None:
                 return name
-            if imported := await run_ids.imported(self.core.dialect, session, name):
+            if imported := await run_ids.imported(session, name):
                 return imported[0]
-            found = await run_ids.of_flow(self.core.dialect, session, name)
+            found = await run_ids.of_flow(session, name)
             if not found:
                 raise NotFound("run", name)
             if len(found) > 1:
@@ -516,11 +499,11 @@ class SQLRuns(StoreRuns):
 
     async def list_flow_runs(self, limit: int, offset: int) -> list[str]:
         """Return the ids of the rollouts that belong to flows, the newest first."""
-        return await self.core.read(lambda session: run_ids.of_flows(self.core.dialect, session, limit, offset))
+        return await self.core.read(lambda session: run_ids.of_flows(session, limit, offset))
 
     async def get_ends(self, rollout_ids: Sequence[str]) -> dict[str, tuple[int, str | None]]:
         """Return the number of re-runs and the last error message of each of these runs."""
-        rows = await self.core.read(lambda session: run_ids.ends(self.core.dialect, session, rollout_ids))
+        rows = await self.core.read(lambda session: run_ids.ends(session, rollout_ids))
         return {row[0]: (row[1], _error_message(row[2])) for row in rows}
 
 

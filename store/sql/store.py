@@ -360,9 +360,7 @@ class SQLStore(SQLReads, Store):
         if timeout is None or timeout > 0:
             await self.queue.wait_for_end(set(rollout_ids), timeout)
         make = RewardReader(self.core, rollout_mapping.plain_rollout_of_page, rollout_mapping.rewarded_attempt)
-        found = await self.core.read(
-            lambda session: pages.rollouts_by_id(self.core.dialect, session, rollout_ids, make)
-        )
+        found = await self.core.read(lambda session: pages.rollouts_by_id(session, rollout_ids, make))
         await make.read()
         ended = {"succeeded", "failed", "cancelled"}
         return [found[each] for each in rollout_ids if each in found and found[each].status in ended]

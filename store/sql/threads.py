@@ -49,9 +49,9 @@ class SQLThreads(StoreThreads):
     ) -> ThreadCheckpoint | None:
         async def read(session: ReadSession) -> list[ThreadCheckpoint]:
             rows = await thread_queries.checkpoints(
-                self.core.dialect, session, thread_id=thread_id, ns=ns, checkpoint_id=checkpoint_id, limit=1
+                session, thread_id=thread_id, ns=ns, checkpoint_id=checkpoint_id, limit=1
             )
-            return await thread_mapping.whole(self.core.dialect, session, rows)
+            return await thread_mapping.whole(session, rows)
 
         found = await self.core.read(read, snapshot=True)
         return found[0] if found else None
@@ -85,7 +85,6 @@ class SQLThreads(StoreThreads):
     ) -> list[ThreadCheckpoint]:
         thread_id, ns, checkpoint_id, before, after, limit = given
         rows = await thread_queries.checkpoints(
-            self.core.dialect,
             session,
             thread_id=thread_id,
             ns=ns,
@@ -94,17 +93,15 @@ class SQLThreads(StoreThreads):
             after=after,
             limit=limit,
         )
-        return await thread_mapping.whole(self.core.dialect, session, rows)
+        return await thread_mapping.whole(session, rows)
 
     async def list_places(self, thread_id: str) -> list[ThreadPlace]:
-        rows = await self.core.read(
-            lambda session: thread_queries.checkpoints(self.core.dialect, session, thread_id=thread_id)
-        )
+        rows = await self.core.read(lambda session: thread_queries.checkpoints(session, thread_id=thread_id))
         return [ThreadPlace(*row[:4]) for row in rows]
 
     async def list_threads(self, rollout_id: str) -> list[ThreadSummary]:
         arguments.text(rollout_id, "rollout_id")
-        rows = await self.core.read(lambda session: thread_queries.threads_of(self.core.dialect, session, rollout_id))
+        rows = await self.core.read(lambda session: thread_queries.threads_of(session, rollout_id))
         return [thread_mapping.summary(rollout_id, row) for row in rows]
 
     async def delete(self, thread_id: str) -> bool:
@@ -114,7 +111,7 @@ class SQLThreads(StoreThreads):
         given = arguments.texts(run_ids, "run_ids")
         if not given:
             return 0
-        places = await self.core.read(lambda session: thread_queries.of_runs(self.core.dialect, session, given))
+        places = await self.core.read(lambda session: thread_queries.of_runs(session, given))
         gone = 0
         for thread_id, rows in groupby(places, key=itemgetter(0)):
             checkpoints: list[CheckpointKey] = [(row[1], row[2]) for row in rows]

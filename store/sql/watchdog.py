@@ -139,7 +139,7 @@ class Watchdog:
         log_time, elapsed = self._log_time, self._dialect.elapsed
 
         async def read(session: ReadSession) -> tuple[int | None, int | None]:
-            times = last_stamp, _ = await pages.last_times(self._dialect, session)
+            times = last_stamp, _ = await pages.last_times(session)
             log_time.resume(times_read, elapsed())
             log_time.available(elapsed(), last_stamp)
             log_time.reach(max(times))
@@ -147,7 +147,7 @@ class Watchdog:
                 # A process has committed since the last read.
                 self._times = times
                 log_time.accepted(elapsed())
-            return await pages.next_checks(self._dialect, session, log_time.sweeping.stamp)
+            return await pages.next_checks(session, log_time.sweeping.stamp)
 
         times_read = object()
         log_time.wait(times_read, elapsed())

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import scan
 from store.db.queries.log import BATCH, event_of
 from store.db.tables import core as core_tables
@@ -102,34 +102,30 @@ STRETCHES = (
 class Comparison:
     """One comparison of streams with the tables. It counts the compared streams and events."""
 
-    def __init__(self, dialect: Dialect, session: ReadSession, calls: Calls, state_hash: StateHash) -> None:
+    def __init__(self, session: ReadSession, calls: Calls, state_hash: StateHash) -> None:
         """Begin before the first stream.
 
         Args:
-            dialect: the database.
             session: a session that reads a snapshot of the database.
             calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
             state_hash: a hash over all table rows. The comparison adds every row that it reads, except queue rows.
         """
-        self._dialect = dialect
         self._session = session
         self._calls = calls
         self._calls_before = calls()
         self._is_polite = False
         self._hash = state_hash
-        self._queue = _Queue(dialect, session, STRETCHES[0])
+        self._queue = _Queue(session, STRETCHES[0])
         self.events = 0
         self.streams = 0
 
     async def of(self, stretch: StreamRange) -> AsyncGenerator[Compared]:
         """Compare a range of streams page by page, and yield the result for each page."""
         prefix, place, after = stretch.prefix, stretch.place, stretch.after
-        self._queue = _Queue(self._dialect, self._session, stretch)
+        self._queue = _Queue(self._session, stretch)
         unfinished: Stream | None = None
         while True:
-            rows = await scan.events_between(
-                self._dialect, self._session, place, stretch.before, stretch.last, limit=BATCH
-            )
+            rows = await scan.events_between(self._session, place, stretch.before, stretch.last, limit=BATCH)
             self._look_around()
             streams = await asyncio.to_thread(fold, prefix, rows, unfinished, is_polite=self._is_polite)
             is_last = len(rows) < BATCH
@@ -167,7 +163,7 @@ class Comparison:
     async def _compared(self, prefix: str, streams: Sequence[Stream], after: str | None, until: str | None) -> Compared:
         live: Live = {}
         for table in _TABLES[prefix]:
-            live[table] = await scan.rows_between(self._dialect, self._session, table, after, until)
+            live[table] = await scan.rows_between(self._session, table, after, until)
         if prefix == "rollout/":
             live[core_tables.queue] = await self._queue.take(until)
         return await asyncio.to_thread(self._compare, prefix, streams, live)
@@ -194,13 +190,11 @@ class Comparison:
         for start in range(0, len(stream.spans), _KEYS_AT_ONCE):
             expected = stream.spans[start : start + _KEYS_AT_ONCE]
             keys = [(row[0], row[1], row[2]) for row in expected]
-            found = await scan.spans_with(self._dialect, self._session, keys)
+            found = await scan.spans_with(self._session, keys)
             findings.extend(differing(core_tables.spans, expected, found))
         stream.missing_spans += sum(1 for finding in findings if finding.found is None)
         stream.wrong_spans.update(finding.key[1:] for finding in findings)
-        rewards = await scan.rewards_between(
-            self._dialect, self._session, stream.key, stream.compared_until, stream.last_position
-        )
+        rewards = await scan.rewards_between(self._session, stream.key, stream.compared_until, stream.last_position)
         findings.extend(differing(core_tables.rewards, stream.rewards, rewards))
         findings.extend(await self._run_events_of_large(stream))
         stream.compared_spans += len(stream.spans)
@@ -210,18 +204,16 @@ class Comparison:
 
     async def _run_events_of_large(self, stream: Stream) -> list[Finding]:
         until = stream.compared_version if stream.state is None else stream.state.stream_version
-        found = await scan.run_events_between(self._dialect, self._session, stream.key, stream.compared_version, until)
+        found = await scan.run_events_between(self._session, stream.key, stream.compared_version, until)
         findings = differing(core_tables.run_events, stream.run.run_events, found)
         stream.compared_version, stream.run.run_events = until, []
         return findings
 
     async def _rest_of_large(self, stream: Stream, after: str | None, prefix: str) -> Compared:
         """Compare the rest of a large rollout, and the table rows with ids after `after` and before this rollout."""
-        dialect, session = self._dialect, self._session
+        session = self._session
         live: Live = {
-            table: await scan.rows_between(
-                dialect, session, table, after, stream.key, inclusive=table not in _PIECEWISE
-            )
+            table: await scan.rows_between(session, table, after, stream.key, inclusive=table not in _PIECEWISE)
             for table in _TABLES[prefix]
         }
         live[core_tables.queue] = await self._queue.take(stream.key)
@@ -229,16 +221,16 @@ class Comparison:
         compared = await asyncio.to_thread(self._compare, prefix, [stream], live)
         found = 0
         for table in _PIECEWISE:
-            async for rows in scan.rows_of(dialect, session, table, stream.key):
+            async for rows in scan.rows_of(session, table, stream.key):
                 found += len(rows) if table is core_tables.spans else 0
                 await asyncio.to_thread(self._count, table, rows)
         if stream.fault is not None:
             return compared
-        beyond = await scan.rewards_between(dialect, session, stream.key, stream.compared_until, None)
-        before = await scan.rewards_between(dialect, session, stream.key, -(2**63), 0)
+        beyond = await scan.rewards_between(session, stream.key, stream.compared_until, None)
+        before = await scan.rewards_between(session, stream.key, -(2**63), 0)
         findings.extend(Finding(core_tables.rewards, None, row) for row in (*before, *beyond))
         for first, last in ((-(2**63), 0), (stream.compared_version, None)):
-            extra = await scan.run_events_between(dialect, session, stream.key, first, last)
+            extra = await scan.run_events_between(session, stream.key, first, last)
             findings.extend(Finding(core_tables.run_events, None, row) for row in extra)
         if found != stream.compared_spans - stream.missing_spans:
             findings.extend(await self._extra_spans(stream))
@@ -249,9 +241,9 @@ class Comparison:
     async def _extra_spans(self, stream: Stream) -> list[Finding]:
         """Return the rows of spans that do not belong to an event of the stream."""
         extra: list[Finding] = []
-        async for rows in scan.rows_of(self._dialect, self._session, core_tables.spans, stream.key):
+        async for rows in scan.rows_of(self._session, core_tables.spans, stream.key):
             positions = [row[_SPAN_POSITION] for row in rows]
-            events = await scan.events_at(self._dialect, self._session, positions)
+            events = await scan.events_at(self._session, positions)
             claimed: set[tuple[Any, ...]] = set()
             for event in (event_of(row) for row in events if row[2] == stream.name):
                 if isinstance(event.fact, SpanRecorded):
@@ -264,8 +256,8 @@ class Comparison:
 class _Queue:
     """Reader of the rows of the queue in the order of rollout ids, for the rollouts of a range."""
 
-    def __init__(self, dialect: Dialect, session: ReadSession, stretch: StreamRange) -> None:
-        self._batches = scan.queue_between(dialect, session, stretch.after, stretch.until)
+    def __init__(self, session: ReadSession, stretch: StreamRange) -> None:
+        self._batches = scan.queue_between(session, stretch.after, stretch.until)
         self._ahead: list[Row] = []
         self._at = 0
         self._ended = False

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.dictionaries import load
 from store.db.queries import dictionaries
 from store.domain.body import FIRST_DICTIONARY_CODEC
@@ -20,10 +20,10 @@ _Difference = tuple[str, Any, Any]
 """The column, the expected value and the stored value."""
 
 
-async def check_dictionaries(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+async def check_dictionaries(session: ReadSession, differences: Differences) -> None:
     """Report rows of `dictionaries` that no compression writes. The session must be a snapshot."""
     number = FIRST_DICTIONARY_CODEC
-    for row in await dictionaries.rows(dialect, session, _BEFORE_ALL):
+    for row in await dictionaries.rows(session, _BEFORE_ALL):
         codec, type_, digest, trained_at, samples, content = row
         wrong = [] if codec == number else [("codec", number, codec)]
         number = codec + 1
@@ -31,7 +31,7 @@ async def check_dictionaries(dialect: Dialect, session: ReadSession, differences
         if trained_at <= 0:
             wrong.append(("trained_at", "a time", trained_at))
         if not any(column == "samples" for column, _, _ in wrong):
-            wrong += await _wrong_samples(dialect, session, type_, dictionaries.decode_positions(samples))
+            wrong += await _wrong_samples(session, type_, dictionaries.decode_positions(samples))
         for column, expected, found in wrong:
             differences.add("dictionaries", f"dictionary {codec}", column, expected, found)
 
@@ -63,11 +63,9 @@ def _wrong_list(samples: bytes, *, is_emptied: bool) -> Iterator[_Difference]:
             return
 
 
-async def _wrong_samples(
-    dialect: Dialect, session: ReadSession, type_: str, positions: Sequence[int]
-) -> list[_Difference]:
+async def _wrong_samples(session: ReadSession, type_: str, positions: Sequence[int]) -> list[_Difference]:
     """Return the difference between the type of a dictionary and the types of the events at its positions."""
-    types = await dictionaries.types_at(dialect, session, positions)
+    types = await dictionaries.types_at(session, positions)
     others = {types.get(position) for position in positions} - {type_}
     if not others:
         return []

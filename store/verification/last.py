@@ -22,7 +22,7 @@ async def record(dialect: Dialect, report: VerifyReport, *, runner: str | None =
     """
     now = (dialect.clock or system_clock)()
     async with dialect.read() as session:
-        commit = await log_queries.commit_at(dialect, session, report.last_position)
+        commit = await log_queries.commit_at(session, report.last_position)
     result = RunResult(
         started_at=now - round(report.seconds * MICROSECONDS),
         commit_id=0 if commit is None else commit[0],

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.types import BigInteger
 
 from store.db.data_blocks import unpack
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import blobs, data_blocks, scan
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import raw_and_rest
@@ -88,35 +88,35 @@ class Walked(Frozen):
     """The number of all differences."""
 
 
-async def bounds(dialect: Dialect, session: ReadSession) -> Bounds:
+async def bounds(session: ReadSession) -> Bounds:
     """Return the end of the log in the snapshot of the session."""
-    commit = await log_queries.last_commit(dialect, session)
+    commit = await log_queries.last_commit(session)
     lasts = select(func.max(core_tables.events.c.position)).union_all(select(func.max(core_tables.bodies.c.position)))
-    found = await session.fetch(dialect.sql(lasts), {})
+    found = await session.fetch(session.dialect.sql(lasts), {})
     return Bounds(commit_id=0 if commit is None else commit[0], position=max(row[0] or 0 for row in found))
 
 
-async def event_count(dialect: Dialect, session: ReadSession) -> int:
+async def event_count(session: ReadSession) -> int:
     """Return the number of events of all commits, according to the totals of the last commit."""
-    commit = await log_queries.last_commit(dialect, session)
+    commit = await log_queries.last_commit(session)
     return 0 if commit is None else commit[_EVENT_TOTAL]
 
 
-async def walk(dialect: Dialect, session: ReadSession, until: Bounds, on_progress: OnProgress = ignore) -> Walked:
+async def walk(session: ReadSession, until: Bounds, on_progress: OnProgress = ignore) -> Walked:
     """Check the hash chain over all commits, the running totals, the bodies and the blobs, up to the given end.
 
     The session must be a snapshot. `on_progress` receives the number of checked events.
     """
     differences = Differences()
     check = LogCheck(differences.add)
-    total = await event_count(dialect, session)
+    total = await event_count(session)
 
     def report() -> None:
         on_progress(OperationProgress("checking the log", min(check.events, total), total))
 
-    await _read(dialect, session, check, differences, until, report=report)
-    await check_unclaimed(dialect, session, check.bodies, differences, until)
-    await check_beside_commits(dialect, session, differences)
+    await _read(session, check, differences, until, report=report)
+    await check_unclaimed(session, check.bodies, differences, until)
+    await check_beside_commits(session, differences)
     return Walked(
         commits=check.commits,
         events=check.events,
@@ -127,17 +127,17 @@ async def walk(dialect: Dialect, session: ReadSession, until: Bounds, on_progres
     )
 
 
-async def ranges(dialect: Dialect, session: ReadSession, until: Bounds, count: int) -> list[LogRange]:
+async def ranges(session: ReadSession, until: Bounds, count: int) -> list[LogRange]:
     """Divide the log up to the given end into at most `count` ranges that take about the same time to check.
 
     The session must be a snapshot. Together, the ranges contain each commit and each event exactly once, even if the
     log is damaged.
     """
-    end = await log_queries.last_commit(dialect, session, until.commit_id)
+    end = await log_queries.last_commit(session, until.commit_id)
     cuts: list[Row] = []
     for number in range(1, count):
         least = 0 if end is None else _weight(end) * number // count
-        row = await _first_commit(dialect, session, cuts[-1][0] if cuts else 0, until.commit_id, least)
+        row = await _first_commit(session, cuts[-1][0] if cuts else 0, until.commit_id, least)
         # In a damaged log, positions can be out of order. Then events between two cuts could be in no range.
         if row is not None and (not cuts or (row[0] > cuts[-1][0] and row[3] > cuts[-1][3])):
             cuts.append(row)
@@ -151,15 +151,13 @@ def _weight(commit: Row) -> int:
     return commit[_EVENT_TOTAL] * 1000 + commit[_SIZE_TOTAL]
 
 
-async def _first_commit(
-    dialect: Dialect, session: ReadSession, after: int, until: int, least_weight: int
-) -> Row | None:
+async def _first_commit(session: ReadSession, after: int, until: int, least_weight: int) -> Row | None:
     """Return the first commit between `after` and `until` with at least this weight; None if there is none."""
     found: Row | None = None
     low, high = after, until
     while high - low > 1:
         middle = (low + high) // 2
-        row = await log_queries.last_commit(dialect, session, middle)
+        row = await log_queries.last_commit(session, middle)
         if row is None or row[0] <= low or _weight(row) < least_weight:
             low = middle
         else:
@@ -167,15 +165,15 @@ async def _first_commit(
     return found
 
 
-async def walk_range(dialect: Dialect, session: ReadSession, part: LogRange) -> SoundRange | None:
+async def walk_range(session: ReadSession, part: LogRange) -> SoundRange | None:
     """Check the commits of a range, and their events and bodies, as `walk` does. Return None if there is a difference.
 
     The commit before the range is assumed to be correct; the previous range checks it.
     """
     differences = Differences()
-    base = await log_queries.last_commit(dialect, session, part.after) if part.after else None
+    base = await log_queries.last_commit(session, part.after) if part.after else None
     check = LogCheck(differences.add, after=base)
-    await _read(dialect, session, check, differences, part.until, after=base)
+    await _read(session, check, differences, part.until, after=base)
     if differences.count:
         return None
     return SoundRange(
@@ -187,21 +185,20 @@ async def walk_range(dialect: Dialect, session: ReadSession, part: LogRange) -> 
     )
 
 
-async def walk_end(dialect: Dialect, session: ReadSession, until: Bounds, commits: int) -> Walked:
+async def walk_end(session: ReadSession, until: Bounds, commits: int) -> Walked:
     """Check the last commits of the log as `walk` does. The state before them is taken as correct.
 
     Blobs and removed bodies are not checked, because these checks read whole tables.
 
     Args:
-        dialect: the database.
         session: a session that reads a snapshot.
         until: the end of the log in this snapshot.
         commits: the number of commits to check. Fewer are checked if they have very many events or large bodies.
     """
     differences = Differences()
-    base = await _base(dialect, session, commits)
+    base = await _base(session, commits)
     check = LogCheck(differences.add, after=base)
-    await _read(dialect, session, check, differences, until, after=base)
+    await _read(session, check, differences, until, after=base)
     return Walked(
         commits=check.commits,
         events=check.events,
@@ -212,10 +209,10 @@ async def walk_end(dialect: Dialect, session: ReadSession, until: Bounds, commit
     )
 
 
-async def _base(dialect: Dialect, session: ReadSession, commits: int) -> Row | None:
+async def _base(session: ReadSession, commits: int) -> Row | None:
     """Return the commit before the last commits of the log; None if the log has no commit before them."""
-    ids = await log_queries.last_commit_ids(dialect, session, commits + 1)
-    rows = await log_queries.commits(dialect, session, after=min(ids, default=1) - 1, limit=commits + 1)
+    ids = await log_queries.last_commit_ids(session, commits + 1)
+    rows = await log_queries.commits(session, after=min(ids, default=1) - 1, limit=commits + 1)
     if not rows:
         return None
     last = rows[-1]
@@ -227,7 +224,6 @@ async def _base(dialect: Dialect, session: ReadSession, commits: int) -> Row | N
 
 
 async def _read(
-    dialect: Dialect,
     session: ReadSession,
     check: LogCheck,
     differences: Differences,
@@ -246,29 +242,27 @@ async def _read(
     more_commits = True
     while True:
         if check.wants_commits and more_commits:
-            commits = await log_queries.commits(dialect, session, after=last_commit, until=until.commit_id)
+            commits = await log_queries.commits(session, after=last_commit, until=until.commit_id)
             more_commits = bool(commits)
             last_commit = commits[-1][0] if commits else last_commit
             check.add_commits(commits)
         if not rest:
-            found = await scan.events_and_bodies(
-                dialect, session, after=after_position, until=until.position, limit=limit
-            )
-            rest = await blobs.filled(dialect, session, found, lengths=True)
+            found = await scan.events_and_bodies(session, after=after_position, until=until.position, limit=limit)
+            rest = await blobs.filled(session, found, lengths=True)
             if not rest:
                 break
-            await check_texts(dialect, session, rest, differences)
+            await check_texts(session, rest, differences)
             after_position = rest[-1][0]
             limit = _next_limit(rest)
         if check.wants_commits and not more_commits:
             check.end(rest)
             rest = ()
             continue
-        dropped = await _dropped(dialect, session, rest)
+        dropped = await _dropped(session, rest)
         rest = rest[await asyncio.to_thread(check.add_events, rest, dropped) :]
         report()
     check.end(())
-    while commits := await log_queries.commits(dialect, session, after=last_commit, until=until.commit_id):
+    while commits := await log_queries.commits(session, after=last_commit, until=until.commit_id):
         last_commit = commits[-1][0]
         check.add_commits(commits)
         check.end(())
@@ -283,20 +277,18 @@ def _next_limit(rows: Sequence[Row]) -> int:
     return max(1, min(_EVENTS_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
 
 
-async def _dropped(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> dict[int, bool]:
+async def _dropped(session: ReadSession, rows: Sequence[Row]) -> dict[int, bool]:
     """Return, for each event whose body is missing, whether another event ordered the removal of the body."""
-    return await _ordered(
-        dialect, session, {row[_POSITION] for row in rows if row[-1] is None and row[_HASH] is not None}
-    )
+    return await _ordered(session, {row[_POSITION] for row in rows if row[-1] is None and row[_HASH] is not None})
 
 
-async def _ordered(dialect: Dialect, session: ReadSession, positions: set[int]) -> dict[int, bool]:
+async def _ordered(session: ReadSession, positions: set[int]) -> dict[int, bool]:
     """Return, for those of the positions that are in `dropped`, whether the event they refer to orders the removal."""
     if not positions:
         return {}
     return {
         position: _orders(type_, data, position)
-        for position, _, type_, data in await scan.drops_between(dialect, session, min(positions), max(positions))
+        for position, _, type_, data in await scan.drops_between(session, min(positions), max(positions))
         if position in positions
     }
 
@@ -324,10 +316,10 @@ def _order(type_: str, data: str) -> BodyDropped | StoreBodiesDropped | None:
     return fact if isinstance(fact, BodyDropped | StoreBodiesDropped) else None
 
 
-async def _check_drops(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+async def _check_drops(session: ReadSession, differences: Differences) -> None:
     """Report differences between the rows of `dropped` and the events that order the removal of bodies."""
     found: dict[int, PositionsHash] = {}
-    async for rows in scan.drops(dialect, session):
+    async for rows in scan.drops(session):
         for position, event_position, _, type_, data in rows:
             if _orders(type_, data, position):
                 found.setdefault(event_position, PositionsHash()).add(position)
@@ -336,7 +328,7 @@ async def _check_drops(dialect: Dialect, session: ReadSession, differences: Diff
                 differences.add("dropped", str(position), "event_position", expected, type_)
     after = 0
     while events := await log_queries.events(
-        dialect, session, after=after, stream=STORE_STREAM, types=[StoreBodiesDropped.type]
+        session, after=after, stream=STORE_STREAM, types=[StoreBodiesDropped.type]
     ):
         after = events[-1][_POSITION]
         for row in events:
@@ -351,17 +343,15 @@ async def _check_drops(dialect: Dialect, session: ReadSession, differences: Diff
                     differences.add("dropped", f"rows of the event at {row[_POSITION]}", name, expected, there)
 
 
-async def check_unclaimed(
-    dialect: Dialect, session: ReadSession, claimed: int, differences: Differences, until: Bounds
-) -> None:
+async def check_unclaimed(session: ReadSession, claimed: int, differences: Differences, until: Bounds) -> None:
     """Report the bodies that do not belong to an event. `claimed` is the number of bodies that belong to an event."""
     body = core_tables.bodies.c.position
     within = body <= bindparam("until", type_=BigInteger)
-    count = compiled(dialect, "bodies_count", lambda: select(func.count(body)).where(within))
+    count = compiled(session, "bodies_count", lambda: select(func.count(body)).where(within))
     extra = (await session.fetch(count, {"until": until.position}))[0][0] - claimed
     if extra <= 0:
         return
-    named = await scan.bodies_without_event(dialect, session, SHOWN)
+    named = await scan.bodies_without_event(session, SHOWN)
     for position in named:
         differences.add("bodies", f"event {position}", None, None, "a body that does not belong to an event")
     differences.count += max(extra - len(named), 0)
@@ -376,7 +366,7 @@ REFERRING = _NAMING | IN_BLOBS
 """The types of events that may refer to blobs."""
 
 
-async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
+async def check_texts(session: ReadSession, rows: Sequence[Row], differences: Differences) -> None:
     """Report missing blobs to which the given rows of `events` refer."""
     named: dict[str, list[int]] = {}
     for row in rows:
@@ -384,42 +374,42 @@ async def check_texts(dialect: Dialect, session: ReadSession, rows: Sequence[Row
             named.setdefault(name, []).append(row[_POSITION])
     if named:
         # Postgres refuses a parameter with a null character, which the data of a changed event may contain.
-        there = await blobs.existing(dialect, session, sorted(name for name in named if "\0" not in name))
+        there = await blobs.existing(session, sorted(name for name in named if "\0" not in name))
         missing = {name: positions for name, positions in named.items() if name not in there}
-        ordered = await _ordered(dialect, session, {position for each in missing.values() for position in each})
+        ordered = await _ordered(session, {position for each in missing.values() for position in each})
         for name, positions in sorted(missing.items()):
             kept = [position for position in positions if not ordered.get(position, False)]
             if kept:
                 differences.add("blobs", name, None, f"the blob to which event {kept[-1]} refers", None)
 
 
-async def check_beside_commits(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+async def check_beside_commits(session: ReadSession, differences: Differences) -> None:
     """Check removals of payload, blobs, dictionaries and blocks of data. The session must be a snapshot."""
-    await _check_drops(dialect, session, differences)
-    await check_blobs(dialect, session, differences)
-    await check_dictionaries(dialect, session, differences)
-    await _check_data_blocks(dialect, session, differences)
+    await _check_drops(session, differences)
+    await check_blobs(session, differences)
+    await check_dictionaries(session, differences)
+    await _check_data_blocks(session, differences)
 
 
-async def check_blobs(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+async def check_blobs(session: ReadSession, differences: Differences) -> None:
     """Report blobs whose content was changed, and blobs to which no event refers. The session must be a snapshot."""
     after, limit = "", 100
-    while rows := await blobs.blobs_after(dialect, session, after, limit):
+    while rows := await blobs.blobs_after(session, after, limit):
         await asyncio.to_thread(_check, rows, differences)
         after = rows[-1][0]
         size = sum(len(row[-1]) for row in rows)
         limit = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE * len(rows) // (size + 1), 4 * len(rows)))
-    for name in sorted(await _left_over(dialect, session)):
+    for name in sorted(await _left_over(session)):
         differences.add("blobs", name, None, None, "a blob to which no event refers")
 
 
-async def _check_data_blocks(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+async def _check_data_blocks(session: ReadSession, differences: Differences) -> None:
     """Report blocks of data that cannot be read, that overlap, or to which no event refers.
 
     The hash chain proves the data of the events that refer to a block.
     """
     end = 0
-    async for first, last, body in data_blocks.all_blocks(dialect, session):
+    async for first, last, body in data_blocks.all_blocks(session):
         data = await asyncio.to_thread(unpack, first, body)
         if data is None:
             differences.add("data_blocks", f"block {first}", "body", "bytes that can be read", "other bytes")
@@ -428,7 +418,7 @@ async def _check_data_blocks(dialect: Dialect, session: ReadSession, differences
         if first <= end:
             differences.add("data_blocks", f"block {first}", "first_position", f"more than {end}", first)
         end = last
-    for first in await data_blocks.unused(dialect, session):
+    for first in await data_blocks.unused(session):
         differences.add("data_blocks", f"block {first}", None, None, "a block to which no event refers")
 
 
@@ -448,12 +438,12 @@ def _check(rows: Sequence[Row], differences: Differences) -> None:
             differences.add("blobs", name, "raw_len", len(raw), raw_len)
 
 
-async def _left_over(dialect: Dialect, session: ReadSession) -> set[str]:
+async def _left_over(session: ReadSession) -> set[str]:
     # The tables of runs show quickly which blobs may be without a reference. These tables may be wrong, so the log is
     # searched for events that refer to these blobs.
-    accused = set(await blobs.unclaimed(dialect, session))
+    accused = set(await blobs.unclaimed(session))
     after, types = 0, sorted(REFERRING)
-    while accused and (rows := await log_queries.events(dialect, session, after=after, types=types)):
+    while accused and (rows := await log_queries.events(session, after=after, types=types)):
         accused.difference_update(name for row in rows for name in names_of_blobs(row))
         after = rows[-1][_POSITION]
     return accused

@@ -46,7 +46,7 @@ class ProofJob(Frozen, Generic[Result]):
 
     result: ClassVar[type[Frozen]]
 
-    async def do(self, dialect: Dialect, session: ReadSession) -> Result | None:
+    async def do(self, session: ReadSession) -> Result | None:
         """Return the result; None if the caller's process has to do the job."""
         raise NotImplementedError
 
@@ -69,8 +69,8 @@ class Walk(ProofJob[SoundRange]):
     kind: Literal["walk"] = "walk"
     part: LogRange
 
-    async def do(self, dialect: Dialect, session: ReadSession) -> SoundRange | None:
-        return await walk_range(dialect, session, self.part)
+    async def do(self, session: ReadSession) -> SoundRange | None:
+        return await walk_range(session, self.part)
 
 
 class SoundRest(Frozen):
@@ -83,9 +83,9 @@ class CheckRest(ProofJob[SoundRest]):
     result = SoundRest
     kind: Literal["rest"] = "rest"
 
-    async def do(self, dialect: Dialect, session: ReadSession) -> SoundRest | None:
+    async def do(self, session: ReadSession) -> SoundRest | None:
         differences = Differences()
-        await check_beside_commits(dialect, session, differences)
+        await check_beside_commits(session, differences)
         return None if differences.count else SoundRest()
 
 
@@ -106,9 +106,9 @@ class Compare(ProofJob[Sound]):
     cuts: list[str]
     """The rollout ids at which the rollouts are divided into parts for the hash over all rows."""
 
-    async def do(self, dialect: Dialect, session: ReadSession) -> Sound | None:
+    async def do(self, session: ReadSession) -> Sound | None:
         state_hash = StateHash(self.cuts)
-        comparison = Comparison(dialect, session, lambda: 0, state_hash)
+        comparison = Comparison(session, lambda: 0, state_hash)
         async with aclosing(comparison.of(self.stretch)) as pages:
             async for compared in pages:
                 if not compared.is_sound:
@@ -274,7 +274,7 @@ async def same_state(dialect: Dialect, team: Team) -> AsyncGenerator[ReadSession
     """
     for _ in range(_TRIES):
         async with dialect.read(snapshot=True) as session:
-            if await team.sees(await bounds(dialect, session)):
+            if await team.sees(await bounds(session)):
                 yield session
                 return
     team.dismiss()
@@ -297,9 +297,9 @@ async def _obey(order: Order) -> None:
         line = _heard()
         while line == _LOOK:
             async with dialect.read(snapshot=True) as session:
-                _tell(await bounds(dialect, session))
+                _tell(await bounds(session))
                 while (line := _heard()) not in {_LOOK, b""}:
-                    _tell(await job_of(line).do(dialect, session))
+                    _tell(await job_of(line).do(session))
     finally:
         await dialect.close()
 

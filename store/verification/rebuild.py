@@ -122,7 +122,7 @@ async def rebuild(
     found = proof.state_hash
     if written:
         async with dialect.read(snapshot=True) as session:
-            found = await state_hash(dialect, session)
+            found = await state_hash(session)
     return RebuildReport(
         events=proof.events,
         streams=proof.streams,
@@ -148,16 +148,16 @@ async def _repair(
     Add the differences to `differences`, and the numbers of repaired rows to `written`.
     """
     async with dialect.read() as session:
-        length = await _last_position(dialect, session)
-        epochs = [row async for row in wrong_epochs(dialect, session)]
+        length = await _last_position(session)
+        epochs = [row async for row in wrong_epochs(session)]
     if epochs:
         for row in epochs:
             differences.add("queue_epoch", *row)
         await job(_EpochRepair([row[3]["id"] for row in epochs if row[3] is not None]).run)
         written["queue_epoch"] += len(epochs)
     async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
-        position = await _last_position(dialect, session)
-        proof = Proof(dialect, session, team, calls, on_progress)
+        position = await _last_position(session)
+        proof = Proof(session, team, calls, on_progress)
         await proof.begin()
         async for compared in proof.run():
             _check_sound(compared)
@@ -213,8 +213,8 @@ class _EpochRepair:
         await session.commit()
 
 
-async def _last_position(dialect: Dialect, session: ReadSession) -> int:
-    last = await log_queries.last_event(dialect, session)
+async def _last_position(session: ReadSession) -> int:
+    last = await log_queries.last_event(session)
     return 0 if last is None else last[0]
 
 
@@ -291,7 +291,7 @@ class _Mending:
         if not names:
             return
         streams = self._part.streams
-        async for rows in scan.events_since(self._dialect, session, names, after):
+        async for rows in scan.events_since(session, names, after):
             for kind in _KINDS:
                 of_kind = [row for row in rows if row[_STREAM].startswith(kind)]
                 for name, of_stream in groupby(of_kind, itemgetter(_STREAM)):
@@ -311,7 +311,7 @@ class _Mending:
             wanted = [state.plan_key for state in states if isinstance(state, RolloutState) and state.plan_key]
             if not wanted:
                 return
-            holders = await scan.rows_with(self._dialect, session, core_tables.rollouts.c.plan_key, wanted)
+            holders = await scan.rows_with(session, core_tables.rollouts.c.plan_key, wanted)
             others = [name for row in holders if (name := f"rollout/{row[0]}") not in streams]
             if not others:
                 return
@@ -347,10 +347,10 @@ class _Mending:
         ):
             if ids[kind]:
                 key = next(iter(table.primary_key))
-                live[table] = await scan.rows_with(self._dialect, session, key, ids[kind])
+                live[table] = await scan.rows_with(session, key, ids[kind])
         wrong = {finding.key[0] for finding in self._part.findings if finding.table is core_tables.queue}
         places = {row[0]: row for row in queued}
-        found = await scan.queue_at(self._dialect, session, sorted(wrong | places.keys()))
+        found = await scan.queue_at(session, sorted(wrong | places.keys()))
         # A found row may belong to a rollout outside of this slice. Such a row is left out, unless the log gives its
         # place in the queue to a rollout of this slice.
         live[core_tables.queue] = [row for row in found if row[0] in places or f"rollout/{row[1]}" in streams]
@@ -362,19 +362,18 @@ class _Mending:
         A counter that is too low is raised at least to the greatest number in the log. The watchdog ends attempts that
         have exceeded a time limit.
         """
-        dialect = self._dialect
         rollouts = {stream.key: stream for name, stream in self._part.streams.items() if name.startswith("rollout/")}
         if not rollouts:
             return
         ids = list(rollouts)
-        found = await scan.rows_with(dialect, session, core_tables.span_counters.c.rollout_id, ids)
+        found = await scan.rows_with(session, core_tables.span_counters.c.rollout_id, ids)
         counters = {row[0]: row for row in found}
         for key, stream in rollouts.items():
             counter = correct_counter(stream, counters.get(key))
             if counter is not None:
                 self._upserts.setdefault(core_tables.span_counters, []).append(counter)
         states = {key: stream.state for key, stream in rollouts.items() if isinstance(stream.state, RolloutState)}
-        for wrong in await wrong_checks(dialect, session, states):
+        for wrong in await wrong_checks(session, states):
             if wrong.expected is None:
                 self._deletes.setdefault(core_tables.watch, {})[wrong.rollout_id,] = None
             else:
@@ -397,7 +396,7 @@ class _Mending:
         spans = [finding for finding in extra if finding.table is core_tables.spans]
         if spans:
             keys: list[Any] = [finding.key for finding in spans]
-            still = {key_of(core_tables.spans, row): row for row in await scan.spans_with(self._dialect, session, keys)}
+            still = {key_of(core_tables.spans, row): row for row in await scan.spans_with(session, keys)}
             for finding in spans:
                 if finding.found == still.get(finding.key):
                     self._mend(finding)
@@ -414,14 +413,14 @@ class _Mending:
         for finding in extra:
             if finding.table is core_tables.run_events:
                 rollout_id, version = finding.key
-                now = await scan.run_events_between(self._dialect, session, rollout_id, version - 1, version)
+                now = await scan.run_events_between(session, rollout_id, version - 1, version)
                 if [finding.found] == list(now):
                     self._mend(finding)
 
     async def _claimed(self, session: ReadSession, positions: Sequence[int]) -> set[tuple[Any, ...]]:
         """Return the keys of the rows of all rewards in the events at some positions."""
         claimed: set[tuple[Any, ...]] = set()
-        for row in await scan.events_at(self._dialect, session, positions):
+        for row in await scan.events_at(session, positions):
             event = log_queries.event_of(row)
             if isinstance(event.fact, SpanRecorded):
                 rewards = row_of.rewards(event.stream.removeprefix("rollout/"), event, event.fact)

@@ -63,13 +63,13 @@ async def verify_sample(
     differences = Differences()
     async with dialect.read(snapshot=True) as session:
         dialect.stored_forms.forget()
-        await check_store(dialect, session, store_id, differences)
-        bounds = await log_scan.bounds(dialect, session)
-        walked = await log_scan.walk_end(dialect, session, bounds, commits)
+        await check_store(session, store_id, differences)
+        bounds = await log_scan.bounds(session)
+        walked = await log_scan.walk_end(session, bounds, commits)
         differences.join(walked.differences, walked.difference_count)
-        await check_sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
-        sample = _Sample(dialect, session)
-        found = await differences_in(dialect, session, sample.run(bounds.position, streams))
+        await check_sequences(session, bounds.commit_id, walked.last_position, differences)
+        sample = _Sample(session)
+        found = await differences_in(session, sample.run(bounds.position, streams))
         differences.join(found.first, found.count)
     return SampleReport(
         commit_id=bounds.commit_id,
@@ -84,11 +84,10 @@ async def verify_sample(
 class _Sample:
     """The comparison of random streams with the tables."""
 
-    def __init__(self, dialect: Dialect, session: ReadSession) -> None:
-        self._dialect = dialect
+    def __init__(self, session: ReadSession) -> None:
         self._session = session
         # The hash over the compared rows is not used, because it has no meaning for a sample.
-        self.comparison = Comparison(dialect, session, lambda: 0, StateHash([]))
+        self.comparison = Comparison(session, lambda: 0, StateHash([]))
 
     async def run(self, last_position: int, count: int) -> AsyncIterator[Compared]:
         """Compare the streams of `count` random events with positions up to `last_position`."""
@@ -96,7 +95,7 @@ class _Sample:
         # The choice only has to be different each time. It is no secret.
         positions = sorted(random.randint(1, last_position) for _ in range(count if last_position > 0 else 0))
         for position in positions:
-            rows = await log_queries.events(self._dialect, self._session, after=position - 1, limit=1)
+            rows = await log_queries.events(self._session, after=position - 1, limit=1)
             name = rows[0][_STREAM] if rows else None
             if name is None or name in chosen or self.comparison.events >= _MOST_EVENTS:
                 continue
@@ -113,6 +112,6 @@ class _Sample:
         kind = next((each for each in STRETCHES if each.prefix and name.startswith(each.prefix)), None)
         if kind is None:
             return None
-        before = await scan.stream_before(self._dialect, self._session, name, kind.first)
+        before = await scan.stream_before(self._session, name, kind.first)
         after = None if before is None else before.removeprefix(kind.prefix)
         return kind.model_copy(update={"after": after, "until": name.removeprefix(kind.prefix)})

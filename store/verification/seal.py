@@ -11,23 +11,23 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import log as log_queries
 from store.errors import Invalid
 from store.journal.log_rows import GENESIS
 from store.models import Seal
 
 
-async def head(dialect: Dialect, session: ReadSession, store_id: str) -> Seal:
+async def head(session: ReadSession, store_id: str) -> Seal:
     """Return a seal of the present log."""
-    commit = await log_queries.last_commit(dialect, session)
+    commit = await log_queries.last_commit(session)
     named = {} if commit is None else dict(zip(log_queries.COMMIT_COLUMNS, commit, strict=True))
     return Seal(
         store_id=store_id,
         commit_id=named.get("commit_id", 0),
         position=named.get("last_position", 0),
         chain_head=bytes(named.get("chain_hash", GENESIS)).hex(),
-        sealed_at=time.time() if dialect.clock is None else dialect.clock() / 1_000_000,
+        sealed_at=time.time() if session.dialect.clock is None else session.dialect.clock() / 1_000_000,
     )
 
 

@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.models import Difference
 from store.verification.differences import Differences
 
 CHECK = "sequences"
 
 
-async def check_sequences(
-    dialect: Dialect, session: ReadSession, commit_id: int, position: int, differences: Differences
-) -> None:
+async def check_sequences(session: ReadSession, commit_id: int, position: int, differences: Differences) -> None:
     """Report the sequences for commit ids and positions if their next numbers are already in the log."""
-    numbers = dialect.last_numbers()
+    numbers = session.dialect.last_numbers()
     if numbers is None or not commit_id:
         return
     (row,) = await session.fetch(numbers.statement, {})

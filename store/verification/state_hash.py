@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Double, Table
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import scan
 from store.db.tables import core as core_tables
 from store.models.enums import Frozen
@@ -174,24 +174,24 @@ def cuts_in(ids: Sequence[str]) -> list[str]:
     return [ids[place] for place in _places(len(ids))]
 
 
-async def cuts(dialect: Dialect, session: ReadSession) -> list[str]:
+async def cuts(session: ReadSession) -> list[str]:
     """Return the rollout ids after which a new part begins.
 
     The ids depend only on the rows of the table, because the state hash must depend on nothing else.
     """
     key = core_tables.rollouts.c.rollout_id
-    places = _places(await scan.count(dialect, session, core_tables.rollouts))
-    return [await scan.key_at(dialect, session, key, place) for place in places]
+    places = _places(await scan.count(session, core_tables.rollouts))
+    return [await scan.key_at(session, key, place) for place in places]
 
 
 def _places(count: int) -> list[int]:
     return sorted({count * number // PARTS - 1 for number in range(1, PARTS)} - {-1})
 
 
-async def state_hash(dialect: Dialect, session: ReadSession) -> str:
+async def state_hash(session: ReadSession) -> str:
     """Return the state hash of all rows of the projections. The session must be a snapshot."""
-    found = StateHash(await cuts(dialect, session))
+    found = StateHash(await cuts(session))
     for table in core_tables.PROJECTIONS:
-        async for rows in scan.all_rows(dialect, session, table):
+        async for rows in scan.all_rows(session, table):
             found.update(table, rows)
     return found.hexdigest()

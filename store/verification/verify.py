@@ -66,19 +66,15 @@ _RANGES = 4
 class Proof:
     """One comparison of all streams with all tables. Its attributes are complete when `run` has ended."""
 
-    def __init__(
-        self, dialect: Dialect, session: ReadSession, team: Team, calls: Calls, on_progress: OnProgress
-    ) -> None:
+    def __init__(self, session: ReadSession, team: Team, calls: Calls, on_progress: OnProgress) -> None:
         """Begin before the first stream.
 
         Args:
-            dialect: the database.
             session: a session that reads a snapshot. The processes of the team must read the same state.
             team: the processes that do a part of the work.
             calls: returns the number of calls that the writer has finished, which shows whether the store is in use.
             on_progress: receives the number of compared events.
         """
-        self._dialect = dialect
         self._session = session
         self._team = team
         self._calls = calls
@@ -95,8 +91,8 @@ class Proof:
 
     async def begin(self) -> None:
         """Give the ranges of streams to the team. `run` yields the results."""
-        self._total = await log_scan.event_count(self._dialect, self._session)
-        self._cuts = await state_hash.cuts(self._dialect, self._session)
+        self._total = await log_scan.event_count(self._session)
+        self._cuts = await state_hash.cuts(self._session)
         stretches = _cut(self._cuts) if len(self._team) else STRETCHES
         # Only the range of rollouts is divided. The other ranges may take longest, so they are begun first.
         first = sorted(stretches, key=lambda stretch: stretch.prefix == "rollout/")
@@ -110,7 +106,7 @@ class Proof:
         """
         self._report(0)
         found = state_hash.StateHash(self._cuts)
-        async for rows in scan.all_rows(self._dialect, self._session, core_tables.queue):
+        async for rows in scan.all_rows(self._session, core_tables.queue):
             found.update(core_tables.queue, rows)
         for stretch, elsewhere in self._begun.items():
             sound = await elsewhere
@@ -118,7 +114,7 @@ class Proof:
                 self._count(sound.events, sound.streams)
                 found.take(sound.hashed)
                 continue
-            comparison = Comparison(self._dialect, self._session, self._calls, found)
+            comparison = Comparison(self._session, self._calls, found)
             async for compared in comparison.of(stretch):
                 self._report(comparison.events)
                 yield compared
@@ -140,19 +136,15 @@ class Proof:
 class LogWalk:
     """One check of the log itself."""
 
-    def __init__(
-        self, dialect: Dialect, session: ReadSession, team: Team, until: log_scan.Bounds, on_progress: OnProgress
-    ) -> None:
+    def __init__(self, session: ReadSession, team: Team, until: log_scan.Bounds, on_progress: OnProgress) -> None:
         """Begin before the first commit.
 
         Args:
-            dialect: the database.
             session: a session that reads a snapshot. The processes of the team must read the same state.
             team: the processes that check ranges of the log.
             until: the end of the log in the snapshot.
             on_progress: receives the number of checked events.
         """
-        self._dialect = dialect
         self._session = session
         self._team = team
         self._until = until
@@ -168,15 +160,13 @@ class LogWalk:
     async def begin(self) -> None:
         """Give ranges of the log to the team. `run` returns the result."""
         if len(self._team):
-            ranges = await log_scan.ranges(self._dialect, self._session, self._until, _RANGES * len(self._team))
+            ranges = await log_scan.ranges(self._session, self._until, _RANGES * len(self._team))
             self._ranges = [(part, self._team.begin(Walk(part=part))) for part in ranges]
 
     async def run(self) -> log_scan.Walked:
         """Return the result of the check. If there is a difference, this process checks the whole log again."""
         self._on_progress(OperationProgress("checking the log"))
-        return await self._elsewhere() or await log_scan.walk(
-            self._dialect, self._session, self._until, self._on_progress
-        )
+        return await self._elsewhere() or await log_scan.walk(self._session, self._until, self._on_progress)
 
     async def _elsewhere(self) -> log_scan.Walked | None:
         """Return the result of the team; None if there is no team, or if there is a difference.
@@ -185,20 +175,20 @@ class LogWalk:
         """
         if self._rest is None or not self._ranges:
             return None
-        total = await log_scan.event_count(self._dialect, self._session)
+        total = await log_scan.event_count(self._session)
         found: list[log_scan.SoundRange] = []
         events = 0
         for part, task in self._ranges:
-            sound = await task or await log_scan.walk_range(self._dialect, self._session, part)
+            sound = await task or await log_scan.walk_range(self._session, part)
             if sound is None:
                 return None
             found.append(sound)
             events += sound.events
             self._on_progress(OperationProgress("checking the log", min(events, total), total))
         differences, bodies = Differences(), sum(each.bodies for each in found)
-        await log_scan.check_unclaimed(self._dialect, self._session, bodies, differences, self._until)
+        await log_scan.check_unclaimed(self._session, bodies, differences, self._until)
         if await self._rest is None:
-            await log_scan.check_beside_commits(self._dialect, self._session, differences)
+            await log_scan.check_beside_commits(self._session, differences)
         if differences.count:
             return None
         return log_scan.Walked(
@@ -241,10 +231,10 @@ async def verify(
     reporter = ProgressReporter(on_progress)
     try:
         async with dialect.read() as session:
-            length = (await log_scan.bounds(dialect, session)).position
+            length = (await log_scan.bounds(session)).position
         async with pool.team(dialect, store_id, length) as team, pool.same_state(dialect, team) as session:
             if not await dialect.has_type_faults(session, _NOT_COMPARED, texts=True):
-                report = await _verify(dialect, session, team, store_id, seal, calls, Differences(), reporter)
+                report = await _verify(session, team, store_id, seal, calls, Differences(), reporter)
     except (Closed, Unavailable):
         raise
     except Exception:
@@ -277,11 +267,10 @@ async def _without_type_faults(
         for fault in faults.first:
             differences.add_type_fault(fault)
         differences.count = faults.counts.total()
-        return await _verify(dialect, session, pool.Team(()), store_id, seal, calls, differences, on_progress)
+        return await _verify(session, pool.Team(()), store_id, seal, calls, differences, on_progress)
 
 
 async def _verify(
-    dialect: Dialect,
     session: ReadSession,
     team: pool.Team,
     store_id: str,
@@ -291,20 +280,20 @@ async def _verify(
     on_progress: OnProgress,
 ) -> VerifyReport:
     # A block that was read before the snapshot would hide later damage.
-    dialect.stored_forms.forget()
-    await check_store(dialect, session, store_id, differences)
-    bounds = await log_scan.bounds(dialect, session)
-    log_walk = LogWalk(dialect, session, team, bounds, on_progress)
-    proof = Proof(dialect, session, team, calls, on_progress)
+    session.dialect.stored_forms.forget()
+    await check_store(session, store_id, differences)
+    bounds = await log_scan.bounds(session)
+    log_walk = LogWalk(session, team, bounds, on_progress)
+    proof = Proof(session, team, calls, on_progress)
     log_walk.begin_rest()
     await proof.begin()
     await log_walk.begin()
-    of_tables = await differences_in(dialect, session, proof.run())
+    of_tables = await differences_in(session, proof.run())
     walked = await log_walk.run()
     differences.join(walked.differences, walked.difference_count)
-    await check_sequences(dialect, session, bounds.commit_id, walked.last_position, differences)
+    await check_sequences(session, bounds.commit_id, walked.last_position, differences)
     if seal is not None:
-        await _seal(dialect, session, store_id, seal, differences)
+        await _seal(session, store_id, seal, differences)
     differences.join(of_tables.first, of_tables.count)
     return VerifyReport(
         store_id=store_id,
@@ -322,17 +311,17 @@ async def _verify(
     )
 
 
-async def check_store(dialect: Dialect, session: ReadSession, store_id: str, differences: Differences) -> None:
+async def check_store(session: ReadSession, store_id: str, differences: Differences) -> None:
     """Report missing or foreign triggers and indexes, and wrong rows of the tables that describe the store."""
-    await check_guards(dialect, session, differences)
-    await _store_info(dialect, session, store_id, differences)
-    async for row in wrong_epochs(dialect, session):
+    await check_guards(session, differences)
+    await _store_info(session, store_id, differences)
+    async for row in wrong_epochs(session):
         differences.add("queue_epoch", *row)
 
 
-async def check_guards(dialect: Dialect, session: ReadSession, differences: Differences) -> None:
+async def check_guards(session: ReadSession, differences: Differences) -> None:
     """Report missing, changed and unexpected triggers, unique keys and indexes of the database."""
-    guards = dialect.guards()
+    guards = session.dialect.guards()
     rows = await session.fetch(guards.in_place, {})
     for sentence in triggers.missing(guards, rows):
         differences.add("guards", sentence, None, "in place", None)
@@ -341,11 +330,11 @@ async def check_guards(dialect: Dialect, session: ReadSession, differences: Diff
         differences.add("guards", sentence, None, None, guard.definition)
 
 
-async def _store_info(dialect: Dialect, session: ReadSession, store_id: str, differences: Differences) -> None:
+async def _store_info(session: ReadSession, store_id: str, differences: Differences) -> None:
     """Report a store id that changed since the store was opened, and an unexpected log format."""
     columns = core_tables.store_info.c
     statement = select(columns.store_id, columns.log_format)
-    rows = [tuple(row) for row in await session.fetch(dialect.sql(statement), {})]
+    rows = [tuple(row) for row in await session.fetch(session.dialect.sql(statement), {})]
     if len(rows) != 1:
         differences.add("store_info", "store", None, "one row", f"{len(rows)} rows")
         return
@@ -354,28 +343,28 @@ async def _store_info(dialect: Dialect, session: ReadSession, store_id: str, dif
             differences.add("store_info", "store", name, expected, found)
 
 
-async def wrong_epochs(dialect: Dialect, session: ReadSession) -> AsyncIterator[tuple[str, None, Any, Any]]:
+async def wrong_epochs(session: ReadSession) -> AsyncIterator[tuple[str, None, Any, Any]]:
     """Yield the differences in `queue_epoch`, which must have exactly one row, with the id 1.
 
     A difference has the key of the row, None as the field, the expected row and the found row.
     """
-    rows = {row[0]: row[1] for row in await session.fetch(dialect.sql(core_tables.queue_epoch.select()), {})}
+    rows = {row[0]: row[1] for row in await session.fetch(session.dialect.sql(core_tables.queue_epoch.select()), {})}
     if not isinstance(rows.pop(1, None), int):
         yield "1", None, "one row", None
     for number, epoch in rows.items():
         yield str(number), None, None, {"id": number, "epoch": epoch}
 
 
-async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Seal, differences: Differences) -> None:
+async def _seal(session: ReadSession, store_id: str, seal: Seal, differences: Differences) -> None:
     if seal.store_id != store_id:
         differences.add("seal", "store", "store_id", seal.store_id, store_id)
         return
     if not seal.commit_id:
         return
-    commit = await log_queries.last_commit(dialect, session, seal.commit_id)
+    commit = await log_queries.last_commit(session, seal.commit_id)
     key = f"commit {seal.commit_id}"
     if commit is None or commit[0] != seal.commit_id:
-        end = await log_queries.last_commit(dialect, session)
+        end = await log_queries.last_commit(session)
         what = (
             f"the log ends at commit {end[0]}: later commits are missing" if end and end[0] < seal.commit_id else None
         )
@@ -387,7 +376,7 @@ async def _seal(dialect: Dialect, session: ReadSession, store_id: str, seal: Sea
         differences.add("seal", key, "last_position", seal.position, commit[3])
 
 
-async def differences_in(dialect: Dialect, session: ReadSession, results: AsyncIterator[Compared]) -> Differences:
+async def differences_in(session: ReadSession, results: AsyncIterator[Compared]) -> Differences:
     """Return the differences in the results of comparisons of streams, which are computed in the given session."""
     differences = Differences()
     async for compared in results:
@@ -397,7 +386,7 @@ async def differences_in(dialect: Dialect, session: ReadSession, results: AsyncI
             for stream in compared.streams
             if stream.name in unwatched and isinstance(stream.state, RolloutState)
         }
-        for wrong in await wrong_checks(dialect, session, states):
+        for wrong in await wrong_checks(session, states):
             differences.add("watch", wrong.rollout_id, "check_at", wrong.expected, wrong.found)
         for stream in compared.streams:
             if stream.fault is not None:

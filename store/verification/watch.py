@@ -8,7 +8,7 @@ missing, it never ends the attempt.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import scan
 from store.db.tables import core as core_tables
 from store.domain import retry
@@ -26,20 +26,19 @@ class WrongCheck(NamedTuple):
     """The time in the table; None if there is no row."""
 
 
-async def wrong_checks(dialect: Dialect, session: ReadSession, states: Mapping[str, RolloutState]) -> list[WrongCheck]:
+async def wrong_checks(session: ReadSession, states: Mapping[str, RolloutState]) -> list[WrongCheck]:
     """Return the wrong times of the next checks of some rollouts.
 
     The heartbeats of the rollouts are added to the given states.
 
     Args:
-        dialect: the database.
         session: a session that reads all tables at the same moment.
         states: the states that follow from the log, by rollout id.
     """
     ids = list(states)
     watch, signals = core_tables.watch.c.rollout_id, core_tables.attempt_signals.c.rollout_id
-    found: dict[str, int] = {row[0]: row[1] for row in await scan.rows_with(dialect, session, watch, ids)}
-    beats = {(row[0], row[1]): row for row in await scan.rows_with(dialect, session, signals, ids)}
+    found: dict[str, int] = {row[0]: row[1] for row in await scan.rows_with(session, watch, ids)}
+    beats = {(row[0], row[1]): row for row in await scan.rows_with(session, signals, ids)}
     wrong: list[WrongCheck] = []
     for key, state in states.items():
         latest = state.latest

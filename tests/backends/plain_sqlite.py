@@ -99,7 +99,7 @@ class PlainSQLite(Dialect):
         try:
             if snapshot:
                 connection.execute("BEGIN")
-            yield Reading(connection)
+            yield Reading(connection, self)
         finally:
             connection.close()
 
@@ -118,8 +118,8 @@ class PlainSQLite(Dialect):
 class Reading(ReadSession):
     """A connection."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
+    def __init__(self, connection: sqlite3.Connection, dialect: PlainSQLite) -> None:
+        self.connection, self.dialect = connection, dialect
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         with _translated():
@@ -134,10 +134,6 @@ class Reading(ReadSession):
 
 class Writing(Reading, WriteSession):
     """The connection that writes; SQLite's write lock is the lock."""
-
-    def __init__(self, connection: sqlite3.Connection, dialect: PlainSQLite) -> None:
-        super().__init__(connection)
-        self.dialect = dialect
 
     async def begin(self) -> Tail:
         with _translated():

@@ -89,14 +89,14 @@ async def test_the_list_is_narrowed_by_a_label_and_shows_labels(store: Store, ap
 
 @ON_BOTH
 async def test_labels_in_use_are_found_once_each_and_in_order(store: SQLStore) -> None:
-    assert await store.core.look(lambda dialect, session: labels_in_use(dialect, session, limit=9)) == []
+    assert await store.core.look(lambda session: labels_in_use(session, limit=9)) == []
     rollouts = [await store.enqueue_rollout({"q": number}) for number in range(3)]
     for number, rollout in enumerate(rollouts):
         await store.annotations.annotate(rollout.rollout_id, add_labels=["all", *(["some"] if number else [])])
     await store.annotations.annotate(rollouts[0].rollout_id, add_labels=["gone"])
     await store.annotations.annotate(rollouts[0].rollout_id, remove_labels=["gone"])
-    assert await store.core.look(lambda dialect, session: labels_in_use(dialect, session, limit=9)) == ["all", "some"]
-    assert await store.core.look(lambda dialect, session: labels_in_use(dialect, session, limit=1)) == ["all"]
+    assert await store.core.look(lambda session: labels_in_use(session, limit=9)) == ["all", "some"]
+    assert await store.core.look(lambda session: labels_in_use(session, limit=1)) == ["all"]
     ids = [rollout.rollout_id for rollout in rollouts]
-    of_each = await store.core.look(lambda dialect, session: labels_of(dialect, session, rollout_ids=ids[:2]))
+    of_each = await store.core.look(lambda session: labels_of(session, rollout_ids=ids[:2]))
     assert of_each == {ids[0]: ["all"], ids[1]: ["all", "some"]}

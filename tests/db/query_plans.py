@@ -54,7 +54,7 @@ class Reading(ReadSession):
     """A session that records its statements."""
 
     def __init__(self, inner: ReadSession, statements: Statements) -> None:
-        self.inner, self.statements = inner, statements
+        self.inner, self.dialect, self.statements = inner, inner.dialect, statements
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         self.statements.add(sql, params)

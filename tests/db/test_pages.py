@@ -65,6 +65,9 @@ class Counting(ReadSession):
     session: ReadSession
     texts: list[str] = field(default_factory=list[str])
 
+    def __post_init__(self) -> None:
+        self.dialect = self.session.dialect
+
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         self.texts.append(sql.text)
         return await self.session.fetch(sql, params)
@@ -327,13 +330,13 @@ async def test_query_equals_a_filter_of_all_rows_in_python(dialect: Dialect, see
         for _ in range(many):
             asked = crowd.query(ROLLOUTS)
             expected, total = crowd.expected(asked)
-            page = await pages.rollouts(dialect, session, asked, rollout_mapping.rollout_of_page)
+            page = await pages.rollouts(session, asked, rollout_mapping.rollout_of_page)
             assert [one.rollout_id for one in page.items] == [row["rollout_id"] for row in expected]
             assert page.total == total
         for _ in range(few):
             asked = crowd.query(WORKERS)
             expected, total = crowd.expected(asked)
-            workers = await pages.workers(dialect, session, asked, rollout_mapping.worker_of_page)
+            workers = await pages.workers(session, asked, rollout_mapping.worker_of_page)
             assert [one.worker_id for one in workers.items] == [row["worker_id"] for row in expected]
             assert workers.total == total
             assert [one.last_busy_time for one in workers.items] == [
@@ -342,13 +345,13 @@ async def test_query_equals_a_filter_of_all_rows_in_python(dialect: Dialect, see
         for _ in range(few):
             asked = crowd.query(RESOURCES)
             expected, total = crowd.expected(asked)
-            resources = await pages.resources(dialect, session, asked, rollout_mapping.resources_of_page)
+            resources = await pages.resources(session, asked, rollout_mapping.resources_of_page)
             assert [one.resources_id for one in resources.items] == [row["resources_id"] for row in expected]
             assert resources.total == total
         for _ in range(few):
             asked, rollout_id = crowd.query(ATTEMPTS), crowd.dice.choice(rollout_ids)
             expected, total = crowd.expected(asked, rollout_id=rollout_id)
-            attempts = await pages.attempts(dialect, session, rollout_id, asked, rollout_mapping.attempt_of_page)
+            attempts = await pages.attempts(session, rollout_id, asked, rollout_mapping.attempt_of_page)
             assert [one.attempt_id for one in attempts.items] == [row["attempt_id"] for row in expected]
             assert [one.last_heartbeat_time for one in attempts.items] == [
                 row["last_heartbeat_time"] for row in expected
@@ -365,7 +368,7 @@ async def test_query_equals_a_filter_of_all_rows_in_python(dialect: Dialect, see
             expected, total = crowd.expected(asked, **within)
             if asked.logic == "or" and not asked.conditions:
                 expected, total = [], 0
-            spans = await pages.spans(dialect, session, rollout_id, which, asked, span_mapping.span_of_page)
+            spans = await pages.spans(session, rollout_id, which, asked, span_mapping.span_of_page)
             assert [one.span_id for one in spans.items] == [row["span_id"] for row in expected]
             assert spans.total == total
 
@@ -375,14 +378,14 @@ async def test_a_rollout_carries_its_latest_attempt_that_was_not_released(dialec
     await write(dialect, crowd.rows)
     latest = {row["rollout_id"]: row for row in crowd.values["attempts"]}
     async with dialect.read() as session:
-        page = await pages.rollouts(dialect, session, filters.query(ROLLOUTS), rollout_mapping.rollout_of_page)
+        page = await pages.rollouts(session, filters.query(ROLLOUTS), rollout_mapping.rollout_of_page)
         for one in page.items:
             expected = latest.get(one.rollout_id)
             attempt = getattr(one, "attempt", None)
             assert (expected is None) == (attempt is None)
-            row = await pages.latest_attempt(dialect, session, one.rollout_id)
+            row = await pages.latest_attempt(session, one.rollout_id)
             assert (row and rollout_mapping.attempt_of_page(row)) == attempt
-            alone = await pages.rollout(dialect, session, one.rollout_id)
+            alone = await pages.rollout(session, one.rollout_id)
             assert alone is not None
             assert rollout_mapping.rollout_of_page(alone) == one
             if expected is not None:
@@ -407,7 +410,7 @@ async def test_a_page_takes_one_statement_when_its_end_is_in_sight_and_two_when_
         ):
             counting = Counting(session)
             asked = filters.query(ROLLOUTS, limit=limit, offset=offset)
-            page = await pages.rollouts(dialect, counting, asked, rollout_mapping.rollout_of_page)
+            page = await pages.rollouts(counting, asked, rollout_mapping.rollout_of_page)
             assert page.total == 25
             assert len(counting.texts) == statements
 
@@ -427,8 +430,8 @@ async def test_queries_of_one_shape_are_compiled_once(dialect: Dialect, monkeypa
         for number in range(5):
             condition = FilterCondition("status", "in", [str(number)])
             asked = filters.query(ROLLOUTS, [condition], limit=number + 1, offset=number + 1)
-            await pages.rollouts(dialect, session, asked, rollout_mapping.rollout_of_page)
-            await pages.rollout(dialect, session, str(number))
+            await pages.rollouts(session, asked, rollout_mapping.rollout_of_page)
+            await pages.rollout(session, str(number))
     # The page, the count, and the single row.
     assert len(compilations) == 3
 
@@ -439,7 +442,7 @@ async def test_the_order_of_creation_is_read_from_an_index(tmp_path: Any) -> Non
     await dialect.open(create=True)
     async with dialect.read() as session:
         counting = Counting(session)
-        await pages.rollouts(dialect, counting, filters.query(ROLLOUTS), rollout_mapping.rollout_of_page)
+        await pages.rollouts(counting, filters.query(ROLLOUTS), rollout_mapping.rollout_of_page)
         plan = await session.fetch(Sql(f"EXPLAIN QUERY PLAN {counting.texts[0]}", (), {}), {})
     await dialect.close()
     assert not [step for *_, step in plan if "TEMP B-TREE" in step]
@@ -458,10 +461,10 @@ async def test_filters_and_orders_read_other_tables_by_their_keys(tmp_path: Any)
             filters.query(ROLLOUTS, [FilterCondition("resources_version", "in", [3])], sort_by="step"),
         ):
             counting = Counting(session)
-            await pages.rollouts(dialect, counting, query, rollout_mapping.rollout_of_page)
+            await pages.rollouts(counting, query, rollout_mapping.rollout_of_page)
             plans += await steps_of(session, counting)
         counting = Counting(session)
-        of_many = pages.spans(dialect, counting, ["a", "b"], None, filters.query(SPANS), span_mapping.span_of_page)
+        of_many = pages.spans(counting, ["a", "b"], None, filters.query(SPANS), span_mapping.span_of_page)
         await of_many
         plans += await steps_of(session, counting)
     await dialect.close()
@@ -482,21 +485,21 @@ async def steps_of(session: ReadSession, counting: Counting) -> list[str]:
 async def test_ids_that_no_database_can_be_asked_for_are_refused_by_name(dialect: Dialect, bad: str) -> None:
     async with dialect.read() as session:
         for call, name in (
-            (pages.rollout(dialect, session, bad), "rollout_id"),
-            (pages.latest_attempt(dialect, session, bad), "rollout_id"),
-            (pages.worker(dialect, session, bad), "worker_id"),
-            (pages.resources_by_id(dialect, session, bad), "resources_id"),
-            (pages.finished(dialect, session, [bad]), "ids"),
+            (pages.rollout(session, bad), "rollout_id"),
+            (pages.latest_attempt(session, bad), "rollout_id"),
+            (pages.worker(session, bad), "worker_id"),
+            (pages.resources_by_id(session, bad), "resources_id"),
+            (pages.finished(session, [bad]), "ids"),
             (
-                pages.attempts(dialect, session, bad, filters.query(ATTEMPTS), rollout_mapping.attempt_of_page),
+                pages.attempts(session, bad, filters.query(ATTEMPTS), rollout_mapping.attempt_of_page),
                 "rollout_id",
             ),
             (
-                pages.spans(dialect, session, bad, None, filters.query(SPANS), span_mapping.span_of_page),
+                pages.spans(session, bad, None, filters.query(SPANS), span_mapping.span_of_page),
                 "rollout_id",
             ),
             (
-                pages.spans(dialect, session, "ro", bad, filters.query(SPANS), span_mapping.span_of_page),
+                pages.spans(session, "ro", bad, filters.query(SPANS), span_mapping.span_of_page),
                 "attempt_id",
             ),
         ):
@@ -510,7 +513,7 @@ async def test_ids_that_no_database_can_be_asked_for_are_refused_by_name(dialect
 
 async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> None:
     async with dialect.read() as session:
-        assert await pages.latest_resources(dialect, session) is None
+        assert await pages.latest_resources(session) is None
     positions = {"older": (1, 9), "newer": (5, 5)}
     rows = [
         row_of(core_tables.resources, resources_id=name, version=1, first_position=first, last_position=last)
@@ -518,7 +521,7 @@ async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> 
     ]
     await write(dialect, {core_tables.resources: rows})
     async with dialect.read() as session:
-        row = await pages.latest_resources(dialect, session)
+        row = await pages.latest_resources(session)
         assert row is not None
         assert rollout_mapping.resources_of_page(row).resources_id == "older"
 
@@ -535,18 +538,16 @@ async def test_waiting_and_ended_rollouts_are_counted(dialect: Dialect) -> None:
         core_tables.watch: [("d", 500), ("e", 300)],
     }
     async with dialect.read() as session:
-        assert await pages.queue_depth(dialect, session) == 0
-        assert await pages.next_checks(dialect, session, 0) == (None, None)
-        assert await pages.totals(dialect, session) == (0,) * len(pages.TOTALS)
+        assert await pages.queue_depth(session) == 0
+        assert await pages.next_checks(session, 0) == (None, None)
+        assert await pages.totals(session) == (0,) * len(pages.TOTALS)
     await write(dialect, rows)
     async with dialect.read() as session:
-        assert await pages.queue_depth(dialect, session) == 2
-        assert await pages.next_checks(dialect, session, 301) == (300, 500)
-        ended = await pages.finished(dialect, session, ["d", "a", "none", "a", "b", "c"])
+        assert await pages.queue_depth(session) == 2
+        assert await pages.next_checks(session, 301) == (300, 500)
+        ended = await pages.finished(session, ["d", "a", "none", "a", "b", "c"])
         assert ended == {"a": True, "b": True, "c": True, "d": False}
-        found = await pages.rollouts_by_id(
-            dialect, session, ["d", "none", "a", "a"], rollout_mapping.plain_rollout_of_page
-        )
+        found = await pages.rollouts_by_id(session, ["d", "none", "a", "a"], rollout_mapping.plain_rollout_of_page)
         assert {key: one.status for key, one in found.items()} == {"a": "succeeded", "d": "running"}
 
 

@@ -26,7 +26,7 @@ class Wrapped(WriteSession):
     """A session that hands everything on."""
 
     def __init__(self, inner: WriteSession) -> None:
-        self.inner = inner
+        self.inner, self.dialect = inner, inner.dialect
 
     async def begin(self) -> Tail:
         return await self.inner.begin()

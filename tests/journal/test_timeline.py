@@ -52,24 +52,24 @@ class Desk:
     dialect: Dialect
     writer: Writer
 
-    async def read(self, work: Callable[[Dialect, ReadSession], Awaitable[Any]]) -> Any:
+    async def read(self, work: Callable[[ReadSession], Awaitable[Any]]) -> Any:
         async with self.dialect.read(snapshot=True) as session:
-            return await work(self.dialect, session)
+            return await work(session)
 
     async def moment(self, as_at: Any) -> int:
-        return await self.read(lambda dialect, session: timeline.moment(dialect, session, as_at))
+        return await self.read(lambda session: timeline.moment(session, as_at))
 
     async def moment_of(self, rollout_id: str, number: Any) -> int:
-        return await self.read(lambda dialect, session: timeline.moment_of(dialect, session, rollout_id, number))
+        return await self.read(lambda session: timeline.moment_of(session, rollout_id, number))
 
     async def rollouts_at(self, until: int, *conditions: FilterCondition) -> pages.Page[Any]:
         asked = filters.query(filters.ROLLOUTS, conditions)
         return await self.read(
-            lambda dialect, session: timeline.rollouts(dialect, session, asked, until, rollout_mapping.rollout_of_page)
+            lambda session: timeline.rollouts(session, asked, until, rollout_mapping.rollout_of_page)
         )
 
     async def totals_at(self, until: int) -> tuple[int, ...]:
-        return await self.read(lambda dialect, session: timeline.totals(dialect, session, until))
+        return await self.read(lambda session: timeline.totals(session, until))
 
     async def events(self) -> list[Row]:
         return list(await self.read(log_queries.events))
@@ -254,24 +254,24 @@ class Life:
         """Ask everything of the present."""
         dice = self.dice
 
-        async def ask(dialect: Dialect, session: ReadSession) -> None:
-            commit = await log_queries.last_commit(dialect, session)
+        async def ask(session: ReadSession) -> None:
+            commit = await log_queries.last_commit(session)
             if commit is None:
                 return
             now = Remembered(commit[3], commit[4])
             for _ in range(3):
                 asked = asked_of_rollouts(dice)
-                now.rollout_queries.append((asked, await pages.rollouts(dialect, session, asked, silent_rollout)))
+                now.rollout_queries.append((asked, await pages.rollouts(session, asked, silent_rollout)))
             for rollout_id in [*dice.sample(self.rollout_ids, min(2, len(self.rollout_ids))), "ro-none"]:
                 by_number = filters.query(filters.ATTEMPTS, sort_by="status", sort_order="desc", limit=3)
-                attempts = await pages.attempts(dialect, session, rollout_id, by_number, silent_attempt)
-                latest = await pages.latest_attempt(dialect, session, rollout_id)
+                attempts = await pages.attempts(session, rollout_id, by_number, silent_attempt)
+                latest = await pages.latest_attempt(session, rollout_id)
                 by_name = filters.query(filters.SPANS, sort_by="sequence_id")
                 spans = {
-                    which: await pages.spans(dialect, session, rollout_id, which, by_name, span_mapping.span_of_page)
+                    which: await pages.spans(session, rollout_id, which, by_name, span_mapping.span_of_page)
                     for which in (None, "latest")
                 }
-                row = await pages.rollout(dialect, session, rollout_id)
+                row = await pages.rollout(session, rollout_id)
                 now.answers[rollout_id] = (
                     row and silent_rollout(row),
                     attempts,
@@ -279,21 +279,20 @@ class Life:
                     spans,
                 )
             now.answers["workers"] = await pages.workers(
-                dialect, session, filters.query(filters.WORKERS, sort_by="status", sort_order="desc"), silent_worker
+                session, filters.query(filters.WORKERS, sort_by="status", sort_order="desc"), silent_worker
             )
-            one = await pages.worker(dialect, session, "w1")
+            one = await pages.worker(session, "w1")
             now.answers["worker"] = one and silent_worker(one)
             now.answers["resources"] = await pages.resources(
-                dialect,
                 session,
                 filters.query(filters.RESOURCES, sort_by="version", sort_order="desc", limit=3),
                 rollout_mapping.resources_of_page,
             )
-            newest = await pages.latest_resources(dialect, session)
-            named = await pages.resources_by_id(dialect, session, "rs-1")
+            newest = await pages.latest_resources(session)
+            named = await pages.resources_by_id(session, "rs-1")
             now.answers["latest"] = newest and rollout_mapping.resources_of_page(newest)
             now.answers["rs-1"] = named and rollout_mapping.resources_of_page(named)
-            now.answers["totals"] = await pages.totals(dialect, session)
+            now.answers["totals"] = await pages.totals(session)
             self.remembered.append(now)
 
         await self.desk.read(ask)
@@ -302,28 +301,24 @@ class Life:
         """Ask the same of the past."""
         until = then.position
 
-        async def ask(dialect: Dialect, session: ReadSession) -> Remembered:
+        async def ask(session: ReadSession) -> Remembered:
             again = Remembered(then.position, then.recorded_at)
-            assert await timeline.moment(dialect, session, until) == until
+            assert await timeline.moment(session, until) == until
             for asked, _ in then.rollout_queries:
-                page = await timeline.rollouts(dialect, session, asked, until, rollout_mapping.rollout_of_page)
+                page = await timeline.rollouts(session, asked, until, rollout_mapping.rollout_of_page)
                 again.rollout_queries.append((asked, page))
             for rollout_id in then.answers:
                 if not rollout_id.startswith("ro-"):
                     continue
                 asked = filters.query(filters.ATTEMPTS, sort_by="status", sort_order="desc", limit=3)
-                attempts = await timeline.attempts(
-                    dialect, session, rollout_id, asked, until, rollout_mapping.attempt_of_page
-                )
-                latest = await timeline.latest_attempt(dialect, session, rollout_id, until)
+                attempts = await timeline.attempts(session, rollout_id, asked, until, rollout_mapping.attempt_of_page)
+                latest = await timeline.latest_attempt(session, rollout_id, until)
                 by_name = filters.query(filters.SPANS, sort_by="sequence_id")
                 spans = {
-                    which: await timeline.spans(
-                        dialect, session, rollout_id, which, by_name, until, span_mapping.span_of_page
-                    )
+                    which: await timeline.spans(session, rollout_id, which, by_name, until, span_mapping.span_of_page)
                     for which in (None, "latest")
                 }
-                row = await timeline.rollout(dialect, session, rollout_id, until)
+                row = await timeline.rollout(session, rollout_id, until)
                 again.answers[rollout_id] = (
                     row and rollout_mapping.rollout_of_page(row),
                     attempts,
@@ -331,26 +326,24 @@ class Life:
                     spans,
                 )
             again.answers["workers"] = await timeline.workers(
-                dialect,
                 session,
                 filters.query(filters.WORKERS, sort_by="status", sort_order="desc"),
                 until,
                 rollout_mapping.worker_of_page,
             )
-            one = await timeline.worker(dialect, session, "w1", until)
+            one = await timeline.worker(session, "w1", until)
             again.answers["worker"] = one and rollout_mapping.worker_of_page(one)
             again.answers["resources"] = await timeline.resources(
-                dialect,
                 session,
                 filters.query(filters.RESOURCES, sort_by="version", sort_order="desc", limit=3),
                 until,
                 rollout_mapping.resources_of_page,
             )
-            newest = await timeline.latest_resources(dialect, session, until)
-            named = await timeline.resources_by_id(dialect, session, "rs-1", until)
+            newest = await timeline.latest_resources(session, until)
+            named = await timeline.resources_by_id(session, "rs-1", until)
             again.answers["latest"] = newest and rollout_mapping.resources_of_page(newest)
             again.answers["rs-1"] = named and rollout_mapping.resources_of_page(named)
-            again.answers["totals"] = await timeline.totals(dialect, session, until)
+            again.answers["totals"] = await timeline.totals(session, until)
             return again
 
         return await self.desk.read(ask)

@@ -184,7 +184,7 @@ class Backend:
         after = self.events[-1][0] if self.events else 0
 
         async def read(session: ReadSession) -> Sequence[Any]:
-            return await log_queries.events(self._inside.core.dialect, session, after=after)
+            return await log_queries.events(session, after=after)
 
         rows = await self._inside.core.read(read, snapshot=False)
         return [tuple(row) for row in rows]
@@ -205,7 +205,7 @@ class Backend:
 
     async def _all_rows(self, table: Any) -> list[Any]:
         async def read(session: ReadSession) -> list[Any]:
-            return [row async for rows in scan.all_rows(self._inside.core.dialect, session, table) for row in rows]
+            return [row async for rows in scan.all_rows(session, table) for row in rows]
 
         return await self._inside.core.read(read, snapshot=True)
 

@@ -122,7 +122,7 @@ async def test_readers_of_the_store_learn_where_the_payload_is(file_place: Place
     dialect = database(file_place.url, read_only=True)
     await dialect.open(create=False)
     async with dialect.read() as session:
-        (policy,) = await removal_queries.policies_of(dialect, session, file_place.task)
+        (policy,) = await removal_queries.policies_of(session, file_place.task)
     await dialect.close()
     assert policy.startswith("archived to old.archive at commit ")
 
@@ -322,7 +322,7 @@ async def test_the_size_limit_selects_the_same_payload_in_the_archive(place: Pla
     dialect = database(place.url, read_only=True)
     await dialect.open(create=False)
     async with dialect.read() as session:
-        size = await removal_queries.size_of_bodies(dialect, session)
+        size = await removal_queries.size_of_bodies(session)
     await dialect.close()
     policy = RetentionPolicy.of(max_bytes=size - 1)
     counted = await remove_payload(place.url, policy, clock=place.clock)
@@ -339,7 +339,7 @@ async def test_a_blob_left_by_a_stopped_retention_is_removed(place: Place, archi
     dialect = database(place.url, place.clock)
     await dialect.open(create=False)
     async with dialect.read() as session, remover(dialect, "stopped", actor=None) as removing:
-        await removing.remove(await removal_queries.payload_of(dialect, session, [place.run]))
+        await removing.remove(await removal_queries.payload_of(session, [place.run]))
     await dialect.close()
     done = await archived(place, archive)
     assert (done.rollouts, done.blobs) == (1, counted.blobs)

@@ -359,9 +359,9 @@ async def test_the_samples_are_searched_again_only_after_a_removal(
     searching, storing = queries.lacks_samples, Compression._store_part_again  # pyright: ignore[reportPrivateUsage]
     searches, parts = list[int](), list[int]()
 
-    async def search(dialect: Any, session: Any, dictionary: Any) -> bool:
+    async def search(session: Any, dictionary: Any) -> bool:
         searches.append(len(parts))
-        return await searching(dialect, session, dictionary)
+        return await searching(session, dictionary)
 
     async def store_again(self: Compression, part: Any, compressors: Any) -> None:
         parts.append(len(part))

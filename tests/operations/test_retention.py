@@ -324,10 +324,10 @@ async def test_a_blob_that_a_writer_refers_to_meanwhile_stays(file: Place) -> No
         await dialect.open(create=False)
         async with removal.remover(dialect, str(policy), actor=None) as removing:
             async with dialect.read() as session:
-                payload = await removal.removal_queries.payload_of(dialect, session, [file.run])
+                payload = await removal.removal_queries.payload_of(session, [file.run])
             await removing.remove(payload)
             async with dialect.read(snapshot=True) as session:
-                found = await removal.blobs_without_event(dialect, session)
+                found = await removal.blobs_without_event(session)
             attempt = (await store.query_attempts(file.active))[0]
             await store.runs.append_events(
                 file.active, attempt.attempt_id, [RunEvent(kind="thought", node_id="Bull", scope="RIG", prompt=text)]

@@ -193,7 +193,7 @@ class CountingSession:
     """A session that counts its statements."""
 
     def __init__(self, session: ReadSession) -> None:
-        self._session = session
+        self._session, self.dialect = session, session.dialect
         self.statements = 0
 
     async def fetch(self, sql: Any, params: Any) -> Any:
@@ -205,7 +205,7 @@ async def test_the_statements_of_a_count_do_not_grow_with_a_run(store: SQLStore)
     async def statements() -> int:
         async def read(session: ReadSession) -> int:
             counting = CountingSession(session)
-            await counts(store.core.dialect, cast("ReadSession", counting), 10**15)
+            await counts(cast("ReadSession", counting), 10**15)
             return counting.statements
 
         return await store.core.read(read)

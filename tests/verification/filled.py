@@ -61,20 +61,19 @@ class Filled:
 
 async def assert_ranges_find_the_same(store: SQLStore) -> None:
     """Check that the ranges of the log have a difference if and only if the whole log has one."""
-    dialect = store.core.dialect
 
     async def compare(session: ReadSession) -> None:
-        until = await log_scan.bounds(dialect, session)
-        whole = await _or_none(log_scan.walk(dialect, session, until))
+        until = await log_scan.bounds(session)
+        whole = await _or_none(log_scan.walk(session, until))
         is_sound = whole is not None and not whole.difference_count
         for count in (2, 5):
-            ranges = await _or_none(log_scan.ranges(dialect, session, until, count))
-            found = [await _or_none(log_scan.walk_range(dialect, session, part)) for part in ranges or ()]
+            ranges = await _or_none(log_scan.ranges(session, until, count))
+            found = [await _or_none(log_scan.walk_range(session, part)) for part in ranges or ()]
             sound = [each for each in found if each is not None]
             differences = Differences()
-            await _or_none(log_scan.check_beside_commits(dialect, session, differences))
+            await _or_none(log_scan.check_beside_commits(session, differences))
             bodies = sum(each.bodies for each in sound)
-            await _or_none(log_scan.check_unclaimed(dialect, session, bodies, differences, until))
+            await _or_none(log_scan.check_unclaimed(session, bodies, differences, until))
             assert is_sound == (ranges is not None and len(sound) == len(ranges) and not differences.count), count
             if is_sound and whole is not None:
                 assert (sum(each.commits for each in sound), sum(each.events for each in sound)) == (

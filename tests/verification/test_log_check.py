@@ -210,11 +210,10 @@ async def test_wrong_running_totals_are_found(filled: Filled) -> None:
 @ON_SQLITE
 async def test_damage_at_the_boundary_of_two_ranges_is_found(filled: Filled) -> None:
     assert isinstance(filled.store, SQLStore)
-    dialect = filled.store.core.dialect
 
     async def first_end(session: ReadSession) -> int:
-        until = await log_scan.bounds(dialect, session)
-        first, _ = await log_scan.ranges(dialect, session, until, 2)
+        until = await log_scan.bounds(session)
+        first, _ = await log_scan.ranges(session, until, 2)
         return first.until.commit_id
 
     end = await filled.store.core.read(first_end, snapshot=True)

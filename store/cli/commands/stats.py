@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Column
     from sqlalchemy.sql import ClauseElement
 
-    from store.db.dialect import Dialect, ReadSession, Row
+    from store.db.dialect import ReadSession, Row
     from store.interface.store import Store
 
 app = typer.Typer()
@@ -125,18 +125,18 @@ async def _count(db: str) -> StoreCounts:
     store_id = await dialect.open(create=False)
     try:
         async with dialect.read(snapshot=True) as session:
-            return await _counts(dialect, session, store_id)
+            return await _counts(session, store_id)
     finally:
         await dialect.close()
 
 
-async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> StoreCounts:
+async def _counts(session: ReadSession, store_id: str) -> StoreCounts:
     from sqlalchemy import func, select
 
     from store.db.tables import core as core_tables
 
     async def rows(statement: ClauseElement) -> Iterable[Row]:
-        return await session.fetch(dialect.sql(statement), {})
+        return await session.fetch(session.dialect.sql(statement), {})
 
     async def by_status(column: Column[Any], statuses: Iterable[str]) -> dict[str, int]:
         found: dict[str, int] = {row[0]: row[1] for row in await rows(select(column, func.count()).group_by(column))}
@@ -165,7 +165,7 @@ async def _counts(dialect: Dialect, session: ReadSession, store_id: str) -> Stor
         last_position=last_position or 0,
         last_commit_time=None if recorded_at is None else to_seconds(recorded_at),
         payload_bytes=payload_bytes,
-        disk_bytes=await dialect.size_bytes(),
+        disk_bytes=await session.dialect.size_bytes(),
     )
 
 

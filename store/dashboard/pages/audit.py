@@ -134,9 +134,6 @@ async def seal(request: PageRequest) -> File:
     """
     store = request.store
 
-    async def head(dialect: Any, session: Any) -> Any:
-        return await seals.head(dialect, session, store.store_id)
-
-    sealed = await store.core.look(head)
+    sealed = await store.core.look(lambda session: seals.head(session, store.store_id))
     name = f"rollbook-{sealed.store_id}-{sealed.position}.seal.json"
     return File(name, (sealed.model_dump_json(indent=2) + "\n").encode())

@@ -8,7 +8,7 @@ from typing import Final
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports import failure_rows
 from store.db.reports.rollout_rows import NO_ERROR
 
@@ -25,9 +25,9 @@ async def failures(request: PageRequest) -> PageContent:
     wanted, status = request.one("type"), request.one("status")
     text = request.one("q")
 
-    async def look(dialect: Dialect, session: ReadSession) -> tuple[list[failure_rows.FailedAttempt], int]:
-        attempts = await failure_rows.failed_attempts(dialect, session, limit=MOST)
-        total = len(attempts) if len(attempts) < MOST else await failure_rows.count_failed(dialect, session)
+    async def look(session: ReadSession) -> tuple[list[failure_rows.FailedAttempt], int]:
+        attempts = await failure_rows.failed_attempts(session, limit=MOST)
+        total = len(attempts) if len(attempts) < MOST else await failure_rows.count_failed(session)
         return attempts, total
 
     attempts, total = await request.store.core.look(look, snapshot=True)

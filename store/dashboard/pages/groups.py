@@ -9,7 +9,7 @@ from typing import Final
 
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports import group_rows
 from store.db.reports.group_rows import GroupRow, GroupsWanted, MemberRow, MembersWanted
 from store.errors import NotFound
@@ -122,11 +122,9 @@ async def group(request: PageRequest) -> PageContent:
     return PageContent("group.html", values, f"Group {found.group_id}", hidden=hidden)
 
 
-async def _group(
-    dialect: Dialect, session: ReadSession, wanted: MembersWanted
-) -> tuple[GroupRow | None, list[MemberRow]]:
-    found = await group_rows.group_row(dialect, session, wanted.group_id)
-    return found, [] if found is None else await group_rows.member_rows(dialect, session, wanted)
+async def _group(session: ReadSession, wanted: MembersWanted) -> tuple[GroupRow | None, list[MemberRow]]:
+    found = await group_rows.group_row(session, wanted.group_id)
+    return found, [] if found is None else await group_rows.member_rows(session, wanted)
 
 
 def _extremes(rows: Sequence[MemberRow]) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views import failed_attempts as failing
 from store.dashboard.views.stuck import Stuck, stuck
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import operation_runs
 from store.db.queries.operation_runs import OperationRun
 from store.db.reports import overview_rows
@@ -61,14 +61,10 @@ async def overview(request: PageRequest) -> PageContent:
     return PageContent("overview.html", values, "Overview", hidden=hidden)
 
 
-async def _look(
-    dialect: Dialect, session: ReadSession
-) -> tuple[Overview, list[FailedAttempt], dict[str, OperationRun]]:
-    seen = await overview_rows.overview(
-        dialect, session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN
-    )
-    failed = await failed_attempts(dialect, session, limit=_SHOWN)
-    return seen, failed, await operation_runs.all_runs(dialect, session)
+async def _look(session: ReadSession) -> tuple[Overview, list[FailedAttempt], dict[str, OperationRun]]:
+    seen = await overview_rows.overview(session, minutes=MINUTES, most_active=_MOST_ACTIVE, most_waiting=_SHOWN)
+    failed = await failed_attempts(session, limit=_SHOWN)
+    return seen, failed, await operation_runs.all_runs(session)
 
 
 def _verified(runs: Mapping[str, OperationRun], operation: str, now: int) -> dict[str, Any] | None:

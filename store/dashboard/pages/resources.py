@@ -13,7 +13,7 @@ from store.dashboard.diff.texts import MOST_WORK, Diff, diff, is_comparable
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
 from store.dashboard.views.formats import pretty
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports import resource_rows
 from store.db.reports.resource_rows import VersionRow
 from store.errors import Invalid, NotFound
@@ -108,18 +108,18 @@ async def one(request: PageRequest) -> PageContent:
     return PageContent("resource.html", values, resources_id, hidden=hidden)
 
 
-async def _found(dialect: Dialect, session: ReadSession, request: PageRequest) -> _Found:
+async def _found(session: ReadSession, request: PageRequest) -> _Found:
     resources_id = request.ids["resources_id"]
-    versions = await resource_rows.versions(dialect, session, resources_id)
+    versions = await resource_rows.versions(session, resources_id)
     if not versions:
         raise NotFound("resources", resources_id)
     shown = _version(versions, request.maybe_whole("version", least=1), "version") or versions[0]
-    before = await resource_rows.published_before(dialect, session, resources_id)
+    before = await resource_rows.published_before(session, resources_id)
     against_id = request.one("against_id") or resources_id
     number = request.maybe_whole("against", least=1)
     against = None
     if against_id != resources_id:
-        others = await resource_rows.versions(dialect, session, against_id)
+        others = await resource_rows.versions(session, against_id)
         if not others:
             raise NotFound("resources", against_id)
         against = _version(others, number, "against") or others[0]
@@ -127,8 +127,8 @@ async def _found(dialect: Dialect, session: ReadSession, request: PageRequest) -
         against = _version(versions, number, "against")
     else:
         against = next((row for row in versions if row.version < shown.version), None)
-    content = await _opened(dialect, session, shown)
-    old = None if against is None else await _opened(dialect, session, against)
+    content = await _opened(session, shown)
+    old = None if against is None else await _opened(session, against)
     return _Found(versions, shown, content, before, against_id, against, old)
 
 
@@ -142,10 +142,10 @@ def _version(rows: list[VersionRow], number: int | None, parameter: str) -> Vers
     return found
 
 
-async def _opened(dialect: Dialect, session: ReadSession, row: VersionRow) -> dict[str, Any] | None:
+async def _opened(session: ReadSession, row: VersionRow) -> dict[str, Any] | None:
     if row.bytes is None or row.bytes > MOST_BYTES:
         return None
-    return await resource_rows.content(dialect, session, row.position)
+    return await resource_rows.content(session, row.position)
 
 
 def contents(resources: Mapping[str, Any], most: int | None) -> list[ResourceContent]:

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 from store.dashboard.charts import curves
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports import curves as counted
 from store.models import RolloutMode
 
@@ -60,8 +60,8 @@ async def rewards(request: PageRequest) -> PageContent:
         request.is_twin or bool(request.one("whole")),
     )
 
-    async def work(dialect: Dialect, session: ReadSession) -> _Found:
-        return await _found(dialect, session, wanted)
+    async def work(session: ReadSession) -> _Found:
+        return await _found(session, wanted)
 
     found = await request.store.core.look(work, snapshot=True)
     values = {
@@ -85,24 +85,24 @@ async def rewards(request: PageRequest) -> PageContent:
     return PageContent("rewards.html", values, "Rewards", hidden=hidden)
 
 
-async def _found(dialect: Dialect, session: ReadSession, wanted: _Wanted) -> _Found:
-    names = await counted.reward_names(dialect, session)
+async def _found(session: ReadSession, wanted: _Wanted) -> _Found:
+    names = await counted.reward_names(session)
     along = None
     for by in (wanted.by,) if wanted.by else get_args(counted.By):
-        along = along or await counted.axis(dialect, session, by, wanted.modes)
+        along = along or await counted.axis(session, by, wanted.modes)
     if along is None:
         return _Found(names, None, [], [])
-    rollouts = 0 if wanted.at_once else await counted.total(dialect, session)
+    rollouts = 0 if wanted.at_once else await counted.total(session)
     if rollouts > MANY:
         return _Found(names, along, [], [], rollouts)
     source = counted.CurveSource(None, wanted.modes)
-    edges = curves.edges_for(await counted.sample(dialect, session, source))
-    cells = await counted.cells(dialect, session, source, along, edges)
+    edges = curves.edges_for(await counted.sample(session, source))
+    cells = await counted.cells(session, source, along, edges)
     charts = [curves.reward_chart(along, cells, "reward", "Reward")]
     for index, name in enumerate(wanted.names):
         source = counted.CurveSource(name, wanted.modes)
-        own = curves.edges_for(await counted.sample(dialect, session, source))
-        given = await counted.cells(dialect, session, source, along, own)
+        own = curves.edges_for(await counted.sample(session, source))
+        given = await counted.cells(session, source, along, own)
         charts.append(curves.reward_chart(along, given, f"reward-{index}", f"Reward “{name}”"))
     charts += curves.other_charts(along, cells)
     return _Found(names, along, charts, curves.histogram(cells, edges))

@@ -18,7 +18,7 @@ from store.dashboard.page import PageContent
 from store.dashboard.pages.annotations import NOTHING, RolloutAnnotations, annotations_of
 from store.dashboard.request import PageRequest
 from store.dashboard.views.attempt_lanes import Lane, lanes_of
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import filters, pages, removal
 from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL, WAITING
@@ -257,39 +257,39 @@ _Read = tuple[
 ]
 
 
-async def _read(dialect: Dialect, session: ReadSession, rollout_id: str, at: int | None, wanted: str) -> _Read | None:
-    now = await pages.rollout(dialect, session, rollout_id)
+async def _read(session: ReadSession, rollout_id: str, at: int | None, wanted: str) -> _Read | None:
+    now = await pages.rollout(session, rollout_id)
     if now is None:
         return None
     last, row, until, event = int(now[_VERSION]), now, None, None
     if at is not None:
-        until = await as_at.moment_of(dialect, session, rollout_id, at)
-        then = await as_at.rollout(dialect, session, rollout_id, until)
+        until = await as_at.moment_of(session, rollout_id, at)
+        then = await as_at.rollout(session, rollout_id, until)
         assert then is not None  # the rollout's first event created it
         row = then
-        seen = await rollout_story.events(dialect, session, rollout_id, after=at - 1, limit=1)
+        seen = await rollout_story.events(session, rollout_id, after=at - 1, limit=1)
         event = seen[0]
-    attempts = await _attempts(dialect, session, rollout_id, until)
+    attempts = await _attempts(session, rollout_id, until)
     chosen = _chosen(wanted, attempts)
     if chosen is None and attempts and attempts[0].sequence_id > 1:
-        chosen = _chosen(wanted, await _attempts(dialect, session, rollout_id, until, limit=-1))
+        chosen = _chosen(wanted, await _attempts(session, rollout_id, until, limit=-1))
     if chosen is None and wanted not in _LATEST:
         raise Invalid("attempt", f"rollout {rollout_id} has no attempt {wanted[:80]!r} at this moment")
-    turns = await rollout_story.turns(dialect, session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
+    turns = await rollout_story.turns(session, rollout_id, until=until, signs=row[_SPANS] <= _MOST_SIGNS)
     waiting = None
     if at is None and row[_STATUS] not in TERMINAL:
-        waiting = await rollout_story.waiting(dialect, session, rollout_id, row[_QUEUED])
+        waiting = await rollout_story.waiting(session, rollout_id, row[_QUEUED])
     return row, last, attempts, chosen, until, event, turns, waiting
 
 
 async def _attempts(
-    dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None, limit: int = MOST_ATTEMPTS
+    session: ReadSession, rollout_id: str, until: int | None, limit: int = MOST_ATTEMPTS
 ) -> list[AttemptShown]:
     query = filters.query(filters.ATTEMPTS, sort_by="sequence_id", sort_order="desc", limit=limit)
     if until is None:
-        page = await pages.attempts(dialect, session, rollout_id, query, _attempt)
+        page = await pages.attempts(session, rollout_id, query, _attempt)
     else:
-        page = await as_at.attempts(dialect, session, rollout_id, query, until, _attempt)
+        page = await as_at.attempts(session, rollout_id, query, until, _attempt)
     return page.items[::-1]
 
 

@@ -11,7 +11,7 @@ from store.dashboard.pages.rollout_frame import Looked, look
 from store.dashboard.request import PageRequest
 from store.dashboard.views import json_tree
 from store.dashboard.views.training import ADAPTERS, training_view
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports import rollout_story
 from store.domain.rollout import TERMINAL
 from store.errors import Conflict, NotFound
@@ -37,13 +37,11 @@ async def events(request: PageRequest) -> PageContent:
 
 
 async def _events(
-    dialect: Dialect, session: ReadSession, looked: Looked, wanted: list[str], after: int, limit: int
+    session: ReadSession, looked: Looked, wanted: list[str], after: int, limit: int
 ) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
     rollout_id, until = looked.rollout_id, looked.position
-    types = await rollout_story.event_types(dialect, session, rollout_id, until)
-    found = await rollout_story.events(
-        dialect, session, rollout_id, types=wanted, after=after, until=until, limit=limit
-    )
+    types = await rollout_story.event_types(session, rollout_id, until)
+    found = await rollout_story.events(session, rollout_id, types=wanted, after=after, until=until, limit=limit)
     return found, types
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from store.dashboard.page import PageContent, Pages
 from store.dashboard.request import PageRequest
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports import worker_rows
 from store.db.reports.worker_rows import AttemptRow, BusyPeriod, Window, WorkerTally
 from store.errors import NotFound
@@ -109,16 +109,16 @@ async def one(request: PageRequest) -> PageContent:
     return PageContent("worker.html", values, worker_id, hidden=_drawing())
 
 
-async def _did(dialect: Dialect, session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Found:
-    now = (dialect.clock or system_clock)()
-    window = await worker_rows.window(dialect, session, now)
-    attempts, counts = ([], {}) if newest_of is None else await worker_rows.attempts_of(dialect, session, newest_of)
+async def _did(session: ReadSession, worker_ids: list[str], newest_of: str | None = None) -> _Found:
+    now = (session.dialect.clock or system_clock)()
+    window = await worker_rows.window(session, now)
+    attempts, counts = ([], {}) if newest_of is None else await worker_rows.attempts_of(session, newest_of)
     return _Found(
         now,
         window,
-        await worker_rows.tallies(dialect, session, worker_ids, window),
-        await worker_rows.stretches(dialect, session, worker_ids, window),
-        await worker_rows.by_status(dialect, session),
+        await worker_rows.tallies(session, worker_ids, window),
+        await worker_rows.stretches(session, worker_ids, window),
+        await worker_rows.by_status(session),
         attempts,
         counts,
     )

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.bodies import payload
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
@@ -25,7 +25,7 @@ END = 2**63 - 1
 _MOST = 2**31 - 1
 
 
-async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
+async def life(session: ReadSession, rollout_id: str) -> tuple[int, int] | None:
     """Return the positions of a rollout's first and last event; None if the rollout does not exist."""
     row = core_tables.rollouts.c
 
@@ -33,21 +33,21 @@ async def life(dialect: Dialect, session: ReadSession, rollout_id: str) -> tuple
         shown: list[ColumnElement[Any]] = [row.first_position, row.last_position]
         return select(*shown).where(row.rollout_id == _rollout())
 
-    found = await session.fetch(compiled(dialect, "annotation_life", build), _of(rollout_id))
+    found = await session.fetch(compiled(session, "annotation_life", build), _of(rollout_id))
     return (found[0][0], found[0][1]) if found else None
 
 
-async def labels(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
+async def labels(session: ReadSession, rollout_id: str) -> list[str]:
     """Return the sorted labels of a rollout."""
     row = core_tables.labels.c
 
     def build() -> Select[Any]:
         return select(row.label).where(row.rollout_id == _rollout()).order_by(row.label)
 
-    return [each[0] for each in await session.fetch(compiled(dialect, "labels", build), _of(rollout_id))]
+    return [each[0] for each in await session.fetch(compiled(session, "labels", build), _of(rollout_id))]
 
 
-async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> list[str]:
+async def labels_then(session: ReadSession, rollout_id: str, until: int) -> list[str]:
     """Return the labels that a rollout had after the event at the position `until`, sorted."""
     event = core_tables.events.c
 
@@ -65,14 +65,14 @@ async def labels_then(dialect: Dialect, session: ReadSession, rollout_id: str, u
 
     params = {"stream": f"rollout/{check_text(rollout_id, 'rollout_id', LONGEST_ID)}", "until": until}
     carried: set[str] = set()
-    for _, type_, shape, data in await session.fetch(compiled(dialect, "labels_then", build), params):
+    for _, type_, shape, data in await session.fetch(compiled(session, "labels_then", build), params):
         fact = upcast(type_, shape, json_of(data))
         assert isinstance(fact, RolloutAnnotated)  # the statement selects no other type
         carried = (carried - set(fact.removed)) | set(fact.added)
     return sorted(carried)
 
 
-async def notes(dialect: Dialect, session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
+async def notes(session: ReadSession, rollout_id: str, until: int, limit: int) -> list[Note]:
     """Return the last `limit` notes of a rollout up to a position, oldest first. A negative limit means all notes."""
     row, event, body = core_tables.notes.c, core_tables.events.c, core_tables.bodies.c
 
@@ -91,7 +91,7 @@ async def notes(dialect: Dialect, session: ReadSession, rollout_id: str, until: 
 
     most = _MOST if limit < 0 else min(limit, _MOST)
     params = _of(rollout_id) | {"until": until, "most": most}
-    found = await session.fetch(compiled(dialect, "notes", build), params)
+    found = await session.fetch(compiled(session, "notes", build), params)
     return [_note(each) for each in reversed(found)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, select, union_all
 from sqlalchemy.types import Integer, Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 from store.domain.run_commands import IN_BLOBS
@@ -20,42 +20,41 @@ _TYPE, _HASH, _WIDTH = _COLUMNS.index("type"), _COLUMNS.index("body_hash"), len(
 _AT_ONCE = 500
 
 
-async def blobs_named(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, Row]:
+async def blobs_named(session: ReadSession, hashes: Sequence[str]) -> dict[str, Row]:
     """Return codec, raw_len and bytes of blobs, by hash. Hashes without a blob are left out."""
 
     def build() -> Select[Any]:
-        return select(*core_tables.blobs.c).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
+        return select(*core_tables.blobs.c).where(session.dialect.any_of(core_tables.blobs.c.hash, "hashes"))
 
     found: dict[str, Row] = {}
     for start in range(0, len(hashes), _AT_ONCE):
-        listed = dialect.list_param(list(hashes[start : start + _AT_ONCE]))
-        rows = await session.fetch(compiled(dialect, "blobs_named", build), {"hashes": listed})
+        listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
+        rows = await session.fetch(compiled(session, "blobs_named", build), {"hashes": listed})
         found.update((row[0], tuple(row[1:])) for row in rows)
     return found
 
 
-async def sizes(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
+async def sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
     """Return the numbers of uncompressed bytes of blobs, by hash. Hashes without a blob are left out."""
 
     def build() -> Select[Any]:
         blob = core_tables.blobs.c
         columns: list[ColumnElement[Any]] = [blob.hash, blob.raw_len]
-        return select(*columns).where(dialect.any_of(blob.hash, "hashes"))
+        return select(*columns).where(session.dialect.any_of(blob.hash, "hashes"))
 
     found: dict[str, int] = {}
     for start in range(0, len(hashes), _AT_ONCE):
-        listed = dialect.list_param(list(hashes[start : start + _AT_ONCE]))
-        rows = await session.fetch(compiled(dialect, "blob_sizes", build), {"hashes": listed})
+        listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
+        rows = await session.fetch(compiled(session, "blob_sizes", build), {"hashes": listed})
         found.update((row[0], row[1]) for row in rows)
     return found
 
 
-async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *, lengths: bool) -> Sequence[Row]:
+async def filled(session: ReadSession, rows: Sequence[Row], *, lengths: bool) -> Sequence[Row]:
     """Return the given rows of events, and fill in the bodies that are stored in `blobs`.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         rows: rows with the columns of `events`, then codec, `raw_len` if `lengths` is True, and bytes of the body, and
             then any other columns.
         lengths: whether the rows contain `raw_len`, the length of the uncompressed body.
@@ -68,7 +67,7 @@ async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *,
     }
     if not lacking:
         return rows
-    found = await blobs_named(dialect, session, sorted(set(lacking.values())))
+    found = await blobs_named(session, sorted(set(lacking.values())))
     given, width = list(rows), _WIDTH + (3 if lengths else 2)
     for index, name in lacking.items():
         blob = found.get(name)
@@ -78,7 +77,7 @@ async def filled(dialect: Dialect, session: ReadSession, rows: Sequence[Row], *,
     return given
 
 
-async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit: int) -> Sequence[Row]:
+async def blobs_after(session: ReadSession, after: str, limit: int) -> Sequence[Row]:
     """Return at most `limit` rows of `blobs` whose hashes are greater than `after`, in the order of their hashes."""
 
     def build() -> Select[Any]:
@@ -86,31 +85,31 @@ async def blobs_after(dialect: Dialect, session: ReadSession, after: str, limit:
         beyond = name > bindparam("after", type_=Text)
         return select(*core_tables.blobs.c).where(beyond).order_by(name).limit(bindparam("at_most", type_=Integer))
 
-    return await session.fetch(compiled(dialect, "blobs_after", build), {"after": after, "at_most": limit})
+    return await session.fetch(compiled(session, "blobs_after", build), {"after": after, "at_most": limit})
 
 
-async def existing(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> set[str]:
+async def existing(session: ReadSession, hashes: Sequence[str]) -> set[str]:
     """Return the given hashes for which there is a blob."""
 
     def build() -> Select[Any]:
-        return select(core_tables.blobs.c.hash).where(dialect.any_of(core_tables.blobs.c.hash, "hashes"))
+        return select(core_tables.blobs.c.hash).where(session.dialect.any_of(core_tables.blobs.c.hash, "hashes"))
 
     found: set[str] = set()
     for start in range(0, len(hashes), _AT_ONCE):
-        listed = dialect.list_param(list(hashes[start : start + _AT_ONCE]))
+        listed = session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))
         found.update(
-            row[0] for row in await session.fetch(compiled(dialect, "blobs_existing", build), {"hashes": listed})
+            row[0] for row in await session.fetch(compiled(session, "blobs_existing", build), {"hashes": listed})
         )
     return found
 
 
-async def unclaimed(dialect: Dialect, session: ReadSession) -> list[str]:
+async def unclaimed(session: ReadSession) -> list[str]:
     """Return the hashes of blobs to which no event refers. The references are read from the tables of runs."""
 
     def build() -> Any:
         event = core_tables.events.c
         kept = [
-            select(dialect.hex(event.body_hash))
+            select(session.dialect.hex(event.body_hash))
             .join(table, table.c.position == event.position)
             .where(event.body_hash.is_not(None))
             for table in (core_tables.checkpoints, core_tables.artifacts)
@@ -120,4 +119,4 @@ async def unclaimed(dialect: Dialect, session: ReadSession) -> list[str]:
         named = union_all(*kept, *texts).subquery("named")
         return select(core_tables.blobs.c.hash).except_(select(named))
 
-    return [row[0] for row in await session.fetch(compiled(dialect, "unclaimed_blobs", build), {})]
+    return [row[0] for row in await session.fetch(compiled(session, "unclaimed_blobs", build), {})]

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import BigInteger, Integer, Select, bindparam, func, select
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries.pages import queue_depth
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -43,13 +43,12 @@ class Counts:
     """The number of workers with a heartbeat within the last day, by state."""
 
 
-async def counts(dialect: Dialect, session: ReadSession, now: int) -> Counts:
+async def counts(session: ReadSession, now: int) -> Counts:
     """Read the counts with six statements.
 
     The counts by status need scans of two tables, so do not call this function for every request.
 
     Args:
-        dialect: the database.
         session: a session that reads.
         now: the current time in µs since the epoch. Whether a worker is lost depends on it.
     """
@@ -65,23 +64,23 @@ async def counts(dialect: Dialect, session: ReadSession, now: int) -> Counts:
         counted = _counted(attempts.status).where(attempts.released_position.is_(None))
         return counted.group_by(attempts.status)
 
-    of_rollouts = compiled(dialect, "counts of rollouts", by_status)
-    of_attempts = compiled(dialect, "counts of attempts", attempts_by_status)
-    head = compiled(dialect, "head of the log", lambda: select(func.max(core_tables.commits.c.last_position)))
+    of_rollouts = compiled(session, "counts of rollouts", by_status)
+    of_attempts = compiled(session, "counts of attempts", attempts_by_status)
+    head = compiled(session, "head of the log", lambda: select(func.max(core_tables.commits.c.last_position)))
     by_rollout_status = await session.fetch(of_rollouts, {})
     return Counts(
         rollouts={row[0]: row[1] for row in by_rollout_status},
         attempts={row[0]: row[1] for row in await session.fetch(of_attempts, {})},
-        waiting=await queue_depth(dialect, session),
-        oldest_waiting_at=await oldest_waiting_at(dialect, session),
+        waiting=await queue_depth(session),
+        oldest_waiting_at=await oldest_waiting_at(session),
         head=(await session.fetch(head, {}))[0][0] or 0,
         rewarded=sum(row[2] for row in by_rollout_status),
         reward_sum=float(sum(row[3] or 0 for row in by_rollout_status)),
-        workers=dict(Counter((await worker_states(dialect, session, now)).values())),
+        workers=dict(Counter((await worker_states(session, now)).values())),
     )
 
 
-async def oldest_waiting_at(dialect: Dialect, session: ReadSession) -> int | None:
+async def oldest_waiting_at(session: ReadSession) -> int | None:
     """Return the time at which the first rollout in the queue entered the queue, in µs; None if the queue is empty."""
     event, queue = core_tables.events.c, core_tables.queue.c
 
@@ -90,11 +89,11 @@ async def oldest_waiting_at(dialect: Dialect, session: ReadSession) -> int | Non
         found: Any = select(event.at)
         return found.where(event.position == first)
 
-    rows = await session.fetch(compiled(dialect, "oldest in the queue", build), {})
+    rows = await session.fetch(compiled(session, "oldest in the queue", build), {})
     return rows[0][0] if rows else None
 
 
-async def overdue_checks(dialect: Dialect, session: ReadSession, before: int) -> int:
+async def overdue_checks(session: ReadSession, before: int) -> int:
     """Return the number of rollouts whose next check by the watchdog was due before a time in µs since the epoch."""
     due = bindparam("before", type_=BigInteger)
 
@@ -102,14 +101,13 @@ async def overdue_checks(dialect: Dialect, session: ReadSession, before: int) ->
         found: Any = select(func.count()).select_from(core_tables.watch)
         return found.where(core_tables.watch.c.check_at < due)
 
-    return (await session.fetch(compiled(dialect, "overdue checks", build), {"before": before}))[0][0]
+    return (await session.fetch(compiled(session, "overdue checks", build), {"before": before}))[0][0]
 
 
-async def worker_states(dialect: Dialect, session: ReadSession, now: int) -> dict[str, str]:
+async def worker_states(session: ReadSession, now: int) -> dict[str, str]:
     """Return the states, by id, of at most 10,000 workers with a heartbeat within the last day.
 
     Args:
-        dialect: the database.
         session: a session that reads.
         now: the current time in µs since the epoch. Whether a worker is lost depends on it.
     """
@@ -122,7 +120,7 @@ async def worker_states(dialect: Dialect, session: ReadSession, now: int) -> dic
         )
         return recent.order_by(signal.last_heartbeat_at.desc()).limit(bindparam("at_most", type_=Integer))
 
-    found = compiled(dialect, "recent workers", build)
+    found = compiled(session, "recent workers", build)
     states: dict[str, str] = {}
     for worker_id, status, stats, beat_at in await session.fetch(
         found, {"since": now - _RECENT_MICROS, "at_most": _MOST_WORKERS}

@@ -7,27 +7,25 @@ from sqlalchemy import ColumnElement, Select, bindparam, cast, func, literal, se
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.data_blocks import MARK
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 _AT_ONCE = 100
 
 
-async def last_position(dialect: Dialect, session: ReadSession) -> int:
+async def last_position(session: ReadSession) -> int:
     """Return the position of the last event of the last block; 0 if there is no block."""
 
     def build() -> Select[Any]:
         block = core_tables.data_blocks.c
         return select(block.last_position).order_by(block.first_position.desc()).limit(1)
 
-    rows = await session.fetch(compiled(dialect, "last_block", build), {})
+    rows = await session.fetch(compiled(session, "last_block", build), {})
     return rows[0][0] if rows else 0
 
 
-async def events_after(
-    dialect: Dialect, session: ReadSession, position: int, until: int, limit: int
-) -> list[tuple[int, str, str]]:
+async def events_after(session: ReadSession, position: int, until: int, limit: int) -> list[tuple[int, str, str]]:
     """Return position, type and data of at most `limit` events after a position and up to another, in order."""
 
     def build() -> Select[Any]:
@@ -44,30 +42,34 @@ async def events_after(
         )
 
     params = {"after": position, "until": until, "most": limit}
-    rows = await session.fetch(compiled(dialect, "data_after", build), params)
+    rows = await session.fetch(compiled(session, "data_after", build), params)
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-async def last_block_start(dialect: Dialect, session: ReadSession) -> int:
+async def last_block_start(session: ReadSession) -> int:
     """Return the position of the first event of the last block; 0 if there is no block."""
     first = core_tables.data_blocks.c.first_position
-    rows = await session.fetch(dialect.sql(select(func.coalesce(func.max(first), 0))), {})
+    rows = await session.fetch(session.dialect.sql(select(func.coalesce(func.max(first), 0))), {})
     return rows[0][0]
 
 
-async def rows_at(dialect: Dialect, session: ReadSession, firsts: Sequence[int]) -> Sequence[Row]:
+async def rows_at(session: ReadSession, firsts: Sequence[int]) -> Sequence[Row]:
     """Return the rows of the blocks that begin at some positions, in ascending order."""
     block = core_tables.data_blocks.c
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = list(block)
-        return select(*columns).where(dialect.any_of(block.first_position, "firsts")).order_by(block.first_position)
+        return (
+            select(*columns)
+            .where(session.dialect.any_of(block.first_position, "firsts"))
+            .order_by(block.first_position)
+        )
 
-    params = {"firsts": dialect.list_param(list(firsts))}
-    return await session.fetch(compiled(dialect, "blocks_at", build), params)
+    params = {"firsts": session.dialect.list_param(list(firsts))}
+    return await session.fetch(compiled(session, "blocks_at", build), params)
 
 
-async def all_blocks(dialect: Dialect, session: ReadSession) -> AsyncIterator[Row]:
+async def all_blocks(session: ReadSession) -> AsyncIterator[Row]:
     """Yield the rows of all blocks in ascending order. The session must be a snapshot."""
 
     def build() -> Select[Any]:
@@ -75,12 +77,12 @@ async def all_blocks(dialect: Dialect, session: ReadSession) -> AsyncIterator[Ro
         columns: list[ColumnElement[Any]] = list(table.c)
         return select(*columns).order_by(table.c.first_position)
 
-    async for rows in session.stream(compiled(dialect, "all_blocks", build), {}, batch=_AT_ONCE):
+    async for rows in session.stream(compiled(session, "all_blocks", build), {}, batch=_AT_ONCE):
         for row in rows:
             yield row
 
 
-async def unused(dialect: Dialect, session: ReadSession) -> list[int]:
+async def unused(session: ReadSession) -> list[int]:
     """Return the first positions of the blocks to which no event refers, in ascending order."""
     block, event = core_tables.data_blocks.c, core_tables.events.c
     refers = (
@@ -93,4 +95,4 @@ async def unused(dialect: Dialect, session: ReadSession) -> list[int]:
     )
     columns: list[ColumnElement[Any]] = [block.first_position]
     statement: Select[Any] = select(*columns).where(~refers).order_by(block.first_position)
-    return [row[0] for row in await session.fetch(dialect.sql(statement), {})]
+    return [row[0] for row in await session.fetch(session.dialect.sql(statement), {})]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, literal_column, select, true
 
-from store.db.dialect import Dialect, ReadSession, Row, Sql
+from store.db.dialect import ReadSession, Row, Sql
 from store.db.dictionaries import DictionaryCompressor, load
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC
@@ -61,60 +61,62 @@ def decode_positions(samples: bytes) -> list[int]:
     return [int.from_bytes(samples[at : at + 8], "little") for at in range(0, len(samples), 8)]
 
 
-async def with_content(dialect: Dialect, session: ReadSession) -> list[StoredDictionary]:
+async def with_content(session: ReadSession) -> list[StoredDictionary]:
     """Return the dictionaries that were not emptied, in the order of their numbers."""
     table = core_tables.dictionaries.c
     statement = (
         select(table.codec, table.type, table.samples).where(func.length(table.content) > 0).order_by(table.codec)
     )
-    rows = await session.fetch(dialect.sql(statement), {})
+    rows = await session.fetch(session.dialect.sql(statement), {})
     return [StoredDictionary(codec, type_, decode_positions(samples)) for codec, type_, samples in rows]
 
 
-async def compressor(dialect: Dialect, session: ReadSession, codec: int) -> DictionaryCompressor | None:
+async def compressor(session: ReadSession, codec: int) -> DictionaryCompressor | None:
     """Return a compressor with a dictionary; None if the dictionary is missing or damaged."""
     table = core_tables.dictionaries.c
     statement: Select[*tuple[Any, ...]] = select(table.hash, table.content).where(table.codec == _number(codec))
-    rows = await _fetch(dialect, session, statement)
+    rows = await _fetch(session, statement)
     dictionary = load(*rows[0]) if rows else None
     return None if dictionary is None else DictionaryCompressor(dictionary)
 
 
-async def types_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
+async def types_at(session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
     """Return the types of the events at some positions. Positions without an event are left out."""
     event = core_tables.events.c
-    sql = dialect.sql(select(event.position, event.type).where(dialect.any_of(event.position, "positions")))
+    sql = session.dialect.sql(
+        select(event.position, event.type).where(session.dialect.any_of(event.position, "positions"))
+    )
     types: dict[int, str] = {}
     for start in range(0, len(positions), _POSITIONS_AT_ONCE):
         part = positions[start : start + _POSITIONS_AT_ONCE]
-        types.update(map(tuple, await session.fetch(sql, {"positions": dialect.list_param(part)})))
+        types.update(map(tuple, await session.fetch(sql, {"positions": session.dialect.list_param(part)})))
     return types
 
 
-async def rows(dialect: Dialect, session: ReadSession, after: int) -> Sequence[Row]:
+async def rows(session: ReadSession, after: int) -> Sequence[Row]:
     """Return the rows of the dictionaries with greater numbers than `after`, in the order of their numbers."""
     table = core_tables.dictionaries
     statement: Select[*tuple[Any, ...]] = select(*table.c).where(table.c.codec > _number(after))
-    return await _fetch(dialect, session, statement.order_by(table.c.codec))
+    return await _fetch(session, statement.order_by(table.c.codec))
 
 
-async def last_codec(dialect: Dialect, session: ReadSession) -> int | None:
+async def last_codec(session: ReadSession) -> int | None:
     """Return the greatest number of a dictionary, emptied or not; None if there is none."""
-    rows = await session.fetch(dialect.sql(select(func.max(core_tables.dictionaries.c.codec))), {})
+    rows = await session.fetch(session.dialect.sql(select(func.max(core_tables.dictionaries.c.codec))), {})
     return rows[0][0]
 
 
-async def lacks_samples(dialect: Dialect, session: ReadSession, dictionary: StoredDictionary) -> bool:
+async def lacks_samples(session: ReadSession, dictionary: StoredDictionary) -> bool:
     """Return whether one of the bodies from which a dictionary was trained was removed."""
     # This runs while the write lock is held. SQLAlchemy would need much longer for a list of this length than the
     # database. The numbers are integers.
     positions = ", ".join(map(str, dictionary.samples))
-    text = f"SELECT count(*) FROM {dialect.qualified(core_tables.bodies)} WHERE position IN ({positions})"  # noqa: S608
+    text = f"SELECT count(*) FROM {session.dialect.qualified(core_tables.bodies)} WHERE position IN ({positions})"  # noqa: S608
     rows = await session.fetch(Sql(text, (), {}), {}) if positions else [(0,)]
     return rows[0][0] < len(dictionary.samples)
 
 
-async def sizes(dialect: Dialect, session: ReadSession) -> list[BodyForm]:
+async def sizes(session: ReadSession) -> list[BodyForm]:
     """Return how all bodies are stored."""
     event, body = core_tables.events.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
@@ -122,13 +124,10 @@ async def sizes(dialect: Dialect, session: ReadSession) -> list[BodyForm]:
         .select_from(core_tables.bodies.join(core_tables.events, event.position == body.position))
         .group_by(event.type, body.codec)
     )
-    return [
-        BodyForm(type_, codec, count, int(size))
-        for type_, codec, count, size in await _fetch(dialect, session, statement)
-    ]
+    return [BodyForm(type_, codec, count, int(size)) for type_, codec, count, size in await _fetch(session, statement)]
 
 
-async def is_needed(dialect: Dialect, session: ReadSession, codec: int) -> bool:
+async def is_needed(session: ReadSession, codec: int) -> bool:
     """Return whether a body is compressed with the dictionary."""
     body = core_tables.bodies.c
     # The first condition lets SQLite use the index.
@@ -136,11 +135,11 @@ async def is_needed(dialect: Dialect, session: ReadSession, codec: int) -> bool:
     statement: Select[*tuple[Any, ...]] = (
         select(body.position).where(is_compressed, body.codec == _number(codec)).limit(1)
     )
-    return bool(await _fetch(dialect, session, statement))
+    return bool(await _fetch(session, statement))
 
 
 async def positions(
-    dialect: Dialect, session: ReadSession, type_: str, *, except_codecs: Collection[int], longest: int, step: int
+    session: ReadSession, type_: str, *, except_codecs: Collection[int], longest: int, step: int
 ) -> list[int]:
     """Return every `step`-th position of the bodies of a type of event with at most `longest` bytes uncompressed.
 
@@ -150,12 +149,12 @@ async def positions(
     statement = (
         select(body.position)
         .select_from(core_tables.bodies.join(core_tables.events, event.position == body.position))
-        .where(dialect.any_of(event.type, "types"), _is_other(except_codecs), body.raw_len <= _number(longest))
+        .where(session.dialect.any_of(event.type, "types"), _is_other(except_codecs), body.raw_len <= _number(longest))
         .order_by(body.position)
     )
     found = array("q")
     seen = 0
-    sql, params = dialect.sql(statement), {"types": dialect.list_param([type_])}
+    sql, params = session.dialect.sql(statement), {"types": session.dialect.list_param([type_])}
     async for rows in session.stream(sql, params, batch=10_000):
         found.extend(row[0] for row in rows[-seen % step :: step])
         seen += len(rows)
@@ -163,7 +162,6 @@ async def positions(
 
 
 async def candidates(
-    dialect: Dialect,
     session: ReadSession,
     *,
     except_codecs: Collection[int],
@@ -190,27 +188,27 @@ async def candidates(
         .order_by(body.position)
         .limit(_number(limit))
     )
-    return [Candidate(*row) for row in await _fetch(dialect, session, statement)]
+    return [Candidate(*row) for row in await _fetch(session, statement)]
 
 
-async def last_body(dialect: Dialect, session: ReadSession) -> int:
+async def last_body(session: ReadSession) -> int:
     """Return the position of the last body; 0 if there is none."""
     statement: Select[*tuple[Any, ...]] = select(func.coalesce(func.max(core_tables.bodies.c.position), 0))
-    return int((await _fetch(dialect, session, statement))[0][0])
+    return int((await _fetch(session, statement))[0][0])
 
 
-async def codecs_at(dialect: Dialect, session: ReadSession, wanted: Sequence[int]) -> dict[int, int]:
+async def codecs_at(session: ReadSession, wanted: Sequence[int]) -> dict[int, int]:
     """Return the codecs of bodies by position. Positions without a body are left out."""
     body = core_tables.bodies.c
     found: dict[int, int] = {}
     for part in _parts(wanted):
         statement: Select[*tuple[Any, ...]] = select(body.position, body.codec).where(body.position.in_(_numbers(part)))
-        found.update(map(tuple, await _fetch(dialect, session, statement)))
+        found.update(map(tuple, await _fetch(session, statement)))
     return found
 
 
-async def _fetch(dialect: Dialect, session: ReadSession, statement: Select[*tuple[Any, ...]]) -> Sequence[Row]:
-    return await session.fetch(dialect.sql(statement), {})
+async def _fetch(session: ReadSession, statement: Select[*tuple[Any, ...]]) -> Sequence[Row]:
+    return await session.fetch(session.dialect.sql(statement), {})
 
 
 def _parts(numbers: Sequence[int]) -> list[Sequence[int]]:

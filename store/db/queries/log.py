@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, literal_co
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.pages import TOTALS
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -100,7 +100,6 @@ def _with_body(statement: Select[Any], *beyond: ColumnElement[bool]) -> Select[A
 
 
 async def events(
-    dialect: Dialect,
     session: ReadSession,
     *,
     after: int = 0,
@@ -113,8 +112,7 @@ async def events(
     """Return rows of `events` in the order of the log.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         after: only events with greater positions than this one.
         until: only events with positions up to this one; None for all.
         limit: the maximum number of rows.
@@ -129,33 +127,32 @@ async def events(
         if stream is not None:
             statement = statement.where(event.stream == _text("of_stream"))
         if types is not None:
-            statement = statement.where(dialect.any_of(event.type, "of_types"))
+            statement = statement.where(session.dialect.any_of(event.type, "of_types"))
         # Versions of a stream ascend with positions, and the order by version uses the index of streams.
         order = event.position if stream is None else event.version
         statement = statement.order_by(order).limit(_int("at_most"))
         # This condition also limits the bodies. Otherwise Postgres would read all bodies from the first one on.
         return _with_body(statement, core_tables.bodies.c.position > _int("after")) if bodies else statement
 
-    sql = compiled(dialect, ("events", stream is None, types is None, bodies), build)
+    sql = compiled(session, ("events", stream is None, types is None, bodies), build)
     params: dict[str, Any] = {"after": after, "until": _END if until is None else until, "at_most": limit}
     if stream is not None:
         params["of_stream"] = stream
     if types is not None:
-        params["of_types"] = dialect.list_param(list(types))
+        params["of_types"] = session.dialect.list_param(list(types))
     return await session.fetch(sql, params)
 
 
 async def all_events(
-    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
+    session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
     """Yield the rows of `events` in the order of the log, in batches."""
-    while rows := await events(dialect, session, after=after, until=until, limit=batch):
+    while rows := await events(session, after=after, until=until, limit=batch):
         yield rows
         after = rows[-1][_POSITION]
 
 
 async def stream_events(
-    dialect: Dialect,
     session: ReadSession,
     stream: str,
     *,
@@ -167,8 +164,7 @@ async def stream_events(
     """Return rows of `events` of one stream, in the order of versions.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         stream: the name of the stream, such as `rollout/ro-…`.
         after: only events with greater versions than this one.
         until: only events with positions up to this one; None for all.
@@ -186,13 +182,12 @@ async def stream_events(
         )
         return _with_body(statement) if bodies else statement
 
-    sql = compiled(dialect, ("stream_events", bodies), build)
+    sql = compiled(session, ("stream_events", bodies), build)
     params = {"of_stream": stream, "after": after, "until": _END if until is None else until, "at_most": limit}
     return await session.fetch(sql, params)
 
 
 async def events_by_stream(
-    dialect: Dialect,
     session: ReadSession,
     prefix: str,
     *,
@@ -203,8 +198,7 @@ async def events_by_stream(
     """Yield, in batches, the rows of `events` of all streams whose names have a prefix, ordered by stream and version.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         prefix: the prefix, such as `rollout/`. Its last character must be below U+10FFFF.
         after: the stream and version after which to continue.
         until: only events with positions up to this one; None for all.
@@ -224,7 +218,7 @@ async def events_by_stream(
             .limit(_int("at_most"))
         )
 
-    sql = compiled(dialect, "events_by_stream", build)
+    sql = compiled(session, "events_by_stream", build)
     stream, version = max(after, (prefix, 0))
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     params: dict[str, Any] = {"end": end, "until": _END if until is None else until, "at_most": batch}
@@ -234,7 +228,7 @@ async def events_by_stream(
 
 
 async def events_of_streams(
-    dialect: Dialect, session: ReadSession, streams: Sequence[str], *, until: int, batch: int = BATCH
+    session: ReadSession, streams: Sequence[str], *, until: int, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
     """Yield, in batches, the rows of `events` of some streams up to a position, ordered by stream and version."""
 
@@ -242,17 +236,17 @@ async def events_of_streams(
         event = core_tables.events.c
         return (
             select(*event)
-            .where(dialect.any_of(event.stream, "streams"), event.position <= _int("until"))
+            .where(session.dialect.any_of(event.stream, "streams"), event.position <= _int("until"))
             .order_by(event.stream, event.version)
         )
 
-    sql = compiled(dialect, "events_of_streams", build)
-    params = {"streams": dialect.list_param(list(streams)), "until": until}
+    sql = compiled(session, "events_of_streams", build)
+    params = {"streams": session.dialect.list_param(list(streams)), "until": until}
     async for rows in session.stream(sql, params, batch=batch):
         yield rows
 
 
-async def last_event(dialect: Dialect, session: ReadSession, until: int | None = None) -> Row | None:
+async def last_event(session: ReadSession, until: int | None = None) -> Row | None:
     """Return the row of the last event of the log, or of the last event up to a position; None if there is no event."""
 
     def build() -> Select[Any]:
@@ -260,21 +254,18 @@ async def last_event(dialect: Dialect, session: ReadSession, until: int | None =
         return select(*event).where(event.position <= _int("until")).order_by(event.position.desc()).limit(1)
 
     rows = await session.fetch(
-        compiled(dialect, "last_event", build), {"until": _END if until is None else min(until, _END)}
+        compiled(session, "last_event", build), {"until": _END if until is None else min(until, _END)}
     )
     return rows[0] if rows else None
 
 
-async def last_before_command(
-    dialect: Dialect, session: ReadSession, position: int, commit_id: int, command: int
-) -> int:
+async def last_before_command(session: ReadSession, position: int, commit_id: int, command: int) -> int:
     """Return the position of the last event before the events of a command; 0 if there is none.
 
     A command is one call; a commit may contain the events of several commands.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         position: the position of any event of the command.
         commit_id: the id of the commit that contains the command.
         command: the number of the command in the commit.
@@ -293,23 +284,23 @@ async def last_before_command(
         )
 
     params = {"before": position, "commit": commit_id, "ordinal": command}
-    rows = await session.fetch(compiled(dialect, "last_before_command", build), params)
+    rows = await session.fetch(compiled(session, "last_before_command", build), params)
     return rows[0][0] if rows else 0
 
 
-async def position_of(dialect: Dialect, session: ReadSession, stream: str, version: int) -> int | None:
+async def position_of(session: ReadSession, stream: str, version: int) -> int | None:
     """Return the position of the event that has this version in a stream; None if there is no such event."""
 
     def build() -> Select[Any]:
         event = core_tables.events.c
         return select(event.position).where(event.stream == _text("of_stream"), event.version == _int("number"))
 
-    rows = await session.fetch(compiled(dialect, "position_of", build), {"of_stream": stream, "number": version})
+    rows = await session.fetch(compiled(session, "position_of", build), {"of_stream": stream, "number": version})
     return rows[0][0] if rows else None
 
 
 async def event_sizes(
-    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
+    session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
     """Return position, type and uncompressed size of the body of events, in order. The size is null without a body."""
 
@@ -329,14 +320,14 @@ async def event_sizes(
         )
 
     params = {"after": after, "until": _END if until is None else until, "at_most": limit}
-    return await session.fetch(compiled(dialect, "event_sizes", build), params)
+    return await session.fetch(compiled(session, "event_sizes", build), params)
 
 
 # -- commits ---------------------------------------------------------------------------------------------------------
 
 
 async def commits(
-    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
+    session: ReadSession, *, after: int = 0, until: int | None = None, limit: int = BATCH
 ) -> Sequence[Row]:
     """Return the rows of `commits` with ids greater than `after` and up to `until`, in order."""
 
@@ -350,30 +341,30 @@ async def commits(
         )
 
     params = {"after": after, "until": _END if until is None else until, "at_most": limit}
-    return await session.fetch(compiled(dialect, "commits", build), params)
+    return await session.fetch(compiled(session, "commits", build), params)
 
 
 async def all_commits(
-    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
+    session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
     """Yield the rows of `commits` in their order, in batches."""
-    while rows := await commits(dialect, session, after=after, until=until, limit=batch):
+    while rows := await commits(session, after=after, until=until, limit=batch):
         yield rows
         after = rows[-1][0]
 
 
-async def last_commit(dialect: Dialect, session: ReadSession, until: int | None = None) -> Row | None:
+async def last_commit(session: ReadSession, until: int | None = None) -> Row | None:
     """Return the row of the last commit, or of the last commit up to this id; None if there is none."""
 
     def build() -> Select[Any]:
         commit = core_tables.commits.c
         return select(*commit).where(commit.commit_id <= _int("until")).order_by(commit.commit_id.desc()).limit(1)
 
-    rows = await session.fetch(compiled(dialect, "last_commit", build), {"until": _END if until is None else until})
+    rows = await session.fetch(compiled(session, "last_commit", build), {"until": _END if until is None else until})
     return rows[0] if rows else None
 
 
-async def last_commit_ids(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
+async def last_commit_ids(session: ReadSession, limit: int) -> list[int]:
     """Return the ids of the last commits, at most `limit`, in descending order."""
 
     def build() -> Select[Any]:
@@ -381,28 +372,28 @@ async def last_commit_ids(dialect: Dialect, session: ReadSession, limit: int) ->
         found: Any = select(commit_id).order_by(commit_id.desc()).limit(_int("at_most"))
         return found
 
-    rows = await session.fetch(compiled(dialect, "last_commit_ids", build), {"at_most": limit})
+    rows = await session.fetch(compiled(session, "last_commit_ids", build), {"at_most": limit})
     return [row[0] for row in rows]
 
 
-async def commit_at(dialect: Dialect, session: ReadSession, position: int) -> Row | None:
+async def commit_at(session: ReadSession, position: int) -> Row | None:
     """Return the row of the commit that contains the last event up to a position; None before the first event."""
-    event = await last_event(dialect, session, position)
-    return None if event is None else await last_commit(dialect, session, event[1])
+    event = await last_event(session, position)
+    return None if event is None else await last_commit(session, event[1])
 
 
-async def commit_by_time(dialect: Dialect, session: ReadSession, at: int) -> Row | None:
+async def commit_by_time(session: ReadSession, at: int) -> Row | None:
     """Return the row of the last commit recorded up to a time (µs); None before the first commit.
 
     Times ascend with the ids of commits, so a binary search finds the row. An index of the times is avoided, because
     each commit would then write one more page.
     """
     found: Row | None = None
-    newest = await last_commit(dialect, session)
+    newest = await last_commit(session)
     low, high = 1, 0 if newest is None else newest[_COMMIT_ID]
     while low <= high:
         middle = (low + high) // 2
-        commit = await last_commit(dialect, session, middle)
+        commit = await last_commit(session, middle)
         if commit is None or commit[_COMMIT_ID] < low:
             # There is no commit with these ids. A transaction that was rolled back may have used them.
             low = middle + 1
@@ -421,7 +412,7 @@ def totals_of(commit: Row | None) -> tuple[int, ...]:
 # -- bodies ----------------------------------------------------------------------------------------------------------
 
 
-async def bodies_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
+async def bodies_at(session: ReadSession, positions: Sequence[int]) -> dict[int, tuple[int, bytes]]:
     """Return codec and bytes of bodies, by the position of their event. Positions without a body are left out."""
     found: dict[int, tuple[int, bytes]] = {}
     body = core_tables.bodies.c
@@ -429,7 +420,7 @@ async def bodies_at(dialect: Dialect, session: ReadSession, positions: Sequence[
         # List parameters can contain only texts. Positions come from the database, so it is safe to make them a part of
         # the statement.
         wanted: list[ColumnElement[int]] = [literal_column(str(int(position))) for position in chunk]
-        sql = dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
+        sql = session.dialect.sql(select(body.position, body.codec, body.body).where(body.position.in_(wanted)))
         for position, codec, stored in await session.fetch(sql, {}):
             found[position] = (codec, stored)
     return found
@@ -440,14 +431,14 @@ def _chunks(positions: Sequence[int]) -> list[Sequence[int]]:
 
 
 async def all_bodies(
-    dialect: Dialect, session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = 500
+    session: ReadSession, *, after: int = 0, until: int | None = None, batch: int = 500
 ) -> AsyncIterator[Sequence[Row]]:
     """Yield the rows of `bodies` (position, codec, raw_len, body) in the order of the log, in batches."""
 
     def build() -> Select[Any]:
         return _rising(core_tables.bodies)
 
-    sql = compiled(dialect, "all_bodies", build)
+    sql = compiled(session, "all_bodies", build)
     params: dict[str, Any] = {"until": _END if until is None else until, "at_most": batch}
     while rows := await session.fetch(sql, params | {"after": after}):
         yield rows

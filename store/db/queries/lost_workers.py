@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, select
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries.pages import joins_latest
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -19,7 +19,7 @@ from store.domain.rollout import ACTIVE
 _AT_ONCE = 500
 
 
-async def silent_since(dialect: Dialect, session: ReadSession, before: int) -> dict[str, int]:
+async def silent_since(session: ReadSession, before: int) -> dict[str, int]:
     """Return the time of the last heartbeat of each worker that has sent none since `before`, by worker id.
 
     Times are microseconds since the epoch.
@@ -30,27 +30,27 @@ async def silent_since(dialect: Dialect, session: ReadSession, before: int) -> d
         shown: list[ColumnElement[Any]] = [signal.worker_id, signal.last_heartbeat_at]
         return select(*shown).where(signal.last_heartbeat_at < bindparam("before", type_=BigInteger))
 
-    rows = await session.fetch(compiled(dialect, "silent_since", build), {"before": before})
+    rows = await session.fetch(compiled(session, "silent_since", build), {"before": before})
     return {row[0]: row[1] for row in rows}
 
 
-async def heartbeat_stats(dialect: Dialect, session: ReadSession, worker_ids: Sequence[str]) -> dict[str, str | None]:
+async def heartbeat_stats(session: ReadSession, worker_ids: Sequence[str]) -> dict[str, str | None]:
     """Return the statistics in the last heartbeats of workers as JSON text, by worker id."""
 
     def build() -> Select[Any]:
         signal = core_tables.worker_signals.c
         shown: list[ColumnElement[Any]] = [signal.worker_id, signal.heartbeat_stats]
-        return select(*shown).where(dialect.any_of(signal.worker_id, "workers"))
+        return select(*shown).where(session.dialect.any_of(signal.worker_id, "workers"))
 
     found: dict[str, str | None] = {}
     for start in range(0, len(worker_ids), _AT_ONCE):
-        listed = dialect.list_param(list(worker_ids[start : start + _AT_ONCE]))
-        rows = await session.fetch(compiled(dialect, "heartbeat_stats", build), {"workers": listed})
+        listed = session.dialect.list_param(list(worker_ids[start : start + _AT_ONCE]))
+        rows = await session.fetch(compiled(session, "heartbeat_stats", build), {"workers": listed})
         found.update((row[0], row[1]) for row in rows)
     return found
 
 
-async def without_heartbeats(dialect: Dialect, session: ReadSession, limit: int) -> list[str]:
+async def without_heartbeats(session: ReadSession, limit: int) -> list[str]:
     """Return the ids of at most `limit` workers of which neither a heartbeat nor a poll is stored."""
 
     def build() -> Select[Any]:
@@ -59,10 +59,10 @@ async def without_heartbeats(dialect: Dialect, session: ReadSession, limit: int)
         statement = select(worker.worker_id).select_from(joined).where(signal.worker_id.is_(None))
         return statement.order_by(worker.worker_id).limit(bindparam("at_most", type_=BigInteger))
 
-    return [row[0] for row in await session.fetch(compiled(dialect, "without_heartbeats", build), {"at_most": limit})]
+    return [row[0] for row in await session.fetch(compiled(session, "without_heartbeats", build), {"at_most": limit})]
 
 
-async def open_attempts(dialect: Dialect, session: ReadSession) -> list[tuple[str, str, str]]:
+async def open_attempts(session: ReadSession) -> list[tuple[str, str, str]]:
     """Return the rollout id, the attempt id and the worker id of each active attempt that has a worker."""
 
     def build() -> Select[Any]:
@@ -70,13 +70,13 @@ async def open_attempts(dialect: Dialect, session: ReadSession) -> list[tuple[st
         # The few active rollouts are selected first, because SQLite would otherwise begin with all attempts.
         active = (
             select(rollout.rollout_id, rollout.attempt_count)
-            .where(dialect.any_of(rollout.status, "active"))
+            .where(session.dialect.any_of(rollout.status, "active"))
             .subquery("active")
         )
         shown: list[ColumnElement[Any]] = [attempt.rollout_id, attempt.attempt_id, attempt.worker_id]
         joined = active.join(core_tables.attempts, joins_latest(dict(active.c)))
         return select(*shown).select_from(joined).where(attempt.worker_id.is_not(None))
 
-    active = dialect.list_param(sorted(ACTIVE))
-    rows = await session.fetch(compiled(dialect, "open_attempts", build), {"active": active})
+    active = session.dialect.list_param(sorted(ACTIVE))
+    rows = await session.fetch(compiled(session, "open_attempts", build), {"active": active})
     return [(row[0], row[1], row[2]) for row in rows]

@@ -84,15 +84,15 @@ def _query() -> Select[Any]:
     return found
 
 
-async def all_runs(dialect: Dialect, session: ReadSession) -> dict[str, OperationRun]:
+async def all_runs(session: ReadSession) -> dict[str, OperationRun]:
     """Return the last run of each operation, by its name. Operations that were never run are missing."""
-    rows = await session.fetch(compiled(dialect, "operation runs", _query), {})
+    rows = await session.fetch(compiled(session, "operation runs", _query), {})
     return {row[0]: OperationRun(*row) for row in rows}
 
 
-async def created_at(dialect: Dialect, session: ReadSession) -> int:
+async def created_at(session: ReadSession) -> int:
     """Return the time at which the store was created."""
-    rows = await session.fetch(compiled(dialect, "creation of the store", lambda: select(store_info.c.created_at)), {})
+    rows = await session.fetch(compiled(session, "creation of the store", lambda: select(store_info.c.created_at)), {})
     return int(rows[0][0])
 
 
@@ -175,7 +175,7 @@ async def _change(dialect: Dialect, operation: Operation, change: Change) -> Ope
     session = await dialect.writer()
     try:
         tail = await session.begin()
-        last = (await all_runs(dialect, session)).get(operation, OperationRun(operation))
+        last = (await all_runs(session)).get(operation, OperationRun(operation))
         changed = change(last, tail.now)
         if changed is not None:
             await session.write(Changes(inserts={}, upserts={operation_runs: [astuple(changed)]}, deletes={}))

@@ -155,9 +155,7 @@ def rollout_columns(dialect: Dialect, filter_query: FilterQuery) -> Columns:
 # -- pages -----------------------------------------------------------------------------------------------------------
 
 
-def rollouts(
-    dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]
-) -> Awaitable[Page[Item]]:
+def rollouts(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Awaitable[Page[Item]]:
     """Return an awaitable page of rollouts, each with its latest attempt.
 
     A row has the columns of the rollout, the columns of the attempt (nulls if there is none), beat_time and stamped_at
@@ -166,19 +164,17 @@ def rollouts(
     """
     listing = Listing(
         filter_query,
-        rollout_columns(dialect, filter_query),
+        rollout_columns(session.dialect, filter_query),
         rollouts_table,
         _whole_rollouts,
         carried=tuple(_ROLLOUT_COLUMNS),
         is_narrow_first=True,
         all_of_them=_rollouts_recorded,
     )
-    return make_page(dialect, session, listing, make, batch=_BATCH)
+    return make_page(session, listing, make, batch=_BATCH)
 
 
-async def take_rollouts(
-    dialect: Dialect, session: ReadSession, filter_query: FilterQuery, take: Take, *, batch: int
-) -> int:
+async def take_rollouts(session: ReadSession, filter_query: FilterQuery, take: Take, *, batch: int) -> int:
     """Pass a page of rollouts to `take`, `batch` rows at a time. Return the number of all matching rollouts.
 
     A row has the columns `BRIEF_ROLLOUT`, a flag that is true if input and metadata share a body, the columns
@@ -187,7 +183,7 @@ async def take_rollouts(
     """
     listing = Listing(
         filter_query,
-        rollout_columns(dialect, filter_query),
+        rollout_columns(session.dialect, filter_query),
         rollouts_table,
         _brief_rollouts,
         shape="brief",
@@ -195,7 +191,7 @@ async def take_rollouts(
         is_narrow_first=True,
         all_of_them=_rollouts_recorded,
     )
-    return await take_page(dialect, session, listing, take, batch=batch)
+    return await take_page(session, listing, take, batch=batch)
 
 
 def _rollouts_recorded() -> Select[Any]:
@@ -207,9 +203,7 @@ def _rollouts_recorded() -> Select[Any]:
     return select(commit.rollouts).order_by(commit.commit_id.desc()).limit(1)
 
 
-async def attempts(
-    dialect: Dialect, session: ReadSession, rollout_id: str, filter_query: FilterQuery, make: Make[Item]
-) -> Page[Item]:
+async def attempts(session: ReadSession, rollout_id: str, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of the attempts of a rollout. Attempts whose claim was released are left out.
 
     A row has the columns of the attempt, beat_time and stamped_at of the attempt's signal, and codec and bytes of the
@@ -225,7 +219,7 @@ async def attempts(
         within_params=(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)),),
         shape="attempts",
     )
-    return await make_page(dialect, session, listing, make)
+    return await make_page(session, listing, make)
 
 
 def _whole_attempts(_: Columns, source: FromClause) -> Select[Any]:
@@ -235,7 +229,6 @@ def _whole_attempts(_: Columns, source: FromClause) -> Select[Any]:
 
 
 async def spans(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str | Sequence[str],
     attempt_id: str | Sequence[str] | None,
@@ -248,7 +241,6 @@ async def spans(
     """Return a page of spans, converted by `make`; the other arguments are those of `take_spans`."""
     items: list[Item] = []
     total = await take_spans(
-        dialect,
         session,
         rollout_id,
         attempt_id,
@@ -261,7 +253,6 @@ async def spans(
 
 
 async def take_spans(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str | Sequence[str],
     attempt_id: str | Sequence[str] | None,
@@ -276,8 +267,7 @@ async def take_spans(
     A row has the columns of the table, and codec and bytes of the body.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         rollout_id: the id of the rollout, or a list of ids.
         attempt_id: only spans of this attempt; `latest` means the current latest attempt; None for all attempts. With a
             list of rollouts, it may also be a list that has one attempt id for each rollout.
@@ -296,9 +286,9 @@ async def take_spans(
         given.append(("rollout", check_text(rollout_id, "rollout_id", LONGEST_ID)))
     else:
         ids = [check_text(each, "rollout_id", LONGEST_ID) for each in rollout_id]
-        given.append(("rollouts", dialect.list_param(ids)))
+        given.append(("rollouts", session.dialect.list_param(ids)))
         if attempt_id is not None and not isinstance(attempt_id, str):
-            given.append(("attempts", dialect.list_param([*map(_of_attempt, ids, attempt_id)])))
+            given.append(("attempts", session.dialect.list_param([*map(_of_attempt, ids, attempt_id)])))
     if isinstance(attempt_id, str) and not is_latest:
         given.append(("attempt", check_text(attempt_id, "attempt_id", LONGEST_ID)))
     if until is not None:
@@ -309,14 +299,14 @@ async def take_spans(
         _SPAN_COLUMNS,
         core_tables.spans,
         _whole_spans,
-        within=lambda: _spans_within(dialect, names, is_latest=is_latest),
+        within=lambda: _spans_within(session.dialect, names, is_latest=is_latest),
         within_params=tuple(given),
         shape=("spans", is_latest, names),
         is_narrow_first=True,
         # The spans of each rollout are numbered separately.
         first="rollout_id" if "rollouts" in names and filter_query.sort_by == "sequence_id" else None,
     )
-    return await take_page(dialect, session, listing, take, batch=batch)
+    return await take_page(session, listing, take, batch=batch)
 
 
 def _of_attempt(rollout_id: str, attempt_id: str) -> str:
@@ -358,17 +348,17 @@ def _latest_id(rollout_id: ColumnElement[Any]) -> ColumnElement[Any]:
     return statement.scalar_subquery()
 
 
-async def resources(dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
+async def resources(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of resources. A row has the columns of the table, and codec and bytes of the body."""
     table = core_tables.resources
     listing = Listing(filter_query, _RESOURCE_COLUMNS, table, _whole_resources, is_narrow_first=True)
-    return await make_page(dialect, session, listing, make, batch=_BATCH)
+    return await make_page(session, listing, make, batch=_BATCH)
 
 
-async def workers(dialect: Dialect, session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
+async def workers(session: ReadSession, filter_query: FilterQuery, make: Make[Item]) -> Page[Item]:
     """Return a page of workers. A row has the columns of the table and those of the worker's signal, or nulls."""
     listing = Listing(filter_query, _WORKER_COLUMNS, _WORKERS, _whole_workers)
-    return await make_page(dialect, session, listing, make)
+    return await make_page(session, listing, make)
 
 
 def _whole_workers(_: Columns, source: FromClause) -> Select[Any]:
@@ -378,26 +368,23 @@ def _whole_workers(_: Columns, source: FromClause) -> Select[Any]:
 # -- single rows -----------------------------------------------------------------------------------------------------
 
 
-async def _one(
-    dialect: Dialect, session: ReadSession, shape: str, build: Callable[[], Select[Any]], field: str, key: str
-) -> Row | None:
-    sql = compiled(dialect, shape, build)
+async def _one(session: ReadSession, shape: str, build: Callable[[], Select[Any]], field: str, key: str) -> Row | None:
+    sql = compiled(session, shape, build)
     rows = await session.fetch(sql, {"key": check_text(key, field, LONGEST_ID)})
     return rows[0] if rows else None
 
 
-def rollout(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
+def rollout(session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
     """Return the awaitable row of one rollout, with the columns that the function `rollouts` reads."""
 
     def build() -> Select[Any]:
         whole = _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table)
         return whole.where(rollouts_table.c.rollout_id == bindparam("key"))
 
-    return _one(dialect, session, "rollout", build, "rollout_id", rollout_id)
+    return _one(session, "rollout", build, "rollout_id", rollout_id)
 
 
 async def _by_ids(
-    dialect: Dialect,
     session: ReadSession,
     shape: str,
     build: Callable[[], tuple[Select[Any], ColumnElement[Any]]],
@@ -406,37 +393,35 @@ async def _by_ids(
 ) -> dict[str, Item]:
     def wanted() -> Select[Any]:
         statement, key = build()
-        return statement.where(dialect.any_of(key, "wanted"))
+        return statement.where(session.dialect.any_of(key, "wanted"))
 
-    sql = compiled(dialect, shape, wanted)
+    sql = compiled(session, shape, wanted)
     found: dict[str, Item] = {}
     distinct = _distinct(ids)
     for start in range(0, len(distinct), _IDS_AT_ONCE):
-        params = {"wanted": dialect.list_param(distinct[start : start + _IDS_AT_ONCE])}
+        params = {"wanted": session.dialect.list_param(distinct[start : start + _IDS_AT_ONCE])}
         found.update((row[0], make(row)) for row in await session.fetch(sql, params))
     return found
 
 
-async def rollouts_by_id(
-    dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str], make: Make[Item]
-) -> dict[str, Item]:
+async def rollouts_by_id(session: ReadSession, rollout_ids: Iterable[str], make: Make[Item]) -> dict[str, Item]:
     """Return rollouts by id. `make` creates them from rows with the columns that the function `rollouts` reads."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         return _whole_rollouts(_ROLLOUT_COLUMNS, rollouts_table), rollouts_table.c.rollout_id
 
-    return await _by_ids(dialect, session, "rollouts_by_id", build, rollout_ids, make)
+    return await _by_ids(session, "rollouts_by_id", build, rollout_ids, make)
 
 
-async def finished(dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str]) -> dict[str, bool]:
+async def finished(session: ReadSession, rollout_ids: Iterable[str]) -> dict[str, bool]:
     """Return by id whether rollouts have ended (succeeded, failed or cancelled). Unknown ids are left out."""
 
     def build() -> Select[Any]:
         columns: list[ColumnElement[Any]] = [rollouts_table.c.rollout_id, rollouts_table.c.status]
-        return select(*columns).where(dialect.any_of(rollouts_table.c.rollout_id, "wanted"))
+        return select(*columns).where(session.dialect.any_of(rollouts_table.c.rollout_id, "wanted"))
 
-    sql = compiled(dialect, "finished", build)
-    rows = await session.fetch(sql, {"wanted": dialect.list_param(_distinct(rollout_ids))})
+    sql = compiled(session, "finished", build)
+    rows = await session.fetch(sql, {"wanted": session.dialect.list_param(_distinct(rollout_ids))})
     return {rollout_id: status in TERMINAL for rollout_id, status in rows}
 
 
@@ -444,7 +429,7 @@ def _distinct(ids: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(check_text(each, "ids", LONGEST_ID) for each in ids))
 
 
-def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
+def latest_attempt(session: ReadSession, rollout_id: str) -> Awaitable[Row | None]:
     """Return the awaitable row of a rollout's latest attempt, with the columns that the function `attempts` reads."""
 
     def build() -> Select[Any]:
@@ -453,72 +438,68 @@ def latest_attempt(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
         )
         return _whole_attempts({}, joined).where(attempts_table.c.rollout_id == bindparam("key"))
 
-    return _one(dialect, session, "latest_attempt", build, "rollout_id", rollout_id)
+    return _one(session, "latest_attempt", build, "rollout_id", rollout_id)
 
 
-def resources_by_id(dialect: Dialect, session: ReadSession, resources_id: str) -> Awaitable[Row | None]:
+def resources_by_id(session: ReadSession, resources_id: str) -> Awaitable[Row | None]:
     """Return the awaitable row of one set of resources, with the columns that the function `resources` reads."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
         return _whole_resources(_RESOURCE_COLUMNS, table).where(table.c.resources_id == bindparam("key"))
 
-    return _one(dialect, session, "resources_by_id", build, "resources_id", resources_id)
+    return _one(session, "resources_by_id", build, "resources_id", resources_id)
 
 
-async def resources_by_ids(
-    dialect: Dialect, session: ReadSession, resources_ids: Iterable[str], make: Make[Item]
-) -> dict[str, Item]:
+async def resources_by_ids(session: ReadSession, resources_ids: Iterable[str], make: Make[Item]) -> dict[str, Item]:
     """Return resources by id. `make` creates them from rows with the columns that the function `resources` reads."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         table = core_tables.resources
         return _whole_resources(_RESOURCE_COLUMNS, table), table.c.resources_id
 
-    return await _by_ids(dialect, session, "resources_by_ids", build, resources_ids, make)
+    return await _by_ids(session, "resources_by_ids", build, resources_ids, make)
 
 
-async def latest_resources(dialect: Dialect, session: ReadSession) -> Row | None:
+async def latest_resources(session: ReadSession) -> Row | None:
     """Return the row of the latest resources, with the columns that the function `resources` reads."""
 
     def build() -> Select[Any]:
         table = core_tables.resources
         return _whole_resources(_RESOURCE_COLUMNS, table).order_by(table.c.last_position.desc()).limit(1)
 
-    rows = await session.fetch(compiled(dialect, "latest_resources", build), {})
+    rows = await session.fetch(compiled(session, "latest_resources", build), {})
     return rows[0] if rows else None
 
 
-def worker(dialect: Dialect, session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
+def worker(session: ReadSession, worker_id: str) -> Awaitable[Row | None]:
     """Return the awaitable row of one worker, with the columns that the function `workers` reads."""
 
     def build() -> Select[Any]:
         whole = _whole_workers({}, _WORKERS)
         return whole.where(core_tables.workers.c.worker_id == bindparam("key"))
 
-    return _one(dialect, session, "worker", build, "worker_id", worker_id)
+    return _one(session, "worker", build, "worker_id", worker_id)
 
 
-async def workers_by_id(
-    dialect: Dialect, session: ReadSession, worker_ids: Iterable[str], make: Make[Item]
-) -> dict[str, Item]:
+async def workers_by_id(session: ReadSession, worker_ids: Iterable[str], make: Make[Item]) -> dict[str, Item]:
     """Return workers by id. `make` creates them from rows with the columns that the function `workers` reads."""
 
     def build() -> tuple[Select[Any], ColumnElement[Any]]:
         return _whole_workers({}, _WORKERS), core_tables.workers.c.worker_id
 
-    return await _by_ids(dialect, session, "workers_by_id", build, worker_ids, make)
+    return await _by_ids(session, "workers_by_id", build, worker_ids, make)
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-async def _number(dialect: Dialect, session: ReadSession, shape: str, build: Callable[[], Select[Any]]) -> int | None:
-    rows = await session.fetch(compiled(dialect, shape, build), {})
+async def _number(session: ReadSession, shape: str, build: Callable[[], Select[Any]]) -> int | None:
+    rows = await session.fetch(compiled(session, shape, build), {})
     return rows[0][0]
 
 
-async def next_checks(dialect: Dialect, session: ReadSession, since: int) -> tuple[int | None, int | None]:
+async def next_checks(session: ReadSession, since: int) -> tuple[int | None, int | None]:
     """Return the time of the watchdog's earliest check, and the time of its earliest check at or after `since`, in µs.
 
     The watchdog ends attempts that have exceeded a time limit. A time is None if there is no such check.
@@ -530,11 +511,11 @@ async def next_checks(dialect: Dialect, session: ReadSession, since: int) -> tup
         columns: list[ColumnElement[Any]] = [select(func.min(at)).scalar_subquery(), later.scalar_subquery()]
         return select(*columns)
 
-    rows = await session.fetch(compiled(dialect, "next_checks", build), {"since": since})
+    rows = await session.fetch(compiled(session, "next_checks", build), {"since": since})
     return rows[0][0], rows[0][1]
 
 
-async def last_times(dialect: Dialect, session: ReadSession) -> tuple[int, int]:
+async def last_times(session: ReadSession) -> tuple[int, int]:
     """Return the last timestamp of the log in µs, and the time of the last commit without an event that is known."""
 
     def build() -> Select[Any]:
@@ -545,20 +526,20 @@ async def last_times(dialect: Dialect, session: ReadSession) -> tuple[int, int]:
         ]
         return select(*columns)
 
-    rows = await session.fetch(compiled(dialect, "last_times", build), {})
+    rows = await session.fetch(compiled(session, "last_times", build), {})
     return rows[0][0] or 0, rows[0][1] or 0
 
 
-async def queue_depth(dialect: Dialect, session: ReadSession) -> int:
+async def queue_depth(session: ReadSession) -> int:
     """Return the number of rollouts that wait for a claim."""
 
     def build() -> Select[Any]:
         return select(func.count()).select_from(core_tables.queue)
 
-    return await _number(dialect, session, "queue_depth", build) or 0
+    return await _number(session, "queue_depth", build) or 0
 
 
-async def waiting_runs(dialect: Dialect, session: ReadSession, resources_ids: Iterable[str], limit: int) -> list[str]:
+async def waiting_runs(session: ReadSession, resources_ids: Iterable[str], limit: int) -> list[str]:
     """Return the ids of the first rollouts in the queue that have no mode and use one of the resources."""
 
     def build() -> Select[Any]:
@@ -566,17 +547,17 @@ async def waiting_runs(dialect: Dialect, session: ReadSession, resources_ids: It
         return (
             select(queue.c.rollout_id)
             .select_from(queue.join(rollouts, rollouts.c.rollout_id == queue.c.rollout_id))
-            .where(rollouts.c.mode.is_(None), dialect.any_of(rollouts.c.resources_id, "wanted"))
+            .where(rollouts.c.mode.is_(None), session.dialect.any_of(rollouts.c.resources_id, "wanted"))
             .order_by(queue.c.position)
             .limit(bindparam("most", type_=Integer))
         )
 
-    sql = compiled(dialect, "waiting_runs", build)
-    rows = await session.fetch(sql, {"wanted": dialect.list_param(_distinct(resources_ids)), "most": limit})
+    sql = compiled(session, "waiting_runs", build)
+    rows = await session.fetch(sql, {"wanted": session.dialect.list_param(_distinct(resources_ids)), "most": limit})
     return [rollout_id for (rollout_id,) in rows]
 
 
-async def totals(dialect: Dialect, session: ReadSession) -> tuple[int, ...]:
+async def totals(session: ReadSession) -> tuple[int, ...]:
     """Return the totals of the log in the order of `TOTALS`; zeros for an empty log."""
     commit = core_tables.commits.c
 
@@ -584,5 +565,5 @@ async def totals(dialect: Dialect, session: ReadSession) -> tuple[int, ...]:
         counted = [commit[name] for name in TOTALS]
         return select(*counted).order_by(commit.commit_id.desc()).limit(1)
 
-    rows = await session.fetch(compiled(dialect, "totals", build), {})
+    rows = await session.fetch(compiled(session, "totals", build), {})
     return tuple(rows[0]) if rows else (0,) * len(TOTALS)

@@ -31,20 +31,20 @@ class Page(Generic[Item]):
     """The number of all rows that match the query, on any page."""
 
 
-def compiled(dialect: Dialect, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
+def compiled(session: ReadSession, shape: Hashable | None, build: Callable[[], Select[Any]]) -> Sql:
     """Return a compiled statement, from a cache if a statement of the same shape was compiled before.
 
     If `shape` is None, the statement is compiled each time. This is needed if the text of the statement contains a
     value.
     """
     if shape is None:
-        return dialect.sql(build())
-    kept = dialect.compiled
+        return session.dialect.sql(build())
+    kept = session.dialect.compiled
     found = kept.get(shape)
     if found is None:
         if len(kept) >= _SHAPES_KEPT:
             kept.clear()
-        found = kept[shape] = dialect.sql(build())
+        found = kept[shape] = session.dialect.sql(build())
     return found
 
 
@@ -125,12 +125,10 @@ def _limited(statement: Select[Any], filter_query: FilterQuery) -> Select[Any]:
     return statement.limit(bindparam("page_limit", type_=BigInteger)).offset(bindparam("page_offset", type_=BigInteger))
 
 
-async def take_page(
-    dialect: Dialect, session: ReadSession, listing: Listing, take: Take, *, batch: int | None = None
-) -> int:
+async def take_page(session: ReadSession, listing: Listing, take: Take, *, batch: int | None = None) -> int:
     """Pass the rows of a page to `take`, at most `batch` rows at a time. Return the number of all matching rows."""
     filter_query = listing.filter_query
-    params = filters.params(dialect, filter_query) | dict(listing.within_params)
+    params = filters.params(session.dialect, filter_query) | dict(listing.within_params)
     shape = filters.shape(filter_query)
     kind = None if shape is None else (shape, listing.shape)
     if filter_query.is_paged:
@@ -138,7 +136,7 @@ async def take_page(
     found = 0
 
     def count() -> Sql:
-        return compiled(dialect, kind and ("count", kind), lambda: listing.count(dialect))
+        return compiled(session, kind and ("count", kind), lambda: listing.count(session.dialect))
 
     def count_if_cut(number: int) -> Sql | None:
         is_last = number < filter_query.limit or filter_query.limit == -1
@@ -147,7 +145,9 @@ async def take_page(
     if filter_query.limit == 0:
         counted = await session.fetch(count(), params)
     else:
-        sql = compiled(dialect, kind and ("page", kind, listing.is_beginning), lambda: listing.statement(dialect))
+        sql = compiled(
+            session, kind and ("page", kind, listing.is_beginning), lambda: listing.statement(session.dialect)
+        )
         if batch is not None and not 0 < filter_query.limit <= batch:
             async for rows in session.stream(sql, params, batch=batch):
                 found += len(rows)
@@ -172,9 +172,9 @@ async def _taken(take: Take, rows: Sequence[Row]) -> None:
 
 
 async def make_page(
-    dialect: Dialect, session: ReadSession, listing: Listing, make: Make[Item], *, batch: int | None = None
+    session: ReadSession, listing: Listing, make: Make[Item], *, batch: int | None = None
 ) -> Page[Item]:
     """Return a page of objects, which `make` creates from rows. At most `batch` rows are in memory at a time."""
     items: list[Item] = []
-    total = await take_page(dialect, session, listing, lambda rows: items.extend(map(make, rows)), batch=batch)
+    total = await take_page(session, listing, lambda rows: items.extend(map(make, rows)), batch=batch)
     return Page(items, total)

@@ -55,26 +55,26 @@ class Payload:
         object.__setattr__(self, "rollout_id", self.stream.removeprefix("rollout/"))
 
 
-async def finished_rollouts(dialect: Dialect, session: ReadSession, wanted: Selection) -> list[str]:
+async def finished_rollouts(session: ReadSession, wanted: Selection) -> list[str]:
     """Return the ids of the finished rollouts that fulfil the conditions, in ascending order of their end."""
     rollout, label = core_tables.rollouts.c, core_tables.labels.c
-    statement = select(rollout.rollout_id).where(dialect.any_of(rollout.status, "statuses"))
-    params: dict[str, Any] = {"statuses": dialect.list_param(sorted(set(wanted.statuses) & TERMINAL))}
+    statement = select(rollout.rollout_id).where(session.dialect.any_of(rollout.status, "statuses"))
+    params: dict[str, Any] = {"statuses": session.dialect.list_param(sorted(set(wanted.statuses) & TERMINAL))}
     if wanted.ended_before is not None:
         statement = statement.where(rollout.end_at <= bindparam("ended_before", type_=BigInteger))
         params["ended_before"] = wanted.ended_before
     for column, name, values in ((rollout.mode, "modes", wanted.modes), (rollout.group_id, "groups", wanted.groups)):
         if values:
-            statement = statement.where(dialect.any_of(column, name))
-            params[name] = dialect.list_param(sorted(values))
+            statement = statement.where(session.dialect.any_of(column, name))
+            params[name] = session.dialect.list_param(sorted(values))
     for number, text in enumerate(sorted(wanted.labels)):
-        has_it = (label.rollout_id == rollout.rollout_id) & dialect.any_of(label.label, f"label_{number}")
+        has_it = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, f"label_{number}")
         statement = statement.where(select(label.label).where(has_it).exists())
-        params[f"label_{number}"] = dialect.list_param([text])
+        params[f"label_{number}"] = session.dialect.list_param([text])
     if wanted.without_labels:
-        has_one = (label.rollout_id == rollout.rollout_id) & dialect.any_of(label.label, "without")
+        has_one = (label.rollout_id == rollout.rollout_id) & session.dialect.any_of(label.label, "without")
         statement = statement.where(~select(label.label).where(has_one).exists())
-        params["without"] = dialect.list_param(sorted(wanted.without_labels))
+        params["without"] = session.dialect.list_param(sorted(wanted.without_labels))
     if wanted.newest_kept:
         place = func.row_number().over(partition_by=rollout.group_id, order_by=rollout.first_position.desc())
         ranked = select(rollout.rollout_id.label("ranked_id"), place.label("place")).subquery("ranked")
@@ -82,27 +82,25 @@ async def finished_rollouts(dialect: Dialect, session: ReadSession, wanted: Sele
         statement = statement.where(rollout.rollout_id.in_(later))
         params["newest_kept"] = wanted.newest_kept
     statement = statement.order_by(rollout.end_at, rollout.first_position)
-    return [row[0] for row in await session.fetch(dialect.sql(statement), params)]
+    return [row[0] for row in await session.fetch(session.dialect.sql(statement), params)]
 
 
-async def payload_of(
-    dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], *, with_removed: bool = False
-) -> list[Payload]:
+async def payload_of(session: ReadSession, rollout_ids: Sequence[str], *, with_removed: bool = False) -> list[Payload]:
     """Return the payload of all events of some rollouts in the order of the log.
 
     Payload that was removed is left out, unless `with_removed` is true.
     """
 
     def build() -> Select[Any]:
-        statement = _payload(dialect).where(dialect.any_of(core_tables.events.c.stream, "streams"))
+        statement = _payload(session.dialect).where(session.dialect.any_of(core_tables.events.c.stream, "streams"))
         return statement if with_removed else statement.where(core_tables.dropped.c.position.is_(None))
 
-    params = {"streams": dialect.list_param([f"rollout/{each}" for each in rollout_ids])}
-    rows = await session.fetch(compiled(dialect, ("payload_of", with_removed), build), params)
+    params = {"streams": session.dialect.list_param([f"rollout/{each}" for each in rollout_ids])}
+    rows = await session.fetch(compiled(session, ("payload_of", with_removed), build), params)
     return [Payload(*row) for row in rows]
 
 
-async def payload_between(dialect: Dialect, session: ReadSession, after: int, until: int) -> list[Payload]:
+async def payload_between(session: ReadSession, after: int, until: int) -> list[Payload]:
     """Return the payload of the events of rollouts that have positions above `after` and up to `until`.
 
     Payload that was removed is left out.
@@ -110,14 +108,14 @@ async def payload_between(dialect: Dialect, session: ReadSession, after: int, un
 
     def build() -> Select[Any]:
         event = core_tables.events.c
-        return _payload(dialect).where(
+        return _payload(session.dialect).where(
             event.position > bindparam("after", type_=BigInteger),
             event.position <= bindparam("until", type_=BigInteger),
             event.stream.like("rollout/%"),
             core_tables.dropped.c.position.is_(None),
         )
 
-    statement = compiled(dialect, "payload_between", build)
+    statement = compiled(session, "payload_between", build)
     return [Payload(*row) for row in await session.fetch(statement, {"after": after, "until": until})]
 
 
@@ -135,20 +133,23 @@ def _payload(dialect: Dialect) -> Select[Any]:
     )
 
 
-async def still_finished(dialect: Dialect, session: ReadSession, rollout_ids: Collection[str]) -> set[str]:
+async def still_finished(session: ReadSession, rollout_ids: Collection[str]) -> set[str]:
     """Return those of the rollouts that have a terminal status."""
 
     def build() -> Select[Any]:
         rollout = core_tables.rollouts.c
         return select(rollout.rollout_id).where(
-            dialect.any_of(rollout.rollout_id, "ids"), dialect.any_of(rollout.status, "statuses")
+            session.dialect.any_of(rollout.rollout_id, "ids"), session.dialect.any_of(rollout.status, "statuses")
         )
 
-    params = {"ids": dialect.list_param(sorted(rollout_ids)), "statuses": dialect.list_param(sorted(TERMINAL))}
-    return {row[0] for row in await session.fetch(compiled(dialect, "still_finished", build), params)}
+    params = {
+        "ids": session.dialect.list_param(sorted(rollout_ids)),
+        "statuses": session.dialect.list_param(sorted(TERMINAL)),
+    }
+    return {row[0] for row in await session.fetch(compiled(session, "still_finished", build), params)}
 
 
-async def removed_among(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> set[int]:
+async def removed_among(session: ReadSession, positions: Sequence[int]) -> set[int]:
     """Return those of the positions whose payload was removed."""
     gone, found = core_tables.dropped.c.position, set[int]()
     for start in range(0, len(positions), _AT_ONCE):
@@ -156,11 +157,11 @@ async def removed_among(dialect: Dialect, session: ReadSession, positions: Seque
         listed: list[ColumnElement[int]] = [
             literal_column(str(int(each))) for each in positions[start : start + _AT_ONCE]
         ]
-        found |= {row[0] for row in await session.fetch(dialect.sql(select(gone).where(gone.in_(listed))), {})}
+        found |= {row[0] for row in await session.fetch(session.dialect.sql(select(gone).where(gone.in_(listed))), {})}
     return found
 
 
-async def removed_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> set[int]:
+async def removed_between(session: ReadSession, first: int, last: int) -> set[int]:
     """Return the positions from `first` to `last` whose payload was removed."""
 
     def build() -> Select[Any]:
@@ -168,11 +169,11 @@ async def removed_between(dialect: Dialect, session: ReadSession, first: int, la
         low, high = bindparam("first", type_=BigInteger), bindparam("last", type_=BigInteger)
         return select(gone).where(gone >= low, gone <= high)
 
-    rows = await session.fetch(compiled(dialect, "removed_between", build), {"first": first, "last": last})
+    rows = await session.fetch(compiled(session, "removed_between", build), {"first": first, "last": last})
     return {row[0] for row in rows}
 
 
-async def policies_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> list[str]:
+async def policies_of(session: ReadSession, rollout_id: str) -> list[str]:
     """Return, in words, the policies that ordered the removal of payload of a rollout, each with its reason if any."""
 
     def build() -> Select[Any]:
@@ -184,45 +185,45 @@ async def policies_of(dialect: Dialect, session: ReadSession, rollout_id: str) -
             .select_from(core_tables.events)
             .join(core_tables.dropped, gone.position == event.position)
             .join(order, order.c.position == gone.event_position)
-            .where(dialect.any_of(event.stream, "streams"))
+            .where(session.dialect.any_of(event.stream, "streams"))
         )
 
-    params = {"streams": dialect.list_param([f"rollout/{rollout_id}"])}
-    orders = [json_of(row[1]) for row in await session.fetch(compiled(dialect, "policies_of", build), params)]
+    params = {"streams": session.dialect.list_param([f"rollout/{rollout_id}"])}
+    orders = [json_of(row[1]) for row in await session.fetch(compiled(session, "policies_of", build), params)]
     return sorted({f"{each['policy']} ({each['reason']})" if "reason" in each else each["policy"] for each in orders})
 
 
-async def blob_sizes(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
+async def blob_sizes(session: ReadSession, hashes: Sequence[str]) -> dict[str, int]:
     """Return the stored sizes of those blobs that exist, in bytes, by hash."""
 
     def build() -> Select[Any]:
         blob = core_tables.blobs.c
         columns: list[ColumnElement[Any]] = [blob.hash, func.length(blob.body)]
-        return select(*columns).where(dialect.any_of(blob.hash, "hashes"))
+        return select(*columns).where(session.dialect.any_of(blob.hash, "hashes"))
 
     found: dict[str, int] = {}
     for start in range(0, len(hashes), _AT_ONCE):
-        params = {"hashes": dialect.list_param(list(hashes[start : start + _AT_ONCE]))}
+        params = {"hashes": session.dialect.list_param(list(hashes[start : start + _AT_ONCE]))}
         found.update(
-            (row[0], row[1]) for row in await session.fetch(compiled(dialect, "stored_blob_sizes", build), params)
+            (row[0], row[1]) for row in await session.fetch(compiled(session, "stored_blob_sizes", build), params)
         )
     return found
 
 
-async def has_blobs(dialect: Dialect, session: ReadSession) -> bool:
+async def has_blobs(session: ReadSession) -> bool:
     """Return whether there is any blob."""
-    return bool(await session.fetch(dialect.sql(select(core_tables.blobs.c.hash).limit(1)), {}))
+    return bool(await session.fetch(session.dialect.sql(select(core_tables.blobs.c.hash).limit(1)), {}))
 
 
-async def size_of_bodies(dialect: Dialect, session: ReadSession) -> int:
+async def size_of_bodies(session: ReadSession) -> int:
     """Return the sum of the stored sizes of all bodies, in bytes."""
     total = select(func.coalesce(func.sum(func.length(core_tables.bodies.c.body)), 0))
-    return int((await session.fetch(dialect.sql(total), {}))[0][0])
+    return int((await session.fetch(session.dialect.sql(total), {}))[0][0])
 
 
-async def last_version(dialect: Dialect, session: ReadSession, stream: str) -> int:
+async def last_version(session: ReadSession, stream: str) -> int:
     """Return the version of the last event of a stream; 0 if the stream has no event."""
     event = core_tables.events.c
-    statement = select(func.coalesce(func.max(event.version), 0)).where(dialect.any_of(event.stream, "streams"))
-    rows = await session.fetch(dialect.sql(statement), {"streams": dialect.list_param([stream])})
+    statement = select(func.coalesce(func.max(event.version), 0)).where(session.dialect.any_of(event.stream, "streams"))
+    rows = await session.fetch(session.dialect.sql(statement), {"streams": session.dialect.list_param([stream])})
     return int(rows[0][0])

@@ -37,7 +37,7 @@ class AttemptRewards(NamedTuple):
 
 
 async def rewards_of(
-    dialect: Dialect, session: ReadSession, rollout_ids: Iterable[str], *, until: int | None = None
+    session: ReadSession, rollout_ids: Iterable[str], *, until: int | None = None
 ) -> dict[tuple[str, str], AttemptRewards]:
     """Return the rewards of the attempts of some rollouts, by rollout id and attempt id.
 
@@ -45,9 +45,9 @@ async def rewards_of(
     """
     distinct = list(dict.fromkeys(rollout_ids))
     found: dict[tuple[str, str], AttemptRewards] = {}
-    sql = compiled(dialect, "rewards_of", lambda: _recorded(dialect))
+    sql = compiled(session, "rewards_of", lambda: _recorded(session.dialect))
     for start in range(0, len(distinct), _IDS_AT_ONCE):
-        wanted = dialect.list_param(distinct[start : start + _IDS_AT_ONCE])
+        wanted = session.dialect.list_param(distinct[start : start + _IDS_AT_ONCE])
         rows = await session.fetch(sql, {"wanted": wanted, "until": _END if until is None else until})
         # For each attempt and each position of a span's event: the data of the event, and the values of the reward.
         spans: defaultdict[tuple[str, str], dict[int, tuple[str, list[tuple[str, float]]]]] = defaultdict(dict)

@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, literal_column, select
 from sqlalchemy.types import BigInteger, Integer, Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 
-async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[int, int] | None:
+async def last_of(session: ReadSession, stream: str) -> tuple[int, int] | None:
     """Return the version and the position of the last event of a stream; None if the stream has no events."""
     event = core_tables.events.c
 
@@ -26,18 +26,18 @@ async def last_of(dialect: Dialect, session: ReadSession, stream: str) -> tuple[
         of_it = event.stream == bindparam("of_stream", type_=Text)
         return select(*shown).where(of_it).order_by(event.version.desc()).limit(literal_column("1", Integer))
 
-    rows = await session.fetch(compiled(dialect, "stream_end", build), {"of_stream": stream})
+    rows = await session.fetch(compiled(session, "stream_end", build), {"of_stream": stream})
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-async def turns(dialect: Dialect, session: ReadSession, stream: str, types: Sequence[str], until: int) -> Sequence[Row]:
+async def turns(session: ReadSession, stream: str, types: Sequence[str], until: int) -> Sequence[Row]:
     """Return the rows of `events` of a stream with one of these types, up to the version `until`, in order."""
     event = core_tables.events.c
 
     def build() -> Select[Any]:
         of_it = event.stream == bindparam("of_stream", type_=Text)
         upto = event.version <= bindparam("until", type_=BigInteger)
-        return select(*event).where(of_it, upto, dialect.any_of(event.type, "types")).order_by(event.version)
+        return select(*event).where(of_it, upto, session.dialect.any_of(event.type, "types")).order_by(event.version)
 
-    params = {"of_stream": stream, "until": until, "types": dialect.list_param(list(types))}
-    return await session.fetch(compiled(dialect, "stream_turns", build), params)
+    params = {"of_stream": stream, "until": until, "types": session.dialect.list_param(list(types))}
+    return await session.fetch(compiled(session, "stream_turns", build), params)

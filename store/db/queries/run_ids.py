@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -26,7 +26,7 @@ rollout also has a suffix: `#2` for the second import.
 """
 
 
-async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[str]:
+async def imported(session: ReadSession, run_id: str) -> list[str]:
     """Return the ids of the rollouts that were imported from the run `run_id`, newest first."""
     rollout = core_tables.rollouts.c
 
@@ -41,10 +41,10 @@ async def imported(dialect: Dialect, session: ReadSession, run_id: str) -> list[
 
     key = _IMPORTED + check_text(run_id, "run_id", LONGEST_ID)
     params = {"plan_key": key, "later": f"{key}#", "beyond": f"{key}$"}
-    return [row[0] for row in await session.fetch(compiled(dialect, "runs_imported", build), params)]
+    return [row[0] for row in await session.fetch(compiled(session, "runs_imported", build), params)]
 
 
-async def of_flow(dialect: Dialect, session: ReadSession, flow_id: str) -> list[str]:
+async def of_flow(session: ReadSession, flow_id: str) -> list[str]:
     """Return the ids of the rollouts of a flow, newest first."""
     rollout = core_tables.rollouts.c
 
@@ -53,10 +53,10 @@ async def of_flow(dialect: Dialect, session: ReadSession, flow_id: str) -> list[
         return select(rollout.rollout_id).where(of_it).order_by(rollout.first_position.desc())
 
     params = {"of_group": check_text(flow_id, "run_id", LONGEST_ID)}
-    return [row[0] for row in await session.fetch(compiled(dialect, "runs_of_flow", build), params)]
+    return [row[0] for row in await session.fetch(compiled(session, "runs_of_flow", build), params)]
 
 
-async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: int) -> list[str]:
+async def of_flows(session: ReadSession, limit: int, offset: int) -> list[str]:
     """Return a page of the ids of all rollouts that belong to a flow, newest first."""
     rollout = core_tables.rollouts.c
 
@@ -66,16 +66,16 @@ async def of_flows(dialect: Dialect, session: ReadSession, limit: int, offset: i
         return part.offset(bindparam("beyond", type_=BigInteger))
 
     params = {"at_most": limit, "beyond": offset}
-    return [row[0] for row in await session.fetch(compiled(dialect, "runs_of_flows", build), params)]
+    return [row[0] for row in await session.fetch(compiled(session, "runs_of_flows", build), params)]
 
 
-async def ends(dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
+async def ends(session: ReadSession, rollout_ids: Sequence[str]) -> Sequence[Row]:
     """Return rollout_id, rerun_seq (the number of the last re-run) and the last error (JSON text) of some rollouts."""
     rollout = core_tables.rollouts.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [rollout.rollout_id, rollout.rerun_seq, rollout.error]
-        return select(*shown).where(dialect.any_of(rollout.rollout_id, "wanted"))
+        return select(*shown).where(session.dialect.any_of(rollout.rollout_id, "wanted"))
 
-    params = {"wanted": dialect.list_param(list(rollout_ids))}
-    return await session.fetch(compiled(dialect, "run_ends", build), params)
+    params = {"wanted": session.dialect.list_param(list(rollout_ids))}
+    return await session.fetch(compiled(session, "run_ends", build), params)

@@ -10,26 +10,26 @@ import orjson
 from sqlalchemy import ColumnElement, Select, Table, bindparam, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
 
-async def checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
+async def checkpoint(session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
     """Return the fields of `CheckpointRef` for the checkpoint that the event with this version saved."""
-    fields = await _at(dialect, session, core_tables.checkpoints, rollout_id, version)
+    fields = await _at(session, core_tables.checkpoints, rollout_id, version)
     external = fields["external"]
     return fields | {"external": None if external is None else orjson.loads(external)}
 
 
-async def artifact(dialect: Dialect, session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
+async def artifact(session: ReadSession, rollout_id: str, version: int) -> dict[str, Any]:
     """Return the fields of `ArtifactRef` for the artifact that the event with this version saved."""
-    fields = await _at(dialect, session, core_tables.artifacts, rollout_id, version, core_tables.rollouts.c.group_id)
+    fields = await _at(session, core_tables.artifacts, rollout_id, version, core_tables.rollouts.c.group_id)
     return fields | {"retracted": fields["retracted"] is not None}
 
 
 async def _at(
-    dialect: Dialect, session: ReadSession, table: Table, rollout_id: str, version: int, *more: ColumnElement[Any]
+    session: ReadSession, table: Table, rollout_id: str, version: int, *more: ColumnElement[Any]
 ) -> dict[str, Any]:
     def build() -> Select[Any]:
         row = table.c
@@ -40,14 +40,14 @@ async def _at(
             .where(row.rollout_id == bindparam("of", type_=Text), row.version == bindparam("number", type_=BigInteger))
         )
 
-    sql = compiled(dialect, ("run_ref", table.name), build)
+    sql = compiled(session, ("run_ref", table.name), build)
     found = (await session.fetch(sql, {"of": rollout_id, "number": version}))[0]
     names = [*(str(column.name) for column in table.columns), *(str(column.key) for column in more), "at"]
     fields = dict(zip(names, found, strict=True))
     return fields | {"at": fields["at"] / 1_000_000}
 
 
-async def last_checkpoint(dialect: Dialect, session: ReadSession, rollout_id: str, scope: str, name: str) -> str | None:
+async def last_checkpoint(session: ReadSession, rollout_id: str, scope: str, name: str) -> str | None:
     """Return the id of the latest checkpoint with this scope and name; None if there is no such checkpoint."""
 
     def build() -> Select[Any]:
@@ -64,5 +64,5 @@ async def last_checkpoint(dialect: Dialect, session: ReadSession, rollout_id: st
         )
 
     params = {"of": rollout_id, "in_scope": scope, "named": name}
-    rows = await session.fetch(compiled(dialect, "last_checkpoint", build), params)
+    rows = await session.fetch(compiled(session, "last_checkpoint", build), params)
     return rows[0][0] if rows else None

@@ -38,7 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger, Text
 
 from store.db.data_blocks import json_of
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.pages import LONGEST_ID, compiled
 from store.db.tables import core as core_tables
 from store.domain.run_events import HeadMoved
@@ -248,7 +248,6 @@ def _rows(kind: _Kind, form: Form, *conditions: ColumnElement[bool]) -> Select[A
 
 
 async def _fetch(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str,
     view: View,
@@ -256,7 +255,7 @@ async def _fetch(
     build: Callable[[], Select[Any]],
     params: dict[str, Any],
 ) -> Sequence[Row]:
-    sql = compiled(dialect, ("run_view", view.form, *shape), build)
+    sql = compiled(session, ("run_view", view.form, *shape), build)
     given = {
         "rollout": check_text(rollout_id, "rollout_id", LONGEST_ID),
         "until": view.until,
@@ -280,7 +279,6 @@ def _equal(table: Table, **wanted: str | None) -> tuple[list[ColumnElement[bool]
 
 
 async def events(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str,
     view: View,
@@ -304,10 +302,10 @@ async def events(
         return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
 
     params |= {"after": min(after, END), "most": min(limit, END)}
-    return await _fetch(dialect, session, rollout_id, view, ("events", limit < 0, names), build, params)
+    return await _fetch(session, rollout_id, view, ("events", limit < 0, names), build, params)
 
 
-async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view: View) -> Sequence[Row]:
+async def outline(session: ReadSession, rollout_id: str, view: View) -> Sequence[Row]:
     """Return the events of a view in groups, ordered by the first event of each group.
 
     The columns are kind, scope, node_id, parent_node_id and phase, which are equal for the events of a group, and the
@@ -338,11 +336,10 @@ async def outline(dialect: Dialect, session: ReadSession, rollout_id: str, view:
             statement = statement.where(~_hidden(_EVENTS, lineage, told))
         return statement.order_by(func.min(told.c.first))
 
-    return await _fetch(dialect, session, rollout_id, view, ("outline",), build, {})
+    return await _fetch(session, rollout_id, view, ("outline",), build, {})
 
 
 async def checkpoints(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str,
     view: View,
@@ -364,7 +361,7 @@ async def checkpoints(
         statement = _rows(_CHECKPOINTS, view.form, *terms)
         return _newest(statement, table) if newest else statement.order_by(table.c.version)
 
-    return await _fetch(dialect, session, rollout_id, view, ("checkpoints", newest, names), build, params)
+    return await _fetch(session, rollout_id, view, ("checkpoints", newest, names), build, params)
 
 
 def _newest(statement: Select[Any], table: Table) -> Select[Any]:
@@ -372,7 +369,6 @@ def _newest(statement: Select[Any], table: Table) -> Select[Any]:
 
 
 async def artifacts(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str,
     view: View,
@@ -396,7 +392,7 @@ async def artifacts(
         return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
 
     params |= {"cut_version": cut_version, "most": min(limit, END)}
-    found = await _fetch(dialect, session, rollout_id, view, ("artifacts", limit < 0, names), build, params)
+    found = await _fetch(session, rollout_id, view, ("artifacts", limit < 0, names), build, params)
     return list(reversed(found))
 
 
@@ -418,7 +414,7 @@ class Standing:
     group_id: str | None
 
 
-async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, until: int = END) -> Standing | None:
+async def standing(session: ReadSession, rollout_id: str, until: int = END) -> Standing | None:
     """Return the state of a run at the position `until`; None if the run did not exist at this position."""
     rollout = core_tables.rollouts.c
 
@@ -427,17 +423,17 @@ async def standing(dialect: Dialect, session: ReadSession, rollout_id: str, unti
         shown: list[ColumnElement[Any]] = [rollout[name] for name in names]
         return select(*shown).where(rollout.rollout_id == bindparam("rollout", type_=Text))
 
-    sql = compiled(dialect, "run_standing", build)
+    sql = compiled(session, "run_standing", build)
     rows = await session.fetch(sql, {"rollout": check_text(rollout_id, "rollout_id", LONGEST_ID)})
     if not rows or rows[0][4] > until:
         return None
     head, run_version, resources_id, group_id, _, last = rows[0]
     if last > until:
-        head = await _head_then(dialect, session, rollout_id, until)
+        head = await _head_then(session, rollout_id, until)
     return Standing(head, run_version, resources_id, group_id)
 
 
-async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int | None:
+async def _head_then(session: ReadSession, rollout_id: str, until: int) -> int | None:
     """Return the head at a position: the attempt that started last, unless the head was moved to another one later."""
     attempt, event = core_tables.attempts, core_tables.events.c
 
@@ -460,25 +456,25 @@ async def _head_then(dialect: Dialect, session: ReadSession, rollout_id: str, un
         return found.order_by(event.version.desc()).limit(literal_column("1", Integer))
 
     params = {"rollout": rollout_id, "until": until, "stream": f"rollout/{rollout_id}", "type": HeadMoved.type}
-    starts = await session.fetch(compiled(dialect, "run_started", started), params)
-    moves = await session.fetch(compiled(dialect, "run_moved", moved), params)
+    starts = await session.fetch(compiled(session, "run_started", started), params)
+    moves = await session.fetch(compiled(session, "run_moved", moved), params)
     if moves and (not starts or moves[0][1] > starts[0][1]):
         return json_of(moves[0][0])["to"]
     return starts[0][0] if starts else None
 
 
-async def has_attempt(dialect: Dialect, session: ReadSession, rollout_id: str, attempt: int, until: int = END) -> bool:
+async def has_attempt(session: ReadSession, rollout_id: str, attempt: int, until: int = END) -> bool:
     """Return whether a run had an attempt with this sequence_id at the position `until`."""
 
     def build() -> Select[Any]:
         of_it = core_tables.attempts.c.sequence_id == bindparam("attempt", type_=Integer)
         return select(core_tables.attempts.c.attempt_id).where(_alive(core_tables.attempts), of_it)
 
-    sql = compiled(dialect, "run_has_attempt", build)
+    sql = compiled(session, "run_has_attempt", build)
     return bool(await session.fetch(sql, {"rollout": rollout_id, "attempt": attempt, "until": until}))
 
 
-async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, until: int) -> int:
+async def version_at(session: ReadSession, rollout_id: str, until: int) -> int:
     """Return the version of the last event of a run up to the position `until`; 0 before the first event."""
     event = core_tables.events.c
 
@@ -487,12 +483,12 @@ async def version_at(dialect: Dialect, session: ReadSession, rollout_id: str, un
         found = select(event.version).where(of_it, event.position <= bindparam("until", type_=BigInteger))
         return found.order_by(event.version.desc()).limit(literal_column("1", Integer))
 
-    sql = compiled(dialect, "run_version_at", build)
+    sql = compiled(session, "run_version_at", build)
     rows = await session.fetch(sql, {"stream": f"rollout/{rollout_id}", "until": until})
     return rows[0][0] if rows else 0
 
 
-async def scopes(dialect: Dialect, session: ReadSession, rollout_id: str) -> set[str]:
+async def scopes(session: ReadSession, rollout_id: str) -> set[str]:
     """Return all scopes that occur in a run, in any attempt."""
     kinds = (core_tables.run_events, core_tables.checkpoints, core_tables.artifacts)
 
@@ -501,4 +497,4 @@ async def scopes(dialect: Dialect, session: ReadSession, rollout_id: str) -> set
         named = union(*(select(table.c.scope).where(table.c.rollout_id == of_run) for table in kinds)).subquery()
         return select(named.c.scope).where(named.c.scope.is_not(None))
 
-    return {row[0] for row in await session.fetch(compiled(dialect, "run_scopes", build), {"rollout": rollout_id})}
+    return {row[0] for row in await session.fetch(compiled(session, "run_scopes", build), {"rollout": rollout_id})}

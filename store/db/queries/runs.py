@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, literal, literal_column, select
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload, raw_json
 from store.db.queries.pages import LONGEST_ID, compiled
@@ -27,22 +27,22 @@ from store.validation.json_limits import check_text
 _AT_ONCE = 1000
 
 
-async def payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
+async def payloads(session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
     """Return the payload of events by position, read from `bodies` and `blobs`. Events without payload are left out.
 
     The payload of an event whose payload was removed has only the key `rollbook.dropped`.
     """
-    stored = await log_queries.bodies_at(dialect, session, positions)
+    stored = await log_queries.bodies_at(session, positions)
     found = {position: payload(codec, body) for position, (codec, body) in stored.items()}
     elsewhere = [position for position in positions if position not in found]
-    hashes = await _hashes(dialect, session, elsewhere)
-    kept = await blobs(dialect, session, list(hashes.values()))
+    hashes = await _hashes(session, elsewhere)
+    kept = await blobs(session, list(hashes.values()))
     for position, digest in hashes.items():
         found[position] = payload(*kept[digest]) if digest in kept else {DROPPED: True}
     return {position: body for position, body in found.items() if body is not None}
 
 
-async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
+async def _hashes(session: ReadSession, positions: Sequence[int]) -> dict[int, str]:
     event = core_tables.events.c
     found: dict[int, str] = {}
     for start in range(0, len(positions), _AT_ONCE):
@@ -51,35 +51,35 @@ async def _hashes(dialect: Dialect, session: ReadSession, positions: Sequence[in
             literal_column(str(int(position))) for position in positions[start : start + _AT_ONCE]
         ]
         shown: list[ColumnElement[Any]] = [event.position, event.body_hash]
-        sql = dialect.sql(select(*shown).where(event.position.in_(wanted), event.body_hash.is_not(None)))
+        sql = session.dialect.sql(select(*shown).where(event.position.in_(wanted), event.body_hash.is_not(None)))
         found |= {position: bytes(digest).hex() for position, digest in await session.fetch(sql, {})}
     return found
 
 
-async def blobs(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+async def blobs(session: ReadSession, hashes: Sequence[str]) -> dict[str, tuple[int, bytes]]:
     """Return codec and bytes of blobs by hash. Hashes without a blob are left out."""
     blob = core_tables.blobs.c
 
     def build() -> Select[Any]:
         shown: list[ColumnElement[Any]] = [blob.hash, blob.codec, blob.body]
-        return select(*shown).where(dialect.any_of(blob.hash, "wanted"))
+        return select(*shown).where(session.dialect.any_of(blob.hash, "wanted"))
 
     found: dict[str, tuple[int, bytes]] = {}
     wanted = sorted(set(hashes))
     for start in range(0, len(wanted), _AT_ONCE):
-        sql = compiled(dialect, "blobs", build)
-        rows = await session.fetch(sql, {"wanted": dialect.list_param(wanted[start : start + _AT_ONCE])})
+        sql = compiled(session, "blobs", build)
+        rows = await session.fetch(sql, {"wanted": session.dialect.list_param(wanted[start : start + _AT_ONCE])})
         found |= {digest: (codec, bytes(body)) for digest, codec, body in rows}
     return found
 
 
-async def texts(dialect: Dialect, session: ReadSession, hashes: Sequence[str]) -> dict[str, str]:
+async def texts(session: ReadSession, hashes: Sequence[str]) -> dict[str, str]:
     """Return long texts, which are stored as blobs, by hash. Hashes without a blob are left out."""
-    kept = await blobs(dialect, session, hashes)
+    kept = await blobs(session, hashes)
     return {digest: raw_json(codec, body).decode() for digest, (codec, body) in kept.items()}
 
 
-async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
+async def attempts(session: ReadSession, rollout_id: str) -> Sequence[Row]:
     """Return the attempts of a run in order. Attempts whose claim was released (taken back) are left out.
 
     The columns are sequence_id, attempt_id, status, start_at (µs), rerun_seq, base, fork_version and via.
@@ -92,10 +92,10 @@ async def attempts(dialect: Dialect, session: ReadSession, rollout_id: str) -> S
         of_it = and_(attempt.rollout_id == bindparam("rollout", type_=Text), attempt.released_position.is_(None))
         return select(*shown).where(of_it).order_by(attempt.sequence_id)
 
-    return await session.fetch(compiled(dialect, "run_attempts", build), {"rollout": rollout_id})
+    return await session.fetch(compiled(session, "run_attempts", build), {"rollout": rollout_id})
 
 
-async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) -> dict[int, int]:
+async def event_counts(session: ReadSession, rollout_id: str) -> dict[int, int]:
     """Return the number of run events that each attempt of a run recorded, by sequence_id."""
     told = core_tables.run_events.c
 
@@ -103,11 +103,11 @@ async def event_counts(dialect: Dialect, session: ReadSession, rollout_id: str) 
         shown: list[ColumnElement[Any]] = [told.attempt, func.count()]
         return select(*shown).where(told.rollout_id == bindparam("rollout", type_=Text)).group_by(told.attempt)
 
-    rows = await session.fetch(compiled(dialect, "run_events_told", build), {"rollout": rollout_id})
+    rows = await session.fetch(compiled(session, "run_events_told", build), {"rollout": rollout_id})
     return {row[0]: row[1] for row in rows}
 
 
-async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
+async def forks(session: ReadSession, rollout_id: str) -> Sequence[Row]:
     """Return the forks of a run in order.
 
     The columns are version, position and data of the fork's event, and request_id.
@@ -120,10 +120,10 @@ async def forks(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequ
         source = fork.join(event, event.c.position == fork.c.position)
         return select(*shown).select_from(source).where(of_it).order_by(fork.c.version)
 
-    return await session.fetch(compiled(dialect, "run_forks", build), {"rollout": rollout_id})
+    return await session.fetch(compiled(session, "run_forks", build), {"rollout": rollout_id})
 
 
-async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, request_id: str) -> int | None:
+async def forked(session: ReadSession, rollout_id: str, request_id: str) -> int | None:
     """Return the sequence_id of the attempt that a request to fork a run started; None if it started no attempt."""
     fork = core_tables.forks.c
 
@@ -132,11 +132,11 @@ async def forked(dialect: Dialect, session: ReadSession, rollout_id: str, reques
         return select(fork.attempt).where(fork.rollout_id == bindparam("rollout", type_=Text), of_request)
 
     params = {"rollout": rollout_id, "request": check_text(request_id, "request_id", LONGEST_ID)}
-    rows = await session.fetch(compiled(dialect, "run_forked", build), params)
+    rows = await session.fetch(compiled(session, "run_forked", build), params)
     return rows[0][0] if rows else None
 
 
-async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int | None:
+async def active(session: ReadSession, rollout_id: str) -> int | None:
     """Return the sequence_id of the last active attempt of a run; None if no attempt is active."""
     attempt = core_tables.attempts.c
 
@@ -145,11 +145,11 @@ async def active(dialect: Dialect, session: ReadSession, rollout_id: str) -> int
         at_work = attempt.status.in_([literal_column(f"'{status}'", Text) for status in sorted(ACTIVE)])
         return select(func.max(attempt.sequence_id)).where(of_it, at_work)
 
-    rows = await session.fetch(compiled(dialect, "run_active", build), {"rollout": rollout_id})
+    rows = await session.fetch(compiled(session, "run_active", build), {"rollout": rollout_id})
     return rows[0][0]
 
 
-async def companions(dialect: Dialect, session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
+async def companions(session: ReadSession, group_id: str, scope: str, name: str) -> Sequence[Row]:
     """Return the runs of a group that saved a checkpoint with this scope and name.
 
     The columns are the rollout id, and the codec and bytes of the body that contains the input of the run.
@@ -168,10 +168,10 @@ async def companions(dialect: Dialect, session: ReadSession, group_id: str, scop
         return select(*shown).select_from(source).where(rollout.group_id == bindparam("group", type_=Text), has_saved)
 
     params = {"group": group_id, "scope": check_text(scope, "scope", LONGEST_ID), "name": name}
-    return await session.fetch(compiled(dialect, "run_companions", build), params)
+    return await session.fetch(compiled(session, "run_companions", build), params)
 
 
-async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Any:
+async def input_of(session: ReadSession, rollout_id: str) -> Any:
     """Return the input of a run; None if the run does not exist or its input was removed."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
 
@@ -180,14 +180,12 @@ async def input_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> A
         source = core_tables.rollouts.join(core_tables.bodies, body.position == rollout.input_position)
         return select(*shown).select_from(source).where(rollout.rollout_id == bindparam("rollout", type_=Text))
 
-    rows = await session.fetch(compiled(dialect, "run_input", build), {"rollout": rollout_id})
+    rows = await session.fetch(compiled(session, "run_input", build), {"rollout": rollout_id})
     found = payload(*rows[0]) if rows else None
     return None if found is None else found.get("input")
 
 
-async def made_for(
-    dialect: Dialect, session: ReadSession, scope: str, name: str | None, limit: int, until: int
-) -> Sequence[Row]:
+async def made_for(session: ReadSession, scope: str, name: str | None, limit: int, until: int) -> Sequence[Row]:
     """Return the artifacts that any runs saved for a scope up to the position `until`, newest first.
 
     The columns are artifact_id, rollout_id, group_id, version, position, time (µs), attempt, scope, name, phase,
@@ -217,4 +215,4 @@ async def made_for(
         return statement if limit < 0 else statement.limit(bindparam("most", type_=BigInteger))
 
     params = {"scope": check_text(scope, "scope", LONGEST_ID), "until": until, "most": limit, "name": name}
-    return await session.fetch(compiled(dialect, ("made_for", name is None, limit < 0), build), params)
+    return await session.fetch(compiled(session, ("made_for", name is None, limit < 0), build), params)

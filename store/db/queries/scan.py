@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, Table, bindparam, func, select, tuple_
 from sqlalchemy.types import BigInteger, Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.log import BATCH
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -36,7 +36,7 @@ def _text(name: str) -> ColumnElement[Any]:
 
 
 async def events_and_bodies(
-    dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int, as_stored: bool = False
+    session: ReadSession, *, after: int, until: int, limit: int, as_stored: bool = False
 ) -> Sequence[Row]:
     """Return rows of `events` in the order of the log, each with codec, raw_len and bytes of its body.
 
@@ -55,7 +55,7 @@ async def events_and_bodies(
         )
 
     params = {"after": after, "until": until, "at_most": limit}
-    sql = compiled(dialect, "events_and_bodies", build)
+    sql = compiled(session, "events_and_bodies", build)
     return await session.fetch(replace(sql, places=None) if as_stored else sql, params)
 
 
@@ -66,7 +66,7 @@ def _body_of_event() -> ColumnElement[bool]:
     return (body.position == core_tables.events.c.position) & (body.position > _int("after"))
 
 
-async def streams(dialect: Dialect, session: ReadSession, *, after: int, until: int, limit: int) -> list[str]:
+async def streams(session: ReadSession, *, after: int, until: int, limit: int) -> list[str]:
     """Return the sorted names of at most `limit` streams with events after the position `after` and up to `until`."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -80,22 +80,21 @@ async def streams(dialect: Dialect, session: ReadSession, *, after: int, until: 
         )
 
     params = {"after": after, "until": until, "at_most": limit}
-    return [row[0] for row in await session.fetch(compiled(dialect, "streams", build), params)]
+    return [row[0] for row in await session.fetch(compiled(session, "streams", build), params)]
 
 
-async def stream_before(dialect: Dialect, session: ReadSession, name: str, first: str) -> str | None:
+async def stream_before(session: ReadSession, name: str, first: str) -> str | None:
     """Return the greatest name of a stream that is smaller than `name` and not smaller than `first`; None if none."""
 
     def build() -> Select[*tuple[Any, ...]]:
         stream = core_tables.events.c.stream
         return select(func.max(stream)).where(stream < _text("name"), stream >= _text("first"))
 
-    rows = await session.fetch(compiled(dialect, "stream_before", build), {"name": name, "first": first})
+    rows = await session.fetch(compiled(session, "stream_before", build), {"name": name, "first": first})
     return rows[0][0] if rows else None
 
 
 async def events_between(
-    dialect: Dialect,
     session: ReadSession,
     after: tuple[str, int],
     before: str | None,
@@ -106,8 +105,7 @@ async def events_between(
     """Return the columns `FOLDED` of events, ordered by stream and version.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         after: a stream and a version. Only later events in this order are returned.
         before: only streams whose names are smaller than this name; None for all.
         last: only streams whose names are smaller than or equal to this name; None for all.
@@ -126,33 +124,31 @@ async def events_between(
         return statement.order_by(event.stream, event.version).limit(_int("at_most"))
 
     params = {"stream": after[0], "number": after[1], "before": before, "last": last, "at_most": limit}
-    return await session.fetch(compiled(dialect, ("events_between", before is None, last is None), build), params)
+    return await session.fetch(compiled(session, ("events_between", before is None, last is None), build), params)
 
 
-async def events_since(
-    dialect: Dialect, session: ReadSession, streams: Sequence[str], position: int
-) -> AsyncIterator[Sequence[Row]]:
+async def events_since(session: ReadSession, streams: Sequence[str], position: int) -> AsyncIterator[Sequence[Row]]:
     """Yield the columns `FOLDED` of the events of some streams after a position, ordered by stream and version."""
 
     def build() -> Select[*tuple[Any, ...]]:
         event = core_tables.events.c
         return (
             select(*(event[name] for name in FOLDED))
-            .where(dialect.any_of(event.stream, "streams"), event.position > _int("after"))
+            .where(session.dialect.any_of(event.stream, "streams"), event.position > _int("after"))
             .order_by(event.stream, event.version)
         )
 
-    sql = compiled(dialect, "events_since", build)
-    async for rows in session.stream(sql, {"streams": dialect.list_param(list(streams)), "after": position}):
+    sql = compiled(session, "events_since", build)
+    async for rows in session.stream(sql, {"streams": session.dialect.list_param(list(streams)), "after": position}):
         yield rows
 
 
-async def events_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def events_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
     """Return the rows of `events` at some positions, in any order."""
-    return await _at(dialect, session, core_tables.events, "position", positions)
+    return await _at(session, core_tables.events, "position", positions)
 
 
-async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: int) -> list[int]:
+async def bodies_without_event(session: ReadSession, limit: int) -> list[int]:
     """Return the positions of at most `limit` bodies that no event claims, in order.
 
     An event that has a body hash claims the body at its position.
@@ -163,10 +159,10 @@ async def bodies_without_event(dialect: Dialect, session: ReadSession, limit: in
         claimed = select(event.position).where(event.position == body.position, event.body_hash.is_not(None)).exists()
         return select(body.position).where(~claimed).order_by(body.position).limit(_int("at_most"))
 
-    return [row[0] for row in await session.fetch(compiled(dialect, "unclaimed_bodies", build), {"at_most": limit})]
+    return [row[0] for row in await session.fetch(compiled(session, "unclaimed_bodies", build), {"at_most": limit})]
 
 
-async def drops_between(dialect: Dialect, session: ReadSession, first: int, last: int) -> Sequence[Row]:
+async def drops_between(session: ReadSession, first: int, last: int) -> Sequence[Row]:
     """Return the positions of removed bodies from `first` to `last`, each with the event that ordered the removal.
 
     The columns are the position of the body, and position, type and data of the event. The last three are null if there
@@ -182,20 +178,20 @@ async def drops_between(dialect: Dialect, session: ReadSession, first: int, last
             .where(gone.position >= _int("first"), gone.position <= _int("last"))
         )
 
-    return await session.fetch(compiled(dialect, "drops_between", build), {"first": first, "last": last})
+    return await session.fetch(compiled(session, "drops_between", build), {"first": first, "last": last})
 
 
-async def drops_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def drops_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
     """Return the rows of `dropped` at some positions, in any order."""
-    return await _at(dialect, session, core_tables.dropped, "position", positions)
+    return await _at(session, core_tables.dropped, "position", positions)
 
 
-async def drops_ordered_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def drops_ordered_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
     """Return the rows of `dropped` that refer to the events at some positions, in any order. Read the whole table."""
-    return await _at(dialect, session, core_tables.dropped, "event_position", positions)
+    return await _at(session, core_tables.dropped, "event_position", positions)
 
 
-async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequence[Row]]:
+async def drops(session: ReadSession) -> AsyncIterator[Sequence[Row]]:
     """Yield all rows of `dropped` by position, each with position, type and data of the event to which it refers.
 
     The last three columns are null if there is no such event.
@@ -207,12 +203,11 @@ async def drops(dialect: Dialect, session: ReadSession) -> AsyncIterator[Sequenc
         joined = select(*named).outerjoin(core_tables.events, event.position == gone.event_position)
         return joined.order_by(gone.position)
 
-    async for rows in session.stream(compiled(dialect, "drops", build), {}):
+    async for rows in session.stream(compiled(session, "drops", build), {}):
         yield rows
 
 
 async def logged(
-    dialect: Dialect,
     session: ReadSession,
     *,
     after: int,
@@ -238,20 +233,19 @@ async def logged(
         if stream is not None:
             statement = statement.where(event.stream == _text("of_stream"))
         if types is not None:
-            statement = statement.where(dialect.any_of(event.type, "of_types"))
+            statement = statement.where(session.dialect.any_of(event.type, "of_types"))
         order = event.position if stream is None else event.version
         return statement.order_by(order).limit(_int("at_most"))
 
     params: dict[str, Any] = {"after": after, "until": until, "at_most": limit, "of_stream": stream}
-    params["of_types"] = dialect.list_param(list(types or ()))
-    return await session.fetch(compiled(dialect, ("logged", stream is None, types is None), build), params)
+    params["of_types"] = session.dialect.list_param(list(types or ()))
+    return await session.fetch(compiled(session, ("logged", stream is None, types is None), build), params)
 
 
 # -- tables keyed by text ----------------------------------------------------------------------------------------------
 
 
 async def rows_between(
-    dialect: Dialect,
     session: ReadSession,
     table: Table,
     after: str | None,
@@ -275,40 +269,38 @@ async def rows_between(
         return statement.order_by(*table.primary_key)
 
     shape = ("rows_between", table.name, after is None, until is None, inclusive)
-    return await session.fetch(compiled(dialect, shape, build), {"after": after, "until": until})
+    return await session.fetch(compiled(session, shape, build), {"after": after, "until": until})
 
 
-async def rows_of(
-    dialect: Dialect, session: ReadSession, table: Table, key: str, *, batch: int = BATCH
-) -> AsyncIterator[Sequence[Row]]:
+async def rows_of(session: ReadSession, table: Table, key: str, *, batch: int = BATCH) -> AsyncIterator[Sequence[Row]]:
     """Yield, in batches, the rows whose first key column has the value `key`, in the order of the whole key."""
 
     def build() -> Select[*tuple[Any, ...]]:
         first, *rest = table.primary_key
         return select(*table.c).where(first == _text("of")).order_by(*rest)
 
-    sql = compiled(dialect, ("rows_of", table.name), build)
+    sql = compiled(session, ("rows_of", table.name), build)
     async for rows in session.stream(sql, {"of": key}, batch=batch):
         yield rows
 
 
-async def count(dialect: Dialect, session: ReadSession, table: Table) -> int:
+async def count(session: ReadSession, table: Table) -> int:
     """Return the number of rows of a table."""
-    sql = compiled(dialect, ("count", table.name), lambda: select(func.count()).select_from(table))
+    sql = compiled(session, ("count", table.name), lambda: select(func.count()).select_from(table))
     return (await session.fetch(sql, {}))[0][0]
 
 
-async def key_at(dialect: Dialect, session: ReadSession, key: Column[Any], place: int) -> str:
+async def key_at(session: ReadSession, key: Column[Any], place: int) -> str:
     """Return the key with the index `place`. Indexes count from 0, in the order of keys."""
 
     def build() -> Select[*tuple[Any, ...]]:
         return select(key).order_by(key).limit(1).offset(_int("place"))
 
-    return (await session.fetch(compiled(dialect, ("key_at", key.table), build), {"place": place}))[0][0]
+    return (await session.fetch(compiled(session, ("key_at", key.table), build), {"place": place}))[0][0]
 
 
 async def queue_between(
-    dialect: Dialect, session: ReadSession, after: str | None, until: str | None, *, batch: int = BATCH
+    session: ReadSession, after: str | None, until: str | None, *, batch: int = BATCH
 ) -> AsyncIterator[Sequence[Row]]:
     """Yield the rows of `queue` for rollout ids after `after` and up to `until`, ordered by id. None means no limit."""
 
@@ -321,46 +313,42 @@ async def queue_between(
             statement = statement.where(waiting.rollout_id <= _text("until"))
         return statement.order_by(waiting.rollout_id, waiting.position)
 
-    sql = compiled(dialect, ("queue_between", after is None, until is None), build)
+    sql = compiled(session, ("queue_between", after is None, until is None), build)
     async for rows in session.stream(sql, {"after": after, "until": until}, batch=batch):
         yield rows
 
 
-async def all_rows(
-    dialect: Dialect, session: ReadSession, table: Table, *, batch: int = BATCH
-) -> AsyncIterator[Sequence[Row]]:
+async def all_rows(session: ReadSession, table: Table, *, batch: int = BATCH) -> AsyncIterator[Sequence[Row]]:
     """Yield all rows of a table in the order of its key, in batches."""
     statement = select(*table.c).order_by(*table.primary_key)
-    async for rows in session.stream(dialect.sql(statement), {}, batch=batch):
+    async for rows in session.stream(session.dialect.sql(statement), {}, batch=batch):
         yield rows
 
 
-async def rows_with(
-    dialect: Dialect, session: ReadSession, column: Column[Any], values: Sequence[str]
-) -> Sequence[Row]:
+async def rows_with(session: ReadSession, column: Column[Any], values: Sequence[str]) -> Sequence[Row]:
     """Return the rows of the column's table that have one of these texts in the column."""
     table: Any = column.table
 
     def build() -> Select[*tuple[Any, ...]]:
-        return select(*table.c).where(dialect.any_of(column, "values"))
+        return select(*table.c).where(session.dialect.any_of(column, "values"))
 
-    sql = compiled(dialect, ("rows_with", table.name, column.key), build)
-    return await session.fetch(sql, {"values": dialect.list_param(list(values))})
+    sql = compiled(session, ("rows_with", table.name, column.key), build)
+    return await session.fetch(sql, {"values": session.dialect.list_param(list(values))})
 
 
-async def spans_with(dialect: Dialect, session: ReadSession, keys: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
+async def spans_with(session: ReadSession, keys: Sequence[tuple[str, str, str]]) -> Sequence[Row]:
     """Return the rows of `spans` with these keys, in any order."""
 
     def build() -> Select[*tuple[Any, ...]]:
         span = core_tables.spans.c
-        return select(*span).where(dialect.any_key((span.rollout_id, span.attempt_id, span.span_id), "spans"))
+        return select(*span).where(session.dialect.any_key((span.rollout_id, span.attempt_id, span.span_id), "spans"))
 
-    return await session.fetch(compiled(dialect, "spans_with", build), {"spans": dialect.keys_param(list(keys))})
+    return await session.fetch(
+        compiled(session, "spans_with", build), {"spans": session.dialect.keys_param(list(keys))}
+    )
 
 
-async def rewards_between(
-    dialect: Dialect, session: ReadSession, rollout_id: str, after: int, until: int | None
-) -> Sequence[Row]:
+async def rewards_between(session: ReadSession, rollout_id: str, after: int, until: int | None) -> Sequence[Row]:
     """Return a rollout's rows of `rewards` with positions after `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -374,12 +362,10 @@ async def rewards_between(
 
     # Someone may have changed a position to any 64-bit number, so the default end is the greatest 64-bit number.
     params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
-    return await session.fetch(compiled(dialect, "rewards_between", build), params)
+    return await session.fetch(compiled(session, "rewards_between", build), params)
 
 
-async def run_events_between(
-    dialect: Dialect, session: ReadSession, rollout_id: str, after: int, until: int | None
-) -> Sequence[Row]:
+async def run_events_between(session: ReadSession, rollout_id: str, after: int, until: int | None) -> Sequence[Row]:
     """Return a rollout's rows of `run_events` with versions after `after` and up to `until`, in order."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -392,21 +378,21 @@ async def run_events_between(
         )
 
     params = {"of": rollout_id, "after": after, "until": 2**63 - 1 if until is None else until}
-    return await session.fetch(compiled(dialect, "run_events_between", build), params)
+    return await session.fetch(compiled(session, "run_events_between", build), params)
 
 
-async def queue_at(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> list[Row]:
+async def queue_at(session: ReadSession, positions: Sequence[int]) -> list[Row]:
     """Return the rows of `queue` at some positions, in any order."""
-    return await _at(dialect, session, core_tables.queue, "position", positions)
+    return await _at(session, core_tables.queue, "position", positions)
 
 
-async def _at(dialect: Dialect, session: ReadSession, table: Table, column: str, numbers: Sequence[int]) -> list[Row]:
+async def _at(session: ReadSession, table: Table, column: str, numbers: Sequence[int]) -> list[Row]:
     def build() -> Select[*tuple[Any, ...]]:
-        return select(*table.c).where(dialect.any_of(table.c[column], "numbers"))
+        return select(*table.c).where(session.dialect.any_of(table.c[column], "numbers"))
 
-    sql = compiled(dialect, ("rows_at", table.name, column), build)
+    sql = compiled(session, ("rows_at", table.name, column), build)
     found: list[Row] = []
     for start in range(0, len(numbers), _NUMBERS_AT_ONCE):
-        part = dialect.list_param(list(numbers[start : start + _NUMBERS_AT_ONCE]))
+        part = session.dialect.list_param(list(numbers[start : start + _NUMBERS_AT_ONCE]))
         found.extend(await session.fetch(sql, {"numbers": part}))
     return found

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, tuple_
 from sqlalchemy.types import Integer, Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
 
@@ -29,7 +29,6 @@ def _text(name: str) -> ColumnElement[Any]:
 
 
 async def checkpoints(
-    dialect: Dialect,
     session: ReadSession,
     *,
     thread_id: str | None = None,
@@ -42,8 +41,7 @@ async def checkpoints(
     """Return rows of `thread_checkpoints` in descending order of their ids.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         thread_id: only checkpoints of this thread; None for all.
         ns: only checkpoints of this namespace; None for all.
         checkpoint_id: only the checkpoint with this id; None for all.
@@ -78,12 +76,10 @@ async def checkpoints(
     params: dict[str, Any] = {f"of_{name}": value for name, value in given.items()}
     params |= {"before": before, "at_most": limit}
     params |= {f"after_{index}": part for index, part in enumerate(after or ())}
-    return await session.fetch(compiled(dialect, shape, build), params)
+    return await session.fetch(compiled(session, shape, build), params)
 
 
-async def writes(
-    dialect: Dialect, session: ReadSession, thread_ids: Sequence[str], checkpoint_ids: Sequence[str]
-) -> Sequence[Row]:
+async def writes(session: ReadSession, thread_ids: Sequence[str], checkpoint_ids: Sequence[str]) -> Sequence[Row]:
     """Return the rows of `thread_writes` of some checkpoints, in the order in which the graph applies the writes."""
 
     def build() -> Select[Any]:
@@ -91,30 +87,33 @@ async def writes(
         columns: list[ColumnElement[Any]] = list(row)
         return (
             select(*columns)
-            .where(dialect.any_of(row.thread_id, "thread_ids"), dialect.any_of(row.checkpoint_id, "checkpoint_ids"))
+            .where(
+                session.dialect.any_of(row.thread_id, "thread_ids"),
+                session.dialect.any_of(row.checkpoint_id, "checkpoint_ids"),
+            )
             .order_by(row.task_path, row.task_id, row.number)
         )
 
     params = {
-        "thread_ids": dialect.list_param(list(thread_ids)),
-        "checkpoint_ids": dialect.list_param(list(checkpoint_ids)),
+        "thread_ids": session.dialect.list_param(list(thread_ids)),
+        "checkpoint_ids": session.dialect.list_param(list(checkpoint_ids)),
     }
-    return await session.fetch(compiled(dialect, "thread_writes", build), params)
+    return await session.fetch(compiled(session, "thread_writes", build), params)
 
 
-async def of_runs(dialect: Dialect, session: ReadSession, run_ids: Sequence[str]) -> Sequence[Row]:
+async def of_runs(session: ReadSession, run_ids: Sequence[str]) -> Sequence[Row]:
     """Return thread, namespace and id of the checkpoints that have one of these run ids."""
 
     def build() -> Select[Any]:
         row = core_tables.thread_checkpoints.c
         place: list[ColumnElement[Any]] = [row.thread_id, row.ns, row.checkpoint_id]
-        return select(*place).where(dialect.any_of(row.run_id, "run_ids")).order_by(*place)
+        return select(*place).where(session.dialect.any_of(row.run_id, "run_ids")).order_by(*place)
 
-    params = {"run_ids": dialect.list_param(list(run_ids))}
-    return await session.fetch(compiled(dialect, "checkpoints_of_runs", build), params)
+    params = {"run_ids": session.dialect.list_param(list(run_ids))}
+    return await session.fetch(compiled(session, "checkpoints_of_runs", build), params)
 
 
-async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) -> Sequence[Row]:
+async def threads_of(session: ReadSession, rollout_id: str) -> Sequence[Row]:
     """Return the threads of a rollout, in the order of their ids.
 
     The columns are the thread id, the number of checkpoints, the id and the step of the newest checkpoint of the main
@@ -158,4 +157,4 @@ async def threads_of(dialect: Dialect, session: ReadSession, rollout_id: str) ->
     # The id of a thread is the rollout id, or begins with the rollout id and a colon. A semicolon directly follows a
     # colon in the sort order, so all these ids sort before `beyond`.
     params = {"whole": rollout_id, "first": f"{rollout_id}:", "beyond": f"{rollout_id};"}
-    return await session.fetch(compiled(dialect, "threads_of", build), params)
+    return await session.fetch(compiled(session, "threads_of", build), params)

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 from store.db.columns import Number, Str
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports.conditions import big, bounded, one_of
 from store.db.tables import core as core_tables
 from store.models import RolloutMode
@@ -95,29 +95,29 @@ class CurveSource:
     """Only rollouts with one of these modes; an empty sequence means all rollouts."""
 
 
-async def reward_names(dialect: Dialect, session: ReadSession) -> list[tuple[str, int]]:
+async def reward_names(session: ReadSession) -> list[tuple[str, int]]:
     """Return the most frequent dimensions, each with its number of rewards, at most `MOST_NAMES`."""
     reward = core_tables.rewards.c
     times = func.count()
     statement = select(reward.name, times).where(reward.name.is_not(None)).group_by(reward.name)
-    rows = await session.fetch(dialect.sql(statement.order_by(times.desc(), reward.name).limit(MOST_NAMES)), {})
+    rows = await session.fetch(session.dialect.sql(statement.order_by(times.desc(), reward.name).limit(MOST_NAMES)), {})
     return [(name, count) for name, count in rows]
 
 
-async def total(dialect: Dialect, session: ReadSession) -> int:
+async def total(session: ReadSession) -> int:
     """Return the number of rollouts."""
     statement = select(func.count()).select_from(core_tables.rollouts)
-    return (await session.fetch(dialect.sql(statement), {}))[0][0]
+    return (await session.fetch(session.dialect.sql(statement), {}))[0][0]
 
 
-async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
+async def axis(session: ReadSession, by: By, modes: Sequence[str]) -> Axis | None:
     """Return an axis with at most `MOST_BUCKETS` buckets for the rollouts with these modes.
 
     Return None if no rollout has a value on the axis.
     """
     column = _along(by)
     statement = select(func.min(column), func.max(column)).where(_of_modes(modes))
-    lowest, highest = (await session.fetch(dialect.sql(statement), {}))[0]
+    lowest, highest = (await session.fetch(session.dialect.sql(statement), {}))[0]
     if lowest is None:
         return None
     if by == "step":
@@ -131,18 +131,16 @@ async def axis(dialect: Dialect, session: ReadSession, by: By, modes: Sequence[s
     return Axis(by, start, width, (highest - start) // width + 1)
 
 
-async def sample(dialect: Dialect, session: ReadSession, source: CurveSource) -> list[float]:
+async def sample(session: ReadSession, source: CurveSource) -> list[float]:
     """Return at most `SAMPLE` rewards: those of the rollouts with the smallest ids."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
     statement: Select[Any] = select(value).select_from(table).where(value.is_not(None), _of_modes(source.modes))
-    rows = await session.fetch(dialect.sql(statement.order_by(rollout.rollout_id).limit(SAMPLE)), {})
+    rows = await session.fetch(session.dialect.sql(statement.order_by(rollout.rollout_id).limit(SAMPLE)), {})
     return [row[0] for row in rows]
 
 
-async def cells(
-    dialect: Dialect, session: ReadSession, source: CurveSource, along: Axis, edges: Sequence[float]
-) -> list[Cell]:
+async def cells(session: ReadSession, source: CurveSource, along: Axis, edges: Sequence[float]) -> list[Cell]:
     """Return the figures of the rollouts that have a value on an axis, by bucket, mode and bin."""
     value, table = _values(source)
     rollout = core_tables.rollouts.c
@@ -177,7 +175,7 @@ async def cells(
         func.coalesce(func.sum(cast(each.lasted, Double)), _digits(0)) / float(_SECOND),
     )
     statement = select(*counted).group_by(each.cell)
-    return [Cell(*_split(row[0]), *row[1:]) for row in await session.fetch(dialect.sql(statement), {})]
+    return [Cell(*_split(row[0]), *row[1:]) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
 def _split(cell: int) -> tuple[int, str | None, int | None]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, func, select
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports.conditions import big, one_of
 from store.db.tables import core as core_tables
 
@@ -33,9 +33,7 @@ class FailedAttempt:
     """The end time of the attempt, in µs since the epoch. Without an end time, the time of the attempt's last event."""
 
 
-async def failed_attempts(
-    dialect: Dialect, session: ReadSession, *, limit: int, rollout_id: str | None = None
-) -> list[FailedAttempt]:
+async def failed_attempts(session: ReadSession, *, limit: int, rollout_id: str | None = None) -> list[FailedAttempt]:
     """Return the newest failed attempts, newest first.
 
     If `rollout_id` is given, only attempts of this rollout count.
@@ -54,13 +52,13 @@ async def failed_attempts(
         .select_from(newest.outerjoin(core_tables.events, event.position == newest.c.last_position))
         .order_by(newest.c.last_position.desc())
     )
-    return [FailedAttempt(*row) for row in await session.fetch(dialect.sql(statement), {})]
+    return [FailedAttempt(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
-async def count_failed(dialect: Dialect, session: ReadSession) -> int:
+async def count_failed(session: ReadSession) -> int:
     """Return the number of failed attempts."""
     statement = select(func.count()).select_from(core_tables.attempts).where(_has_failed())
-    return int((await session.fetch(dialect.sql(statement), {}))[0][0])
+    return int((await session.fetch(session.dialect.sql(statement), {}))[0][0])
 
 
 def _has_failed() -> ColumnElement[bool]:

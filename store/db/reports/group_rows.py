@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, case, cast, func, select
 from sqlalchemy.types import BigInteger
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries.pages import LONGEST_ID, joins_latest
 from store.db.reports.conditions import big, bounded, mean_of, one_of
 from store.db.tables import core as core_tables
@@ -70,13 +70,13 @@ class GroupsWanted:
     offset: int = 0
 
 
-async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWanted) -> tuple[list[GroupRow], int]:
+async def group_rows(session: ReadSession, wanted: GroupsWanted) -> tuple[list[GroupRow], int]:
     """Return a page of groups, and the number of all matching groups."""
     rollout = core_tables.rollouts.c
     columns = _columns()
     matching: list[ColumnElement[bool]] = [rollout.group_id.is_not(None)]
     if wanted.id_contains:
-        matching.append(dialect.contains(rollout.group_id, wanted.id_contains))
+        matching.append(session.dialect.contains(rollout.group_id, wanted.id_contains))
     if wanted.step is not None:
         # A group is selected if one of its rollouts has the step. The columns and the sort then cover all rollouts of
         # the group.
@@ -97,29 +97,29 @@ async def group_rows(dialect: Dialect, session: ReadSession, wanted: GroupsWante
         .limit(big(wanted.limit))
         .offset(big(wanted.offset))
     )
-    found = await session.fetch(dialect.sql(cut), {})
+    found = await session.fetch(session.dialect.sql(cut), {})
     if not found:
         every = select(rollout.group_id).where(and_(*matching)).group_by(rollout.group_id)
         every = every.having(and_(True, *_having(wanted)))
-        return [], await _count(dialect, session, every) if wanted.offset else 0
+        return [], await _count(session, every) if wanted.offset else 0
     ids = [row[0] for row in found]
-    whole = select(*columns.values()).where(dialect.any_of(rollout.group_id, "ids")).group_by(rollout.group_id)
-    rows = await session.fetch(dialect.sql(whole), {"ids": dialect.list_param(ids)})
+    whole = select(*columns.values()).where(session.dialect.any_of(rollout.group_id, "ids")).group_by(rollout.group_id)
+    rows = await session.fetch(session.dialect.sql(whole), {"ids": session.dialect.list_param(ids)})
     by_id = {row[0]: GroupRow(*row) for row in rows}
     return [by_id[each] for each in ids if each in by_id], int(found[0][1])
 
 
-async def _count(dialect: Dialect, session: ReadSession, every: Select[Any]) -> int:
+async def _count(session: ReadSession, every: Select[Any]) -> int:
     statement: Select[Any] = select(func.count()).select_from(every.subquery())
-    return int((await session.fetch(dialect.sql(statement), {}))[0][0])
+    return int((await session.fetch(session.dialect.sql(statement), {}))[0][0])
 
 
-async def group_row(dialect: Dialect, session: ReadSession, group_id: str) -> GroupRow | None:
+async def group_row(session: ReadSession, group_id: str) -> GroupRow | None:
     """Return one group; None if no rollout belongs to a group with this id."""
     check_text(group_id, "group_id", LONGEST_ID)
     rollout = core_tables.rollouts.c
     statement: Select[Any] = select(*_columns().values()).where(rollout.group_id == group_id).group_by(rollout.group_id)
-    rows = await session.fetch(dialect.sql(statement), {})
+    rows = await session.fetch(session.dialect.sql(statement), {})
     return GroupRow(*rows[0]) if rows else None
 
 
@@ -204,7 +204,7 @@ class MembersWanted:
     offset: int = 0
 
 
-async def member_rows(dialect: Dialect, session: ReadSession, wanted: MembersWanted) -> list[MemberRow]:
+async def member_rows(session: ReadSession, wanted: MembersWanted) -> list[MemberRow]:
     """Return a page of a group's rollouts, each with its latest attempt."""
     rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     order = rollout[MEMBER_SORTS[wanted.sort]]
@@ -217,7 +217,7 @@ async def member_rows(dialect: Dialect, session: ReadSession, wanted: MembersWan
         .limit(big(wanted.limit))
         .offset(big(wanted.offset))
     )
-    return [MemberRow(*row) for row in await session.fetch(dialect.sql(statement), {})]
+    return [MemberRow(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
 _MEMBER: Final = (

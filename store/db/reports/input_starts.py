@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import orjson
 from sqlalchemy import Select, func, select
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries.log import bodies_at
 from store.db.tables import core as core_tables
 from store.domain.body import FIRST_DICTIONARY_CODEC, ZLIB
@@ -23,20 +23,20 @@ MOST_BYTES: Final = 64 * 1024
 _BEFORE_INPUT: Final = b'{"input":'
 
 
-async def input_starts(
-    dialect: Dialect, session: ReadSession, rollout_ids: Sequence[str], characters: int
-) -> dict[str, str]:
+async def input_starts(session: ReadSession, rollout_ids: Sequence[str], characters: int) -> dict[str, str]:
     """Return the beginning of the input of rollouts, by rollout id. Rollouts whose input was removed are left out."""
     rollout, body = core_tables.rollouts.c, core_tables.bodies.c
     statement: Select[*tuple[Any, ...]] = (
         select(rollout.rollout_id, body.position, body.codec, func.substr(body.body, 1, MOST_BYTES))
         .select_from(core_tables.rollouts.join(core_tables.bodies, body.position == rollout.input_position))
-        .where(dialect.any_of(rollout.rollout_id, "wanted"))
+        .where(session.dialect.any_of(rollout.rollout_id, "wanted"))
     )
-    rows = await session.fetch(dialect.sql(statement), {"wanted": dialect.list_param(list(rollout_ids))})
+    rows = await session.fetch(
+        session.dialect.sql(statement), {"wanted": session.dialect.list_param(list(rollout_ids))}
+    )
     # The beginning of a body that is compressed with a dictionary cannot be read.
     packed = [position for _, position, codec, _ in rows if isinstance(codec, int) and codec >= FIRST_DICTIONARY_CODEC]
-    whole = await bodies_at(dialect, session, packed)
+    whole = await bodies_at(session, packed)
     return {
         rollout_id: _start(*whole.get(position, (codec, bytes(stored))), characters)
         for rollout_id, position, codec, stored in rows

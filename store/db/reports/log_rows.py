@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, func, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.tables import core as core_tables
 
 LOOKED_AT: Final = 50_000
@@ -65,14 +65,14 @@ class LogRows:
     """The position up to which the search went back. `events` contains all matching events from this position on."""
 
 
-async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> LogRows:
+async def log_rows(session: ReadSession, sought: Sought) -> LogRows:
     """Return the newest matching events.
 
     If a stream is selected, the whole stream is searched. Otherwise at most `LOOKED_AT` positions are searched.
     """
     event = core_tables.events.c
     before = _BEYOND if sought.before is None else sought.before
-    ((last,),) = await session.fetch(dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
+    ((last,),) = await session.fetch(session.dialect.sql(select(func.coalesce(func.max(event.position), 0))), {})
     # New events are only added after `last`, so the events in the searched range do not change.
     floor = 0 if sought.stream is not None else max(0, min(before, last + 1) - 1 - LOOKED_AT)
     terms = [event.position < bindparam("before", type_=BigInteger)]
@@ -84,7 +84,7 @@ async def log_rows(dialect: Dialect, session: ReadSession, sought: Sought) -> Lo
     order = event.position if sought.stream is None else event.version
     statement: Select[Any] = select(*_shown()).where(and_(*terms)).order_by(order.desc()).limit(sought.limit + 1)
     params = {"before": before, "floor": floor, "of_type": sought.type, "of_actor": sought.actor}
-    found = await session.fetch(dialect.sql(statement), params | {"of_stream": sought.stream})
+    found = await session.fetch(session.dialect.sql(statement), params | {"of_stream": sought.stream})
     rows = [_log_row(row) for row in found[: sought.limit]]
     if len(found) > sought.limit:
         return LogRows(rows, rows[-1].position, rows[-1].position)
@@ -129,16 +129,16 @@ class LogSummary:
     """The total size of all payload before compression, in bytes."""
 
 
-async def whole(dialect: Dialect, session: ReadSession) -> LogSummary:
+async def whole(session: ReadSession) -> LogSummary:
     """Return the summary of a partition. The totals are read from the last commit."""
     info, commit = core_tables.store_info.c, core_tables.commits.c
     about: list[ColumnElement[Any]] = [info.store_id, info.created_at, info.log_format]
-    named = await session.fetch(dialect.sql(select(*about)), {})
+    named = await session.fetch(session.dialect.sql(select(*about)), {})
     totals: list[ColumnElement[Any]] = [commit[name] for name in _TOTALS]
     statement = select(*totals).order_by(commit.commit_id.desc()).limit(1)
-    rows = await session.fetch(dialect.sql(statement), {})
+    rows = await session.fetch(session.dialect.sql(statement), {})
     commit_id, position, at, head, *counts = rows[0] if rows else (0, 0, None, b"", *[0] * 7)
-    place = dialect.url.shown, await dialect.size_bytes()
+    place = session.dialect.url.shown, await session.dialect.size_bytes()
     found: list[Any] = [*named[0], *place, commit_id, position, at, bytes(head).hex(), *counts]
     return LogSummary(*found)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, case, func, select
 
-from store.db.dialect import Dialect, Params, ReadSession
+from store.db.dialect import Params, ReadSession
 from store.db.queries import pages
 from store.db.reports.conditions import big, one_of
 from store.db.tables import core as core_tables
@@ -99,34 +99,31 @@ class Overview:
     log: LogEnd | None
 
 
-async def overview(
-    dialect: Dialect, session: ReadSession, *, minutes: int, most_active: int, most_waiting: int
-) -> Overview:
+async def overview(session: ReadSession, *, minutes: int, most_active: int, most_waiting: int) -> Overview:
     """Return the current activity of a store.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         minutes: the number of minutes for which ended rollouts are counted.
         most_active: the maximum number of active rollouts.
         most_waiting: the maximum number of queued rollouts.
     """
-    now = (dialect.clock or system_clock)()
-    statuses, ended = await _counted(dialect, session, (now // _MINUTE - minutes + 1) * _MINUTE)
+    now = (session.dialect.clock or system_clock)()
+    statuses, ended = await _counted(session, (now // _MINUTE - minutes + 1) * _MINUTE)
     return Overview(
         now=now,
         statuses=statuses,
         ended=ended,
-        active=await _active(dialect, session, most_active),
-        queued=await pages.queue_depth(dialect, session),
-        waiting=await _waiting(dialect, session, most_waiting),
-        workers=await _workers(dialect, session),
-        log=await _log_end(dialect, session),
+        active=await _active(session, most_active),
+        queued=await pages.queue_depth(session),
+        waiting=await _waiting(session, most_waiting),
+        workers=await _workers(session),
+        log=await _log_end(session),
     )
 
 
 async def rollouts_by_status(
-    dialect: Dialect, session: ReadSession, matching: ColumnElement[bool] | None = None, params: Params | None = None
+    session: ReadSession, matching: ColumnElement[bool] | None = None, params: Params | None = None
 ) -> dict[str, int]:
     """Return the number of rollouts by status, for statuses that occur.
 
@@ -135,11 +132,13 @@ async def rollouts_by_status(
     """
     status = core_tables.rollouts.c.status
     counted: Select[*tuple[Any, ...]] = select(status, func.count()).group_by(status)
-    rows = await session.fetch(dialect.sql(counted if matching is None else counted.where(matching)), params or {})
+    rows = await session.fetch(
+        session.dialect.sql(counted if matching is None else counted.where(matching)), params or {}
+    )
     return {str(row[0]): int(row[1]) for row in rows}
 
 
-async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
+async def _counted(session: ReadSession, since: int) -> tuple[dict[str, int], list[Ended]]:
     """Return the number of rollouts by status, and the numbers of rollouts that ended in each minute since a time.
 
     One scan of the table computes both.
@@ -156,14 +155,14 @@ async def _counted(dialect: Dialect, session: ReadSession, since: int) -> tuple[
     )
     statuses: dict[str, int] = {}
     ended: list[Ended] = []
-    for first_end, status, count in await session.fetch(dialect.sql(statement), {}):
+    for first_end, status, count in await session.fetch(session.dialect.sql(statement), {}):
         statuses[status] = statuses.get(status, 0) + count
         if status in TERMINAL and first_end is not None and first_end >= since:
             ended.append(Ended(first_end // _MINUTE, status, count))
     return statuses, ended
 
 
-async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Active]:
+async def _active(session: ReadSession, limit: int) -> list[Active]:
     rollout, attempt, worker = core_tables.rollouts.c, core_tables.attempts.c, core_tables.workers.c
     # The few active rollouts are selected first, because SQLite would otherwise begin with all attempts.
     begun = (
@@ -191,10 +190,10 @@ async def _active(dialect: Dialect, session: ReadSession, limit: int) -> list[Ac
         .select_from(source)
         .order_by(attempt.start_at, attempt.first_position)
     )
-    return [Active(*row) for row in await session.fetch(dialect.sql(statement), {})]
+    return [Active(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
-async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[QueuedRollout]:
+async def _waiting(session: ReadSession, limit: int) -> list[QueuedRollout]:
     queue, rollout, event = core_tables.queue.c, core_tables.rollouts.c, core_tables.events.c
     source = core_tables.queue.join(core_tables.rollouts, rollout.rollout_id == queue.rollout_id)
     source = source.join(core_tables.events, event.position == queue.position)
@@ -204,30 +203,30 @@ async def _waiting(dialect: Dialect, session: ReadSession, limit: int) -> list[Q
         .order_by(queue.position)
         .limit(big(limit))
     )
-    return [QueuedRollout(*row) for row in await session.fetch(dialect.sql(statement), {})]
+    return [QueuedRollout(*row) for row in await session.fetch(session.dialect.sql(statement), {})]
 
 
-async def _workers(dialect: Dialect, session: ReadSession) -> WorkerTotals:
+async def _workers(session: ReadSession) -> WorkerTotals:
     worker, signal = core_tables.workers.c, core_tables.worker_signals.c
     counted: Select[*tuple[Any, ...]] = select(worker.status, func.count()).group_by(worker.status)
-    by_status = {str(row[0]): int(row[1]) for row in await session.fetch(dialect.sql(counted), {})}
+    by_status = {str(row[0]): int(row[1]) for row in await session.fetch(session.dialect.sql(counted), {})}
     # A caller that claims rollouts without a worker id has no row in the tables of workers. Only its attempts are
     # recorded, so the start times of attempts count too.
     latest_work: Select[*tuple[Any, ...]] = select(
         select(func.max(signal.last_dequeue_at)).scalar_subquery(),
         select(func.max(core_tables.attempts.c.start_at)).scalar_subquery(),
     )
-    ((dequeued, claimed),) = await session.fetch(dialect.sql(latest_work), {})
+    ((dequeued, claimed),) = await session.fetch(session.dialect.sql(latest_work), {})
     last = max((at for at in (dequeued, claimed) if at is not None), default=None)
     return WorkerTotals(sum(by_status.values()), by_status.get("busy", 0), last)
 
 
-async def _log_end(dialect: Dialect, session: ReadSession) -> LogEnd | None:
+async def _log_end(session: ReadSession) -> LogEnd | None:
     commit = core_tables.commits.c
     statement: Select[*tuple[Any, ...]] = (
         select(commit.last_position, commit.commit_id, commit.recorded_at, commit.events, commit.spans)
         .order_by(commit.commit_id.desc())
         .limit(1)
     )
-    rows = await session.fetch(dialect.sql(statement), {})
+    rows = await session.fetch(session.dialect.sql(statement), {})
     return LogEnd(*rows[0]) if rows else None

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, func, literal, select, true
 
 from store.db.columns import Str
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import log as log_queries
 from store.db.queries.bodies import payload
 from store.db.reports.conditions import big, mean_of
@@ -76,11 +76,11 @@ class VersionRow:
 
 
 async def resources_rows(
-    dialect: Dialect, session: ReadSession, *, contains: str, limit: int, offset: int
+    session: ReadSession, *, contains: str, limit: int, offset: int
 ) -> tuple[list[ResourcesRow], int]:
     """Return a page of resources ids, the last published first, and the number of all matching ids."""
     row, body = core_tables.resources.c, core_tables.bodies.c
-    matching = dialect.contains(row.resources_id, contains) if contains else true()
+    matching = session.dialect.contains(row.resources_id, contains) if contains else true()
     shown: Sequence[ColumnElement[Any]] = (
         row.resources_id,
         row.version,
@@ -98,13 +98,13 @@ async def resources_rows(
         .limit(big(limit))
         .offset(big(offset))
     )
-    found = await session.fetch(dialect.sql(statement), {})
+    found = await session.fetch(session.dialect.sql(statement), {})
     total = await session.fetch(
-        dialect.sql(select(func.count()).select_from(core_tables.resources).where(matching)), {}
+        session.dialect.sql(select(func.count()).select_from(core_tables.resources).where(matching)), {}
     )
-    uses = await _uses(dialect, session, [each[0] for each in found])
+    uses = await _uses(session, [each[0] for each in found])
     small = [each[4] for each in found if each[5] is not None and each[5] <= MOST_NAMED_BYTES]
-    bodies = await _payloads(dialect, session, small)
+    bodies = await _payloads(session, small)
     rows = [
         ResourcesRow(
             resources_id=resources_id,
@@ -122,7 +122,7 @@ async def resources_rows(
     return rows, int(total[0][0])
 
 
-async def _uses(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> dict[str, dict[int | None, Use]]:
+async def _uses(session: ReadSession, ids: Sequence[str]) -> dict[str, dict[int | None, Use]]:
     found: dict[str, dict[int | None, Use]] = defaultdict(dict)
     if not ids:
         return found
@@ -134,9 +134,9 @@ async def _uses(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> d
         mean_of(rollout.last_reward),
         func.count(rollout.last_reward),
     )
-    statement = select(*counted).where(dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
-    params = {"ids": dialect.list_param(list(ids))}
-    for resources_id, version, rollouts, mean, rewarded in await session.fetch(dialect.sql(statement), params):
+    statement = select(*counted).where(session.dialect.any_of(rollout.resources_id, "ids")).group_by(*keys)
+    params = {"ids": session.dialect.list_param(list(ids))}
+    for resources_id, version, rollouts, mean, rewarded in await session.fetch(session.dialect.sql(statement), params):
         found[resources_id][version] = Use(rollouts, mean, rewarded)
     return found
 
@@ -151,7 +151,7 @@ def _together(uses: Any) -> Use:
 # -- one id ----------------------------------------------------------------------------------------------------------
 
 
-async def versions(dialect: Dialect, session: ReadSession, resources_id: str) -> list[VersionRow]:
+async def versions(session: ReadSession, resources_id: str) -> list[VersionRow]:
     """Return the newest versions of an id, at most `MOST_VERSIONS`, newest first.
 
     For an unknown id, the list is empty.
@@ -165,11 +165,11 @@ async def versions(dialect: Dialect, session: ReadSession, resources_id: str) ->
         .order_by(event.version.desc())
         .limit(MOST_VERSIONS)
     )
-    rows = await session.fetch(dialect.sql(statement), {})
+    rows = await session.fetch(session.dialect.sql(statement), {})
     if not rows:
         return []
-    uses = (await _uses(dialect, session, [resources_id]))[resources_id]
-    spans = await _spans_of_use(dialect, session, resources_id)
+    uses = (await _uses(session, [resources_id]))[resources_id]
+    spans = await _spans_of_use(session, resources_id)
     found: list[VersionRow] = []
     for row in rows:
         told = log_queries.event_of(row)
@@ -181,7 +181,7 @@ async def versions(dialect: Dialect, session: ReadSession, resources_id: str) ->
 
 
 async def _spans_of_use(
-    dialect: Dialect, session: ReadSession, resources_id: str
+    session: ReadSession, resources_id: str
 ) -> dict[int | None, tuple[int, int | None, int | None]]:
     rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     counted: Sequence[ColumnElement[Any]] = (
@@ -196,24 +196,24 @@ async def _spans_of_use(
         .where(rollout.resources_id == literal(resources_id, Str))
         .group_by(attempt.resources_version)
     )
-    return {row[0]: (row[1], row[2], row[3]) for row in await session.fetch(dialect.sql(statement), {})}
+    return {row[0]: (row[1], row[2], row[3]) for row in await session.fetch(session.dialect.sql(statement), {})}
 
 
-async def published_before(dialect: Dialect, session: ReadSession, resources_id: str) -> str | None:
+async def published_before(session: ReadSession, resources_id: str) -> str | None:
     """Return the id that was published for the first time directly before this id; None if there is no such id."""
     row, other = core_tables.resources.c, core_tables.resources.alias("other").c
     first = select(other.first_position).where(other.resources_id == literal(resources_id, Str)).scalar_subquery()
     statement = select(row.resources_id).where(row.first_position < first).order_by(row.first_position.desc()).limit(1)
-    found = await session.fetch(dialect.sql(statement), {})
+    found = await session.fetch(session.dialect.sql(statement), {})
     return found[0][0] if found else None
 
 
-async def content(dialect: Dialect, session: ReadSession, position: int) -> dict[str, Any] | None:
+async def content(session: ReadSession, position: int) -> dict[str, Any] | None:
     """Return by name the resources that the event at a position published; None if its body was removed."""
-    found = await _payloads(dialect, session, [position])
+    found = await _payloads(session, [position])
     return found[position].get("resources", {}) if position in found else None
 
 
-async def _payloads(dialect: Dialect, session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
-    stored = await log_queries.bodies_at(dialect, session, positions)
+async def _payloads(session: ReadSession, positions: Sequence[int]) -> dict[int, Json]:
+    stored = await log_queries.bodies_at(session, positions)
     return {position: payload(codec, body) or {} for position, (codec, body) in stored.items()}

@@ -122,25 +122,25 @@ class RolloutPage:
     """The labels of rollouts on this page, by rollout id. Rollouts without labels are left out."""
 
 
-async def rollout_page(dialect: Dialect, session: ReadSession, wanted: RolloutListQuery) -> RolloutPage:
+async def rollout_page(session: ReadSession, wanted: RolloutListQuery) -> RolloutPage:
     """Return a page of rollouts with their latest attempts."""
-    matching = _matching(dialect, wanted)
-    others = _matching(dialect, replace(wanted, statuses=()))
-    params = {"ids": dialect.list_param(list(wanted.ids))} if wanted.ids else {}
-    rows = await _rows(dialect, session, wanted, matching, params)
+    matching = _matching(session.dialect, wanted)
+    others = _matching(session.dialect, replace(wanted, statuses=()))
+    params = {"ids": session.dialect.list_param(list(wanted.ids))} if wanted.ids else {}
+    rows = await _rows(session, wanted, matching, params)
     newer = 0
     if wanted.upto is not None:
         past = core_tables.rollouts.c.first_position > big(wanted.upto)
         counted = select(func.count()).select_from(core_tables.rollouts).where(matching, past)
-        newer = int((await session.fetch(dialect.sql(counted), params))[0][0])
-    by_status = await rollouts_by_status(dialect, session, others, params)
+        newer = int((await session.fetch(session.dialect.sql(counted), params))[0][0])
+    by_status = await rollouts_by_status(session, others, params)
     shown = rows[: wanted.limit]
-    labels = await labels_of(dialect, session, rollout_ids=[row.rollout_id for row in shown])
+    labels = await labels_of(session, rollout_ids=[row.rollout_id for row in shown])
     return RolloutPage(shown, by_status, newer, len(rows) > wanted.limit, labels)
 
 
 async def _rows(
-    dialect: Dialect, session: ReadSession, wanted: RolloutListQuery, matching: ColumnElement[bool], params: Params
+    session: ReadSession, wanted: RolloutListQuery, matching: ColumnElement[bool], params: Params
 ) -> list[RolloutRow]:
     rollout, attempt = core_tables.rollouts.c, core_tables.attempts.c
     is_back = wanted.before is not None
@@ -166,7 +166,7 @@ async def _rows(
         .where(rollout.rollout_id.in_(cut))
         .order_by(*orders)
     )
-    return [RolloutRow(*row) for row in await session.fetch(dialect.sql(statement), params)]
+    return [RolloutRow(*row) for row in await session.fetch(session.dialect.sql(statement), params)]
 
 
 def _window(wanted: RolloutListQuery) -> list[ColumnElement[bool]]:

@@ -42,7 +42,6 @@ def _within(dialect: Dialect, *, typed: bool, newest: bool) -> Select[Any]:
 
 
 async def events(
-    dialect: Dialect,
     session: ReadSession,
     rollout_id: str,
     *,
@@ -55,8 +54,7 @@ async def events(
     """Return events of a rollout in order, as the fields of `HistoryEvent` without the body.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         rollout_id: the id of the rollout.
         types: only events of these types; an empty sequence means all types.
         after: only events with greater numbers than this one.
@@ -65,8 +63,8 @@ async def events(
         newest: whether to return the last `limit` events instead of the first ones. The order is the same.
     """
     key = ("rollout_events", bool(types), newest)
-    sql = compiled(dialect, key, lambda: _within(dialect, typed=bool(types), newest=newest))
-    params: dict[str, Any] = {"types": dialect.list_param(list(types))} if types else {}
+    sql = compiled(session, key, lambda: _within(session.dialect, typed=bool(types), newest=newest))
+    params: dict[str, Any] = {"types": session.dialect.list_param(list(types))} if types else {}
     params |= {
         "of_stream": f"rollout/{rollout_id}",
         "after": after,
@@ -77,9 +75,7 @@ async def events(
     return found[::-1] if newest else found
 
 
-async def event_types(
-    dialect: Dialect, session: ReadSession, rollout_id: str, until: int | None = None
-) -> list[tuple[str, int]]:
+async def event_types(session: ReadSession, rollout_id: str, until: int | None = None) -> list[tuple[str, int]]:
     """Return the types of a rollout's events, each with the number of events, sorted by type."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -92,19 +88,17 @@ async def event_types(
         )
 
     params = {"of_stream": f"rollout/{rollout_id}", "until": _END if until is None else until}
-    rows = await session.fetch(compiled(dialect, "rollout_event_types", build), params)
+    rows = await session.fetch(compiled(session, "rollout_event_types", build), params)
     return [(str(name), int(count)) for name, count in rows]
 
 
-async def turns(
-    dialect: Dialect, session: ReadSession, rollout_id: str, *, until: int | None, signs: bool
-) -> list[dict[str, Any]]:
+async def turns(session: ReadSession, rollout_id: str, *, until: int | None, signs: bool) -> list[dict[str, Any]]:
     """Return the events that changed the status of an attempt of a rollout.
 
     With `signs`, also return recorded spans.
     """
     types = (_TURNS, _SIGNS) if signs else (_TURNS,)
-    return await events(dialect, session, rollout_id, types=types, until=until, limit=MOST_TURNS, newest=True)
+    return await events(session, rollout_id, types=types, until=until, limit=MOST_TURNS, newest=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +119,7 @@ class RolloutWait:
     """
 
 
-async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queued_position: int | None) -> RolloutWait:
+async def waiting(session: ReadSession, rollout_id: str, queued_position: int | None) -> RolloutWait:
     """Return the place of a rollout in the queue, and the time of the next check of the rollout."""
 
     def build() -> Select[*tuple[Any, ...]]:
@@ -148,6 +142,6 @@ async def waiting(dialect: Dialect, session: ReadSession, rollout_id: str, queue
         )
 
     params = {"queued": queued_position or 0, "rollout": rollout_id}
-    row = (await session.fetch(compiled(dialect, "rollout_waiting", build), params))[0]
+    row = (await session.fetch(compiled(session, "rollout_waiting", build), params))[0]
     ahead, idle, workers, asked_at, check_at = row
     return RolloutWait(None if queued_position is None else int(ahead), int(idle), int(workers), asked_at, check_at)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, func, literal_column, select
 from sqlalchemy.types import Text
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.tables import core as core_tables
 from store.models.runs import PHASE_KINDS
 
@@ -43,18 +43,17 @@ class RunRow:
     """The number of pairs of a phase and a scope that have an event."""
 
 
-async def run_rows(dialect: Dialect, session: ReadSession, *, before: str | None, limit: int) -> list[RunRow]:
+async def run_rows(session: ReadSession, *, before: str | None, limit: int) -> list[RunRow]:
     """Return the newest rollouts with run events, in descending order of their ids. Newer rollouts have greater ids.
 
     Args:
-        dialect: the database.
-        session: a connection to it.
+        session: a connection to the database.
         before: only rollouts with smaller ids than this one; None for all.
         limit: the maximum number of rollouts.
     """
     params = {"page": limit} if before is None else {"page": limit, "before": before}
-    rows = await session.fetch(dialect.sql(_ids(is_cut=before is not None)), params)
-    return await _rows(dialect, session, [row[0] for row in rows])
+    rows = await session.fetch(session.dialect.sql(_ids(is_cut=before is not None)), params)
+    return await _rows(session, [row[0] for row in rows])
 
 
 def _ids(*, is_cut: bool) -> Select[Any]:
@@ -72,20 +71,20 @@ def _ids(*, is_cut: bool) -> Select[Any]:
     return select(found.c.rollout_id).where(found.c.rollout_id.is_not(None)).order_by(found.c.number)
 
 
-async def _rows(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> list[RunRow]:
+async def _rows(session: ReadSession, ids: Sequence[str]) -> list[RunRow]:
     if not ids:
         return []
     rollout = core_tables.rollouts.c
     shown: list[ColumnElement[Any]] = [rollout[name] for name in _COLUMNS]
-    wanted = dialect.any_of(rollout.rollout_id, "ids")
+    wanted = session.dialect.any_of(rollout.rollout_id, "ids")
     statement = select(*shown).where(wanted).order_by(rollout.rollout_id.desc())
-    rows = await session.fetch(dialect.sql(statement), {"ids": dialect.list_param(list(ids))})
-    phases = await _phases(dialect, session, ids)
+    rows = await session.fetch(session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))})
+    phases = await _phases(session, ids)
     found: list[Sequence[Any]] = [[*row, *phases.get(row[0], (0, 0))] for row in rows]
     return [RunRow(*each) for each in found]
 
 
-async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+async def _phases(session: ReadSession, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return for each run the values of `phases_done` and `phases_begun`, without runs that have no phases."""
     said = core_tables.run_events.c
 
@@ -95,11 +94,13 @@ async def _phases(dialect: Dialect, session: ReadSession, ids: Sequence[str]) ->
     shown: list[ColumnElement[Any]] = [said.rollout_id, last(_STARTED), last(*PHASE_KINDS[1:])]
     statement: Select[Any] = (
         select(*shown)
-        .where(dialect.any_of(said.rollout_id, "ids"), _is_any(said.kind, PHASE_KINDS))
+        .where(session.dialect.any_of(said.rollout_id, "ids"), _is_any(said.kind, PHASE_KINDS))
         .group_by(said.rollout_id, said.scope, said.phase)
     )
     found: dict[str, tuple[int, int]] = {}
-    for run, started, ended in await session.fetch(dialect.sql(statement), {"ids": dialect.list_param(list(ids))}):
+    for run, started, ended in await session.fetch(
+        session.dialect.sql(statement), {"ids": session.dialect.list_param(list(ids))}
+    ):
         done, begun = found.get(run, (0, 0))
         found[run] = done + (ended > started), begun + 1
     return found
@@ -110,9 +111,7 @@ def _is_any(column: ColumnElement[Any], words: Sequence[str]) -> ColumnElement[b
     return column.in_([literal_column(f"'{word}'", Text) for word in words])
 
 
-async def recorded_at(
-    dialect: Dialect, session: ReadSession, rollout_id: str, versions: Sequence[int]
-) -> dict[int, int]:
+async def recorded_at(session: ReadSession, rollout_id: str, versions: Sequence[int]) -> dict[int, int]:
     """Return the recording times of some events of a run in microseconds, by version."""
     said, event = core_tables.run_events, core_tables.events
     shown: list[ColumnElement[Any]] = [said.c.version, event.c.at]
@@ -123,7 +122,7 @@ async def recorded_at(
         of_run = and_(said.c.rollout_id == bindparam("rollout", type_=Text), said.c.version.in_(wanted))
         source = said.join(event, event.c.position == said.c.position)
         statement: Select[Any] = select(*shown).select_from(source).where(of_run)
-        rows: Sequence[Row] = await session.fetch(dialect.sql(statement), {"rollout": rollout_id})
+        rows: Sequence[Row] = await session.fetch(session.dialect.sql(statement), {"rollout": rollout_id})
         found |= {row[0]: row[1] for row in rows}
     return found
 

@@ -15,7 +15,7 @@ from sqlalchemy.types import BigInteger, Text
 
 from store import semconv
 from store.db.data_blocks import json_of
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries.pages import LONGEST_ID
 from store.db.queries.paging import compiled
 from store.db.tables import core as core_tables
@@ -68,7 +68,7 @@ class SpansWanted:
     limit: int = 200
 
 
-async def span_rows(dialect: Dialect, session: ReadSession, wanted: SpansWanted) -> list[SpanRow]:
+async def span_rows(session: ReadSession, wanted: SpansWanted) -> list[SpanRow]:
     """Return the selected spans in the order in which the store recorded them."""
 
     def build() -> Select[Any]:
@@ -100,7 +100,7 @@ async def span_rows(dialect: Dialect, session: ReadSession, wanted: SpansWanted)
         "until": 2**62 if wanted.until is None else wanted.until,
         "most": wanted.limit,
     }
-    return [_row(row) for row in await session.fetch(compiled(dialect, "waterfall", build), params)]
+    return [_row(row) for row in await session.fetch(compiled(session, "waterfall", build), params)]
 
 
 _COLUMNS: Final = (

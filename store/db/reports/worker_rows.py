@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import ColumnElement, Integer, case, func, literal, literal_column, select
 
 from store.db.columns import Str
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.reports.conditions import big, one_of
 from store.db.tables import core as core_tables
 from store.runtime.clock import MICROSECONDS
@@ -85,14 +85,14 @@ class AttemptRow:
     """The last reward of the rollout, from any attempt."""
 
 
-async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
+async def window(session: ReadSession, now: int) -> Window:
     """Return the last hour. If no attempt was active in this hour, return the hour before the last activity."""
     attempt = core_tables.attempts.c
     counted: Sequence[ColumnElement[Any]] = (
         func.max(_ended(attempt)),
         func.count(case((one_of(attempt.status, _OPEN), _one()))),
     )
-    last, still_open = (await session.fetch(dialect.sql(select(*counted)), {}))[0]
+    last, still_open = (await session.fetch(session.dialect.sql(select(*counted)), {}))[0]
     if last is not None and not still_open and last < now - HOUR:
         return Window(last - HOUR, last, is_now=False)
     # If the clock is behind the times of the latest attempts, the window must still contain these attempts.
@@ -100,9 +100,7 @@ async def window(dialect: Dialect, session: ReadSession, now: int) -> Window:
     return Window(until - HOUR, until, is_now=True)
 
 
-async def stretches(
-    dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
-) -> list[BusyPeriod]:
+async def stretches(session: ReadSession, worker_ids: Sequence[str], within: Window) -> list[BusyPeriod]:
     """Return the newest stretches of workers within a window, at most `MOST_STRETCHES`, sorted by start time."""
     if not worker_ids:
         return []
@@ -118,7 +116,7 @@ async def stretches(
             end.label("end_at"),
             attempt.rollout_id,
         )
-        .where(dialect.any_of(attempt.worker_id, "workers"), attempt.released_position.is_(None))
+        .where(session.dialect.any_of(attempt.worker_id, "workers"), attempt.released_position.is_(None))
         .where(end >= big(within.since))
         .subquery("done")
     )
@@ -133,14 +131,12 @@ async def stretches(
     )
     statement = select(*counted).group_by(each.worker_id, each.outcome, each.cell)
     newest = statement.order_by(func.min(each.start_at).desc()).limit(MOST_STRETCHES)
-    params = {"workers": dialect.list_param(list(worker_ids))}
-    rows = await session.fetch(dialect.sql(newest), params)
+    params = {"workers": session.dialect.list_param(list(worker_ids))}
+    rows = await session.fetch(session.dialect.sql(newest), params)
     return [BusyPeriod(*row) for row in reversed(rows)]
 
 
-async def tallies(
-    dialect: Dialect, session: ReadSession, worker_ids: Sequence[str], within: Window
-) -> dict[str, WorkerTally]:
+async def tallies(session: ReadSession, worker_ids: Sequence[str], within: Window) -> dict[str, WorkerTally]:
     """Return by worker id how many attempts ended within a window, by outcome.
 
     Workers without such attempts are left out.
@@ -156,26 +152,24 @@ async def tallies(
     )
     statement = (
         select(*counted)
-        .where(dialect.any_of(attempt.worker_id, "workers"), attempt.released_position.is_(None))
+        .where(session.dialect.any_of(attempt.worker_id, "workers"), attempt.released_position.is_(None))
         .where(~is_open, _ended(attempt) >= big(within.since))
         .group_by(attempt.worker_id)
     )
-    params = {"workers": dialect.list_param(list(worker_ids))}
-    rows = await session.fetch(dialect.sql(statement), params)
+    params = {"workers": session.dialect.list_param(list(worker_ids))}
+    rows = await session.fetch(session.dialect.sql(statement), params)
     return {worker_id: WorkerTally(succeeded, failed) for worker_id, succeeded, failed in rows}
 
 
-async def by_status(dialect: Dialect, session: ReadSession) -> dict[str, int]:
+async def by_status(session: ReadSession) -> dict[str, int]:
     """Return the number of workers by status."""
     status = core_tables.workers.c.status
     counted: Sequence[ColumnElement[Any]] = (status, func.count())
-    rows = await session.fetch(dialect.sql(select(*counted).group_by(status).order_by(status)), {})
+    rows = await session.fetch(session.dialect.sql(select(*counted).group_by(status).order_by(status)), {})
     return {row[0]: row[1] for row in rows}
 
 
-async def attempts_of(
-    dialect: Dialect, session: ReadSession, worker_id: str
-) -> tuple[list[AttemptRow], dict[str, int]]:
+async def attempts_of(session: ReadSession, worker_id: str) -> tuple[list[AttemptRow], dict[str, int]]:
     """Return the newest attempts of a worker, and the number of all its attempts by status."""
     attempt, rollout = core_tables.attempts.c, core_tables.rollouts.c
     is_own = attempt.worker_id == literal(worker_id, Str)
@@ -198,8 +192,8 @@ async def attempts_of(
     )
     counted: Sequence[ColumnElement[Any]] = (attempt.status, func.count())
     totals = select(*counted).where(is_own, attempt.released_position.is_(None)).group_by(attempt.status)
-    rows = await session.fetch(dialect.sql(statement), {})
-    counts = await session.fetch(dialect.sql(totals.order_by(attempt.status)), {})
+    rows = await session.fetch(session.dialect.sql(statement), {})
+    counts = await session.fetch(session.dialect.sql(totals.order_by(attempt.status)), {})
     return [AttemptRow(*row) for row in rows], {row[0]: row[1] for row in counts}
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Select, Table, func, select
 
-from store.db.dialect import Dialect, ReadSession
+from store.db.dialect import ReadSession
 from store.db.queries import counts, lost_workers, operation_runs, pages, scan
 from store.db.queries import log as log_queries
 from store.db.schema.history import HEAD
@@ -46,7 +46,7 @@ async def check_guards(target: Target) -> Found:
     """Check the triggers, unique keys and indexes that protect the log and the tables."""
     differences = Differences()
     async with target.dialect.read() as session:
-        await compare_guards(target.dialect, session, differences)
+        await compare_guards(session, differences)
     if not differences.count:
         return ok(f"all {len(target.dialect.guards().expected)} triggers, unique keys and indexes are in place")
     more = f", and {differences.count - 1} more" if differences.count > 1 else ""
@@ -62,8 +62,8 @@ async def check_sequences(target: Target) -> Found:
     dialect = target.dialect
     differences = Differences()
     async with dialect.read(snapshot=True) as session:
-        bounds = await log_scan.bounds(dialect, session)
-        await compare_sequences(dialect, session, bounds.commit_id, bounds.position, differences)
+        bounds = await log_scan.bounds(session)
+        await compare_sequences(session, bounds.commit_id, bounds.position, differences)
     if not differences.count:
         return ok(f"the sequences continue after commit {bounds.commit_id} and position {bounds.position}")
     text = "; ".join(
@@ -76,9 +76,9 @@ async def check_counts(target: Target) -> Found:
     """Compare the last commit with the last event, and the totals of the log with the numbers of rows in two tables."""
     dialect = target.dialect
     async with dialect.read(snapshot=True) as session:
-        commit = await log_queries.last_commit(dialect, session)
-        bounds = await log_scan.bounds(dialect, session)
-        totals = dict(zip(pages.TOTALS, await pages.totals(dialect, session), strict=True))
+        commit = await log_queries.last_commit(session)
+        bounds = await log_scan.bounds(session)
+        totals = dict(zip(pages.TOTALS, await pages.totals(session), strict=True))
         counted = {
             table.name: (await session.fetch(dialect.sql(_count(table)), {}))[0][0]
             for table in (core_tables.rollouts, core_tables.workers)
@@ -104,7 +104,7 @@ async def check_counts(target: Target) -> Found:
 async def check_last_verification(target: Target) -> Found:
     """Check the stored result of the last verification."""
     async with target.dialect.read() as session:
-        found = (await operation_runs.all_runs(target.dialect, session)).get("verify")
+        found = (await operation_runs.all_runs(session)).get("verify")
     if found is None or found.ended_at is None:
         return ok("the store was never verified")
     when = f"the store was last verified at {_utc(found.ended_at)}"
@@ -118,7 +118,7 @@ async def check_last_verification(target: Target) -> Found:
 async def check_time(target: Target) -> Found:
     """Check that the last event is not in the future, because later events get times after it."""
     async with target.dialect.read() as session:
-        recorded_at, _ = await pages.last_times(target.dialect, session)
+        recorded_at, _ = await pages.last_times(session)
     ahead = (recorded_at - system_clock()) / MICROSECONDS
     if ahead > _AHEAD_SECONDS:
         text = f"the last commit is {ahead:.1f} s in the future, and new events get times after it"
@@ -131,10 +131,10 @@ async def check_attempts(target: Target) -> Found:
     dialect, now = target.dialect, system_clock()
     before = now - round(_OVERDUE_SECONDS * MICROSECONDS)
     async with dialect.read(snapshot=True) as session:
-        overdue = await counts.overdue_checks(dialect, session, before)
-        attempts = await lost_workers.open_attempts(dialect, session)
-        states = await counts.worker_states(dialect, session, now)
-        silent = await lost_workers.silent_since(dialect, session, now - _DAY)
+        overdue = await counts.overdue_checks(session, before)
+        attempts = await lost_workers.open_attempts(session)
+        states = await counts.worker_states(session, now)
+        silent = await lost_workers.silent_since(session, now - _DAY)
     if overdue:
         text = (
             f"{_many(overdue, 'rollout has', 'rollouts have')} an attempt that has been overdue for more than a minute"
@@ -151,8 +151,8 @@ async def check_heartbeats(target: Target) -> Found:
     """Search for workers whose heartbeats are missing. No event records heartbeats, so a verification ignores them."""
     dialect = target.dialect
     async with dialect.read(snapshot=True) as session:
-        suspects = await lost_workers.without_heartbeats(dialect, session, _MOST_WORKERS)
-        missing = [worker for worker in suspects if await _has_sent_heartbeat(dialect, session, worker)]
+        suspects = await lost_workers.without_heartbeats(session, _MOST_WORKERS)
+        missing = [worker for worker in suspects if await _has_sent_heartbeat(session, worker)]
     if not missing:
         return ok("every worker that sent a heartbeat or claimed a rollout has a row of heartbeats")
     shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
@@ -160,10 +160,10 @@ async def check_heartbeats(target: Target) -> Found:
     return warning(text, "the next heartbeat writes the row again; restore a backup if you need the statistics")
 
 
-async def _has_sent_heartbeat(dialect: Dialect, session: ReadSession, worker_id: str) -> bool:
+async def _has_sent_heartbeat(session: ReadSession, worker_id: str) -> bool:
     """Return whether the first call of a worker was a heartbeat or a claim. Both store a row of `worker_signals`."""
     stream = f"worker/{worker_id}"
-    rows = await log_queries.events(dialect, session, stream=stream, limit=2)
+    rows = await log_queries.events(session, stream=stream, limit=2)
     events = [log_queries.event_of(row) for row in rows]
     if not events:
         return False
@@ -172,7 +172,7 @@ async def _has_sent_heartbeat(dialect: Dialect, session: ReadSession, worker_id:
     fact, cause = events[1].fact, events[1].cause
     if cause is None:
         return isinstance(fact, WorkerStatusChanged) and fact.to == "idle"
-    started = [log_queries.event_of(row).fact for row in await scan.events_at(dialect, session, [cause])]
+    started = [log_queries.event_of(row).fact for row in await scan.events_at(session, [cause])]
     return any(isinstance(event, AttemptStarted) and event.via == "dequeue" for event in started)
 
 
@@ -180,9 +180,9 @@ async def check_queue(target: Target) -> Found:
     """Check that a worker is alive while rollouts wait in the queue."""
     dialect, now = target.dialect, system_clock()
     async with dialect.read(snapshot=True) as session:
-        waiting = await pages.queue_depth(dialect, session)
-        oldest = await counts.oldest_waiting_at(dialect, session)
-        states = await counts.worker_states(dialect, session, now)
+        waiting = await pages.queue_depth(session)
+        oldest = await counts.oldest_waiting_at(session)
+        states = await counts.worker_states(session, now)
     alive = sum(state not in _GONE for state in states.values())
     if not waiting or oldest is None:
         return ok(f"no rollout waits, and {_many(alive, 'worker is', 'workers are')} active")

@@ -282,7 +282,7 @@ class Scheduler:
             try:
                 runner = runner_name(process.pid)
                 async with dialect.read() as session:
-                    last = (await operation_runs.all_runs(dialect, session)).get(order.operation)
+                    last = (await operation_runs.all_runs(session)).get(order.operation)
                 if last is not None and last.runner == runner:
                     async with asyncio.timeout(_RECORD_SECONDS):
                         await operation_runs.fail(dialect, order.operation, error, runner=runner)

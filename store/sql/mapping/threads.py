@@ -11,7 +11,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from store.db.dialect import Dialect, ReadSession, Row
+from store.db.dialect import ReadSession, Row
 from store.db.queries import runs as run_queries
 from store.db.queries import threads as thread_queries
 from store.db.queries.bodies import raw_json
@@ -24,7 +24,7 @@ _WRITE = {name: index for index, name in enumerate(thread_queries.WRITE_COLUMNS)
 _PLACE = ("thread_id", "ns", "checkpoint_id")
 
 
-async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> list[ThreadCheckpoint]:
+async def whole(session: ReadSession, rows: Sequence[Row]) -> list[ThreadCheckpoint]:
     """Return the checkpoints in these rows, each with its payload and its writes, which are read from the session."""
     if not rows:
         return []
@@ -32,12 +32,12 @@ async def whole(dialect: Dialect, session: ReadSession, rows: Sequence[Row]) -> 
     places = {tuple(row[_CHECKPOINT[name]] for name in _PLACE) for row in rows}
     written = [
         row
-        for row in await thread_queries.writes(dialect, session, sorted(threads), sorted(ids))
+        for row in await thread_queries.writes(session, sorted(threads), sorted(ids))
         if tuple(row[_WRITE[name]] for name in _PLACE) in places
     ]
     positions = {row[_CHECKPOINT["body_position"]] for row in rows} | {row[_WRITE["body_position"]] for row in written}
-    payloads = await run_queries.payloads(dialect, session, sorted(positions))
-    values = _Values(payloads, await run_queries.blobs(dialect, session, list(_named(payloads.values()))))
+    payloads = await run_queries.payloads(session, sorted(positions))
+    values = _Values(payloads, await run_queries.blobs(session, list(_named(payloads.values()))))
     by_place: dict[tuple[Any, ...], list[ThreadWrite]] = {}
     for row in written:
         by_place.setdefault(tuple(row[_WRITE[name]] for name in _PLACE), []).append(_write(row, values))

@@ -328,7 +328,7 @@ class PostgresWriter(WriteSession):
     """The session that writes. If its connection breaks, the next batch opens a new connection."""
 
     def __init__(self, dialect: Postgres) -> None:
-        self._dialect = dialect
+        self.dialect = self._dialect = dialect
         self._connection: Any = None
         schema = dialect.schema
         # One message begins the transaction, sets its limits, and takes the lock before any read. The isolation is
@@ -568,7 +568,7 @@ class PostgresReader(ReadSession):
 
     def __init__(self, connection: Any, dialect: Postgres) -> None:
         self._connection = connection
-        self._dialect = dialect
+        self.dialect = self._dialect = dialect
 
     async def fetch(self, sql: Sql, params: Params) -> Sequence[Row]:
         rows = await self._connection.fetch(sql.text, *sql.args(_split(params)))

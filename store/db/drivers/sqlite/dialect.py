@@ -67,7 +67,7 @@ class SQLite(Dialect):
             self.path = url.path.absolute()
         self._place = PartitionPlace(self.path if url.main is None else url.main.absolute(), url.partition)
         self._file = OpenFile(self.path)
-        self._readers = Readers(self.path, self._file, self.stored_forms)
+        self._readers = Readers(self.path, self._file, self)
         self._unlocked: schema.State | None = None
         self._state = State(self.path, is_read_only=read_only)
 
@@ -165,7 +165,7 @@ class SQLite(Dialect):
             unlocked, readers = schema.unlocked_state(self.path), self._readers
             if unlocked != self._unlocked:
                 # The connections of the pool would not notice the change.
-                self._unlocked, self._readers = unlocked, Readers(self.path, self._file, self.stored_forms)
+                self._unlocked, self._readers = unlocked, Readers(self.path, self._file, self)
                 await readers.close()
                 readers = self._readers
             try:

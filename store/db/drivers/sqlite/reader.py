@@ -17,12 +17,11 @@ from weakref import WeakSet
 
 import aiosqlite
 
-from store.db.dialect import Params, ReadSession, Row, Sql
+from store.db.dialect import Dialect, Params, ReadSession, Row, Sql
 from store.db.drivers.sqlite.errors import LOCK_SECONDS, translate
 from store.db.drivers.sqlite.open_file import OpenFile
 from store.db.drivers.sqlite.type_faults import define_functions
 from store.db.schema import read_only_uri
-from store.db.stored_forms import StoredForms
 from store.errors import Closed, StoreError
 
 Done = TypeVar("Done")
@@ -124,7 +123,7 @@ class SQLiteReader(ReadSession):
     result, the connection is abandoned, which means that it is not used again. See decisions 43 and 84.
     """
 
-    def __init__(self, path: Path, stored_forms: StoredForms | None = None) -> None:
+    def __init__(self, path: Path, dialect: Dialect | None = None) -> None:
         self.is_cut_off = False
         """Whether `cut_off` was called. aiosqlite then raises `ValueError` for each statement."""
         self.is_abandoned = False
@@ -132,8 +131,9 @@ class SQLiteReader(ReadSession):
 
         The thread may still run the statement, and may die afterwards.
         """
+        if dialect is not None:
+            self.dialect = dialect
         self._path = path
-        self._stored_forms = stored_forms
         self._thread: Future[Thread] = Future()
         self._database: _Database | None = None
         self._connection = aiosqlite.Connection(self._connect, iter_chunk_size=1)
@@ -190,9 +190,9 @@ class SQLiteReader(ReadSession):
     async def _converted(
         self, sql: Sql, params: Params, rows: Sequence[Row], *, can_repeat: bool = False
     ) -> Sequence[Row]:
-        if self._stored_forms is None or sql.places is None:
+        if sql.places is None:
             return rows
-        return await self._stored_forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
+        return await self.dialect.stored_forms.converted(self, sql, sql.places, params, rows, can_repeat=can_repeat)
 
     async def stream(self, sql: Sql, params: Params, *, batch: int = 1000) -> AsyncIterator[Sequence[Row]]:
         def begin(connection: sqlite3.Connection) -> tuple[sqlite3.Cursor, Sequence[Row]]:
@@ -305,9 +305,9 @@ class Readers:
     an event loop.
     """
 
-    def __init__(self, path: Path, file: OpenFile | None = None, stored_forms: StoredForms | None = None) -> None:
+    def __init__(self, path: Path, file: OpenFile | None = None, dialect: Dialect | None = None) -> None:
         self._path = path
-        self._stored_forms = stored_forms
+        self._dialect = dialect
         self._file = file or OpenFile(path)
         self._lock = Lock()
         self._idle: list[SQLiteReader] = []
@@ -473,7 +473,7 @@ class Readers:
         return connection
 
     def _unopened(self) -> SQLiteReader:
-        connection = SQLiteReader(self._path, self._stored_forms)
+        connection = SQLiteReader(self._path, self._dialect)
         with self._lock:
             self._unclosed.add(connection)
             if self._closed:

@@ -88,7 +88,7 @@ class SQLiteWriter(WriteSession):
     def __init__(
         self, dialect: Dialect, path: Path, synchronous: str, clock: Clock | None, file: OpenFile | None = None
     ) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self._connection = connect(path, synchronous)
         self._clock = clock
         self._file = file or OpenFile(path)
@@ -155,7 +155,7 @@ class SQLiteWriter(WriteSession):
 
     async def load(self, queries: Sequence[Select[*tuple[Any, ...]]], params: Params) -> Sequence[Sequence[Row]]:
         try:
-            return [await self._fetch(self._dialect.prepared(query), params) for query in queries]
+            return [await self._fetch(self.dialect.prepared(query), params) for query in queries]
         except sqlite3.Error as error:
             raise translate(error) from error
 
@@ -172,7 +172,7 @@ class SQLiteWriter(WriteSession):
     async def _converted(self, sql: Sql, params: Params, rows: Sequence[Row]) -> Sequence[Row]:
         if sql.places is None:
             return rows
-        return await self._dialect.stored_forms.converted(self, sql, sql.places, params, rows)
+        return await self.dialect.stored_forms.converted(self, sql, sql.places, params, rows)
 
     def do(self, work: Callable[[sqlite3.Connection], Done]) -> Done:
         """Call a function with the connection, within the current transaction, and return its result."""
