@@ -22,7 +22,7 @@ from store.domain.body import FIRST_DICTIONARY_CODEC, PLAIN
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
-    from backports import zstd
+    from backports import zstd  # pyright: ignore[reportMissingTypeStubs] - another package may own `backports`
 
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
