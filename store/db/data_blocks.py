@@ -27,7 +27,7 @@ from store.errors import Corrupt
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
-    from backports import zstd
+    from backports import zstd  # pyright: ignore[reportMissingTypeStubs] - another package may own `backports`
 
 DataPlaces: TypeAlias = tuple[tuple[int, int], ...]
 """The indexes of the position and of the data of an event, in the columns of a statement; one pair for each event."""

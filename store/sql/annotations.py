@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store.db.dialect import ReadSession
 from store.db.queries import annotations as annotation_queries
-from store.db.queries.annotations import END
 from store.domain.decide_annotations import AnnotationView
 from store.domain.idempotency import Repeat
 from store.errors import NotFound
 from store.interface.annotations import StoreAnnotations
 from store.interface.runs import AsAt
+from store.journal.state_view import StateView
 from store.models.annotations import AnnotateResult, Annotations
 from store.sql.commands import annotations as annotation_commands
 from store.sql.core import SQLCore
@@ -46,7 +45,8 @@ class SQLAnnotations(StoreAnnotations):
         arguments.text(rollout_id, "rollout_id")
         arguments.part_of_history(0, limit)
 
-        async def past(session: ReadSession, until: int) -> Annotations:
+        async def read(view: StateView) -> Annotations:
+            session, until = view.session, view.position
             life = await annotation_queries.life(session, rollout_id)
             if life is None or life[0] > until:
                 raise NotFound.rollout(rollout_id)
@@ -56,6 +56,4 @@ class SQLAnnotations(StoreAnnotations):
                 labels = await annotation_queries.labels_then(session, rollout_id, until)
             return Annotations(labels=labels, notes=await annotation_queries.notes(session, rollout_id, until, limit))
 
-        return await self.core.answer(
-            lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True
-        )
+        return await self.core.view(read, as_at, (rollout_id, at), sweeps=False, snapshot=True)

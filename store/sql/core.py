@@ -26,6 +26,7 @@ from store.errors import Closed, Invalid, ReadOnly, StoreError, Unavailable, Wro
 from store.interface.runs import AsAt
 from store.journal import as_at as timeline
 from store.journal import tail as tails
+from store.journal.state_view import StateView
 from store.journal.writer import Waiter, Writer, WriterStatistics
 from store.models.enums import build_models
 from store.runtime import context, process
@@ -220,11 +221,10 @@ class SQLCore:
             self.thread.call_soon(self.log_time.lose, self.dialect.elapsed())
             raise
 
-    def answer(
+    def view(
         self,
-        live: Callable[[ReadSession], Awaitable[T]],
-        past: Callable[[ReadSession, int], Awaitable[T]],
-        as_at: AsAt | None,
+        work: Callable[[StateView], Awaitable[T]],
+        as_at: AsAt | None = None,
         own_number: tuple[str, int | None] = ("", None),
         *,
         sweeps: bool = True,
@@ -233,13 +233,12 @@ class SQLCore:
         """Return an awaitable read of the present, or of a past state if `as_at` or the number of an event is given.
 
         Args:
-            live: reads the present state from a session.
-            past: reads from a session the state at a position of the log.
+            work: reads from a view of the state.
             as_at: a moment of the log: the position of an event, or a time; None for the present.
             own_number: a rollout id, and the number of an event of this rollout after which the state is read; the
                 number None for the present.
             sweeps: whether a read of the present sweeps first, if a sweep is due.
-            snapshot: whether all statements of `live` see the same state.
+            snapshot: whether all statements of a read of the present see the same state.
 
         Raises:
             Invalid: both `as_at` and the number of an event are given.
@@ -247,15 +246,15 @@ class SQLCore:
         rollout_id, at = own_number
         if as_at is None and at is None:
             if sweeps and self.watchdog.is_due():
-                return self._swept_read(live, snapshot=snapshot)
-            return self.read(live, snapshot=snapshot)
+                return self._swept_read(lambda session: work(StateView(session)), snapshot=snapshot)
+            return self.read(lambda session: work(StateView(session)), snapshot=snapshot)
         if as_at is not None and at is not None:
             raise Invalid("at", "give as_at, a moment of the log, or at, a number of the rollout's history; not both")
 
         async def read(session: ReadSession) -> T:
             if at is not None:
-                return await past(session, await timeline.moment_of(session, rollout_id, at))
-            return await past(session, await timeline.moment(session, as_at))
+                return await work(StateView(session, await timeline.moment_of(session, rollout_id, at)))
+            return await work(StateView(session, await timeline.moment(session, as_at)))
 
         return self.read(read, snapshot=True)
 

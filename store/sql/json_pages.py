@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import orjson
@@ -19,6 +19,7 @@ from store.db.queries.bodies import payload, raw_json
 from store.db.queries.filters import FilterQuery
 from store.db.queries.rewards import AttemptRewards, rewards_of
 from store.journal import as_at as timeline
+from store.journal.state_view import StateView
 from store.models import RolloutConfig
 from store.models.queries import RolloutQuery, SpanQuery
 from store.sql.core import SQLCore
@@ -167,31 +168,27 @@ class JSONPages:
         """
         filter_query = filters.of(query)
 
-        async def write_past(session: ReadSession, until: int) -> int:
+        async def write_view(view: StateView) -> int:
+            if view.until is None:
+                return await pages.take_rollouts(
+                    view.session, filter_query, partial(take, view.session), batch=_AT_ONCE
+                )
             # Rows of the past are computed from the log in any order, so all rows are collected before the first is
             # written. The number of rows of the past is limited.
             make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
-            page = await timeline.rollouts(session, filter_query, make.at(until), make)
-            await make.read(session)
+            page = await make.at(view).rollouts(filter_query, make)
+            await make.read(view.session)
             for rollout in page.items:
                 write(dumps(rollout))
             return page.total
 
-        async def write_present(session: ReadSession) -> int:
-            async def take(rows: Sequence[Row]) -> None:
-                ids = [row[0] for row in rows if row[_LAST_REWARD] is not None]
-                rewards = await rewards_of(session, ids) if ids else {}
-                if rows:
-                    write(rollouts(rows, rewards))
+        async def take(session: ReadSession, rows: Sequence[Row]) -> None:
+            ids = [row[0] for row in rows if row[_LAST_REWARD] is not None]
+            rewards = await rewards_of(session, ids) if ids else {}
+            if rows:
+                write(rollouts(rows, rewards))
 
-            return await pages.take_rollouts(session, filter_query, take, batch=_AT_ONCE)
-
-        return await self.core.answer(
-            write_present,
-            write_past,
-            query.as_at,
-            snapshot=self._is_cut_up(filter_query),
-        )
+        return await self.core.view(write_view, query.as_at, snapshot=self._is_cut_up(filter_query))
 
     async def write_spans(self, write: Write, query: SpanQuery) -> int:
         """Write the JSON of each span that a query matches; return the number of matches before paging.
@@ -206,18 +203,16 @@ class JSONPages:
         several, attempt_id = query.several, query.attempt_id
         rollout_id = query.rollout_id if several is None else several
 
-        async def write_past(session: ReadSession, until: int) -> int:
+        async def write_view(view: StateView) -> int:
+            if view.until is None:
+                return await pages.take_spans(view.session, rollout_id, attempt_id, filter_query, take, batch=_AT_ONCE)
             page = await timeline.spans(
-                session, rollout_id, attempt_id, filter_query, until, lambda row: take([row]), batch=_AT_ONCE
+                view.session, rollout_id, attempt_id, filter_query, view.until, lambda row: take([row]), batch=_AT_ONCE
             )
             return page.total
 
-        return await self.core.answer(
-            lambda session: pages.take_spans(session, rollout_id, attempt_id, filter_query, take, batch=_AT_ONCE),
-            write_past,
-            query.as_at,
-            (query.rollout_id, query.at),
-            snapshot=self._is_cut_up(filter_query),
+        return await self.core.view(
+            write_view, query.as_at, (query.rollout_id, query.at), snapshot=self._is_cut_up(filter_query)
         )
 
     async def state(self) -> tuple[Hashable, Hashable] | None:

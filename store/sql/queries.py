@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from store.db.dialect import ReadSession, Row
-from store.db.queries import filters, pages
+from store.db.queries import filters
 from store.db.queries.filters import FilterQuery
 from store.db.queries.paging import Page
 from store.db.queries.rewards import rewards_of
 from store.interface.runs import AsAt
-from store.journal import as_at as timeline
+from store.journal.state_view import StateView
 from store.models import (
     Attempt,
     AttemptedRollout,
@@ -51,36 +51,36 @@ class RewardReader(Generic[M]):
         self._waiting: list[tuple[M, str]] = []
         self._until: int | None = None
 
-    def at(self, until: int) -> int:
-        """Ignore rewards after this position of the log, and return the position."""
-        self._until = until
-        return until
+    def at(self, view: StateView) -> StateView:
+        """Ignore rewards that the view does not include, and return the view."""
+        self._until = view.until
+        return view
 
     def __call__(self, row: Row) -> M:
         """Return the rollout or the attempt in a row."""
-        made = self._make(row)
+        item = self._make(row)
         attempt_id = self._attempt_of(row)
         if attempt_id is not None:
-            self._waiting.append((made, attempt_id))
-        return made
+            self._waiting.append((item, attempt_id))
+        return item
 
     async def read(self, session: ReadSession | None = None) -> None:
         """Read the rewards of all converted rows, in the given session or in a new one."""
         if not self._waiting:
             return
-        ids = [made.rollout_id for made, _ in self._waiting]
-        _dialect, until = self._core.dialect, self._until
+        ids = [item.rollout_id for item, _ in self._waiting]
+        until = self._until
         if session is None:
-            found = await self._core.read(lambda opened: rewards_of(opened, ids, until=until))
+            by_attempt = await self._core.read(lambda opened: rewards_of(opened, ids, until=until))
         else:
-            found = await rewards_of(session, ids, until=until)
-        for made, attempt_id in self._waiting:
-            own = found.get((made.rollout_id, attempt_id))
-            if own is None:
+            by_attempt = await rewards_of(session, ids, until=until)
+        for item, attempt_id in self._waiting:
+            rewards = by_attempt.get((item.rollout_id, attempt_id))
+            if rewards is None:
                 continue
-            rollout_mapping.set_rewards(made, own.final, own.by_name)
-            if isinstance(made, AttemptedRollout):
-                rollout_mapping.set_rewards(made.attempt, own.final, {**own.by_name})
+            rollout_mapping.set_rewards(item, rewards.final, rewards.by_name)
+            if isinstance(item, AttemptedRollout):
+                rollout_mapping.set_rewards(item.attempt, rewards.final, {**rewards.by_name})
 
 
 class SQLReads:
@@ -89,16 +89,10 @@ class SQLReads:
     def __init__(self, core: SQLCore) -> None:
         self.core = core
 
-    # -- rollouts ----------------------------------------------------------------------------------------------------
-
     async def find_rollouts(self, query: RolloutQuery) -> PaginatedResult[Rollout | AttemptedRollout]:
         filter_query = filters.of(query)
         make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
-        page = await self.core.answer(
-            lambda session: pages.rollouts(session, filter_query, make),
-            lambda session, until: timeline.rollouts(session, filter_query, make.at(until), make),
-            query.as_at,
-        )
+        page = await self.core.view(lambda view: make.at(view).rollouts(filter_query, make), query.as_at)
         await make.read()
         return _paginated(page, filter_query)
 
@@ -106,24 +100,16 @@ class SQLReads:
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Rollout | AttemptedRollout | None:
         make = RewardReader(self.core, rollout_mapping.rollout_of_page, rollout_mapping.rewarded_attempt)
-        row = await self.core.answer(
-            lambda session: pages.rollout(session, rollout_id),
-            lambda session, until: timeline.rollout(session, rollout_id, make.at(until)),
-            as_at,
-            (rollout_id, at),
-        )
-        found = None if row is None else make(row)
+        row = await self.core.view(lambda view: make.at(view).rollout(rollout_id), as_at, (rollout_id, at))
+        rollout = None if row is None else make(row)
         await make.read()
-        return found
+        return rollout
 
     async def find_attempts(self, rollout_id: str, query: AttemptQuery) -> PaginatedResult[Attempt]:
         filter_query = filters.of(query)
         make = RewardReader(self.core, rollout_mapping.attempt_of_page, rollout_mapping.attempt_id_of_page)
-        page = await self.core.answer(
-            lambda session: pages.attempts(session, rollout_id, filter_query, make),
-            lambda session, until: timeline.attempts(session, rollout_id, filter_query, make.at(until), make),
-            query.as_at,
-            (rollout_id, query.at),
+        page = await self.core.view(
+            lambda view: make.at(view).attempts(rollout_id, filter_query, make), query.as_at, (rollout_id, query.at)
         )
         await make.read()
         return _paginated(page, filter_query)
@@ -132,92 +118,51 @@ class SQLReads:
         self, rollout_id: str, *, as_at: AsAt | None = None, at: int | None = None
     ) -> Attempt | None:
         make = RewardReader(self.core, rollout_mapping.attempt_of_page, rollout_mapping.attempt_id_of_page)
-        row = await self.core.answer(
-            lambda session: pages.latest_attempt(session, rollout_id),
-            lambda session, until: timeline.latest_attempt(session, rollout_id, make.at(until)),
-            as_at,
-            (rollout_id, at),
-        )
-        found = None if row is None else make(row)
+        row = await self.core.view(lambda view: make.at(view).latest_attempt(rollout_id), as_at, (rollout_id, at))
+        attempt = None if row is None else make(row)
         await make.read()
-        return found
-
-    # -- spans -------------------------------------------------------------------------------------------------------
+        return attempt
 
     async def find_spans(self, query: SpanQuery) -> PaginatedResult[Span]:
         filter_query = filters.of(query)
-        make, _dialect = span_mapping.span_of_page, self.core.dialect
+        make = span_mapping.span_of_page
         several, attempt_id = query.several, query.attempt_id
         if attempt_id is not None:
             arguments.text(attempt_id, "attempt_id")
-        wanted = arguments.text(query.rollout_id, "rollout_id") if several is None else several
-        page = await self.core.answer(
-            lambda session: pages.spans(session, wanted, attempt_id, filter_query, make),
-            lambda session, until: timeline.spans(session, wanted, attempt_id, filter_query, until, make),
+        rollout_ids = arguments.text(query.rollout_id, "rollout_id") if several is None else several
+        page = await self.core.view(
+            lambda view: view.spans(rollout_ids, attempt_id, filter_query, make),
             query.as_at,
             (query.rollout_id, query.at),
         )
         return _paginated(page, filter_query)
 
-    # -- resources and workers ---------------------------------------------------------------------------------------
-
     async def find_resources(self, query: ResourcesQuery) -> PaginatedResult[ResourcesUpdate]:
         filter_query = filters.of(query)
-        make, _dialect = rollout_mapping.resources_of_page, self.core.dialect
-        page = await self.core.answer(
-            lambda session: pages.resources(session, filter_query, make),
-            lambda session, until: timeline.resources(session, filter_query, until, make),
-            query.as_at,
-            sweeps=False,
-        )
+        make = rollout_mapping.resources_of_page
+        page = await self.core.view(lambda view: view.resources(filter_query, make), query.as_at, sweeps=False)
         return _paginated(page, filter_query)
 
     async def get_resources_by_id(self, resources_id: str, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        row = await self.core.answer(
-            lambda session: pages.resources_by_id(session, resources_id),
-            lambda session, until: timeline.resources_by_id(session, resources_id, until),
-            as_at,
-            sweeps=False,
-        )
+        row = await self.core.view(lambda view: view.resources_by_id(resources_id), as_at, sweeps=False)
         return None if row is None else rollout_mapping.resources_of_page(row)
 
     async def get_latest_resources(self, *, as_at: AsAt | None = None) -> ResourcesUpdate | None:
-        row = await self.core.answer(
-            pages.latest_resources,
-            timeline.latest_resources,
-            as_at,
-            sweeps=False,
-        )
+        row = await self.core.view(StateView.latest_resources, as_at, sweeps=False)
         return None if row is None else rollout_mapping.resources_of_page(row)
 
     async def find_workers(self, query: WorkerQuery) -> PaginatedResult[Worker]:
         filter_query = filters.of(query)
-        make, _dialect = rollout_mapping.worker_of_page, self.core.dialect
-        page = await self.core.answer(
-            lambda session: pages.workers(session, filter_query, make),
-            lambda session, until: timeline.workers(session, filter_query, until, make),
-            query.as_at,
-        )
+        make = rollout_mapping.worker_of_page
+        page = await self.core.view(lambda view: view.workers(filter_query, make), query.as_at)
         return _paginated(page, filter_query)
 
     async def get_worker_by_id(self, worker_id: str, *, as_at: AsAt | None = None) -> Worker | None:
-        row = await self.core.answer(
-            lambda session: pages.worker(session, worker_id),
-            lambda session, until: timeline.worker(session, worker_id, until),
-            as_at,
-            sweeps=False,
-        )
+        row = await self.core.view(lambda view: view.worker(worker_id), as_at, sweeps=False)
         return None if row is None else rollout_mapping.worker_of_page(row)
 
-    # -- numbers -----------------------------------------------------------------------------------------------------
-
     async def statistics(self, *, as_at: AsAt | None = None) -> LightningStoreStatistics:
-        totals = await self.core.answer(
-            pages.totals,
-            timeline.totals,
-            as_at,
-            sweeps=False,
-        )
+        totals = await self.core.view(StateView.totals, as_at, sweeps=False)
         return {
             "name": type(self).__name__,
             "total_rollouts": totals[1],

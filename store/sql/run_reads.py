@@ -16,9 +16,10 @@ from store.db.dialect import ReadSession, Row
 from store.db.queries import pages, run_views
 from store.db.queries import runs as run_queries
 from store.db.queries.bodies import payload
-from store.db.queries.run_views import END, Standing, View
+from store.db.queries.run_views import Standing, View
 from store.errors import Invalid, NotFound
 from store.interface.runs import AsAt
+from store.journal.state_view import StateView
 from store.models import PhaseGraph, Snapshot
 from store.planning.rows import RESULTS, ViewEvent
 from store.semconv import DROPPED
@@ -52,7 +53,8 @@ async def read_view(
     arguments.text(rollout_id, "rollout_id")
     form, attempt = run_views.parse(arguments.text(view, "view"))
 
-    async def past(session: ReadSession, until: int) -> T:
+    async def read_state(state: StateView) -> T:
+        session, until = state.session, state.position
         standing = await run_views.standing(session, rollout_id, until)
         if standing is None:
             raise NotFound.rollout(rollout_id)
@@ -60,9 +62,7 @@ async def read_view(
             raise NotFound.attempt(str(attempt), rollout_id)
         return await read(session, View(form, attempt or standing.head or 0, until), standing)
 
-    return await core.answer(
-        lambda session: past(session, END), past, as_at, (rollout_id, at), sweeps=False, snapshot=True
-    )
+    return await core.view(read_state, as_at, (rollout_id, at), sweeps=False, snapshot=True)
 
 
 async def payloads_of(session: ReadSession, rows: Sequence[Row]) -> tuple[dict[int, dict[str, Any]], dict[str, str]]:

@@ -23,6 +23,7 @@ from store.domain.idempotency import Repeat
 from store.domain.run_commands import AppendToRun
 from store.errors import Conflict, GraphChanged, HeadMoved, NotFound, SideEffectsUnconfirmed
 from store.interface.runs import AsAt, StoreRuns
+from store.journal.state_view import StateView
 from store.models import (
     Artifact,
     ArtifactRef,
@@ -293,11 +294,11 @@ class SQLRuns(StoreRuns):
             arguments.text(name, "name")
         arguments.part_of_history(0, limit)
 
-        async def then(session: ReadSession, until: int) -> list[ArtifactRef]:
-            rows = await run_queries.made_for(session, scope, name, min(limit, END), until)
-            return [run_mapping.made(row, until) for row in rows]
+        async def read(view: StateView) -> list[ArtifactRef]:
+            rows = await run_queries.made_for(view.session, scope, name, min(limit, END), view.position)
+            return [run_mapping.made(row, view.position) for row in rows]
 
-        return await self.core.answer(lambda session: then(session, END), then, as_at, sweeps=False)
+        return await self.core.view(read, as_at, sweeps=False)
 
     async def _append(self, command: AppendToRun) -> AppendedEvents:
         answer: AppendedEvents | Repeat = await self.core.call(command)

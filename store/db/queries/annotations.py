@@ -20,8 +20,6 @@ from store.domain.events import RolloutAnnotated, upcast
 from store.models.annotations import Note
 from store.validation.json_limits import check_text
 
-END = 2**63 - 1
-"""A position after every event of a log."""
 _MOST = 2**31 - 1
 
 
