@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from store.adapters.triplets import TracerTraceToTriplet
 from store.training.algorithms.addresses import move_to_proxy
@@ -23,6 +23,7 @@ from store.training.algorithms.algorithm import Algorithm, AlgorithmTrainer, Dat
 from store.training.algorithms.continuous import newest_cursor
 from store.training.components import Components
 from store.training.execution.algorithm_store import AlgorithmStore
+from store.training.running.agent_threads import future_of
 from store.training.running.failing_agent import first_attempts_fail
 from store.training.running.runner import ExecutionEvent, Runner
 from store.training.tracing.tracer import Tracer
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from store.models import NamedResources
     from store.training.running.agent import LitAgent
     from store.training.running.hooks import Hook
-
-T = TypeVar("T")
 
 logger = logging.getLogger("store.training.sides")
 
@@ -187,7 +186,11 @@ class AlgorithmBundle:
             assert running is not None  # `run` is a coroutine function
             await running
             return
-        await in_daemon_thread(lambda: algorithm.run(self.train_dataset, self.val_dataset))
+        # A daemon thread does not delay the exit of the process.
+        await future_of(
+            lambda: algorithm.run(self.train_dataset, self.val_dataset),
+            lambda work: threading.Thread(target=work, name="the algorithm", daemon=True).start(),
+        )
 
 
 async def start_proxy(proxy: LLMProxy, store: Store) -> None:
@@ -217,32 +220,3 @@ async def _proxy_running(proxy: LLMProxy | None, store: Store) -> AsyncGenerator
     finally:
         if proxy.is_running:
             await proxy.stop()
-
-
-async def in_daemon_thread(function: Callable[[], T]) -> T:
-    """Run a function in a daemon thread and return its result. The thread does not delay the exit of the process.
-
-    If the call is cancelled, the function continues, because a thread cannot be stopped. Its result is ignored.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def give(result: Any, error: BaseException | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)
-
-    def run() -> None:
-        result, failed = None, None
-        try:
-            result = function()
-        except BaseException as error:  # noqa: BLE001 - passed to the waiting caller
-            failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
-            loop.call_soon_threadsafe(give, result, failed)
-
-    threading.Thread(target=run, name="the algorithm", daemon=True).start()
-    return await answer

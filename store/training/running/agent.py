@@ -112,11 +112,11 @@ class LitAgent(Generic[T]):
             ValueError: there is no runner.
         """
         scope = current_scope()
-        mine = scope.runner if scope is not None else None
-        found = mine or (self._runner() if self._runner is not None else None)
-        if found is None:
+        runner = scope.runner if scope is not None else None
+        runner = runner or (self._runner() if self._runner is not None else None)
+        if runner is None:
             raise ValueError("the agent has no runner; run it with runner.init(agent) or a Trainer")
-        return cast("AgentRunner", found)
+        return cast("AgentRunner", runner)
 
     @property
     def trainer(self) -> Any:
@@ -125,10 +125,10 @@ class LitAgent(Generic[T]):
         Raises:
             ValueError: there is no trainer.
         """
-        found = self._trainer() if self._trainer is not None else None
-        if found is None:
+        trainer = self._trainer() if self._trainer is not None else None
+        if trainer is None:
             raise ValueError("the agent has no trainer; it is set by Trainer.fit")
-        return found
+        return trainer
 
     @property
     def tracer(self) -> Tracer:
@@ -270,7 +270,18 @@ class FunctionalLitAgent(LitAgent[Any]):
             injected["resources"] = resources
         if self._takes("llm", resources):
             llm = _first(resources, LLM)
-            injected["llm"] = _stripped(llm, rollout) if self._strip_proxy else llm
+            if self._strip_proxy and isinstance(llm, ProxyLLM):
+                if not isinstance(rollout, AttemptedRollout):
+                    raise ValueError(
+                        f"rollout {rollout.rollout_id} has no attempt, so the proxy cannot record its calls"
+                    )
+                llm = LLM(
+                    endpoint=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
+                    model=llm.model,
+                    api_key=llm.api_key,
+                    sampling_parameters=llm.sampling_parameters,
+                )
+            injected["llm"] = llm
         if self._takes("prompt_template", resources):
             injected["prompt_template"] = _first(resources, PromptTemplate)
         return injected
@@ -284,26 +295,13 @@ def _of_kind(resources: Mapping[str, Resource], kind: type[R]) -> dict[str, R]:
 
 
 def _first(resources: Mapping[str, Resource], kind: type[R]) -> R:
-    found = _of_kind(resources, kind)
-    if not found:
+    matches = _of_kind(resources, kind)
+    if not matches:
         raise ValueError(f"the agent needs a {kind.__name__}, but the resources {sorted(resources)} contain none")
-    name, first = next(iter(found.items()))
-    if len(found) > 1:
-        logger.warning("there are %d resources of kind %s; %r, the first, is used", len(found), kind.__name__, name)
+    name, first = next(iter(matches.items()))
+    if len(matches) > 1:
+        logger.warning("there are %d resources of kind %s; %r, the first, is used", len(matches), kind.__name__, name)
     return first
-
-
-def _stripped(llm: LLM, rollout: Rollout) -> LLM:
-    if not isinstance(llm, ProxyLLM):
-        return llm
-    if not isinstance(rollout, AttemptedRollout):
-        raise ValueError(f"rollout {rollout.rollout_id} has no attempt, so the proxy cannot record its calls")  # noqa: TRY004
-    return LLM(
-        endpoint=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id),
-        model=llm.model,
-        api_key=llm.api_key,
-        sampling_parameters=llm.sampling_parameters,
-    )
 
 
 @overload
@@ -400,7 +398,7 @@ def _mismatch(parameters: list[inspect.Parameter], needed: str | None) -> str | 
     return None
 
 
-def _suggestion(name: str, known: Collection[str], similarity: float = 0.6) -> str:
-    """Return a question that names the known name most similar to a name; an empty string if none is similar."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=similarity)
+def _suggestion(name: str, candidates: Collection[str], similarity: float = 0.6) -> str:
+    """Return a question that contains the candidate most similar to a name; an empty string if none is similar."""
+    close = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=similarity)
     return f" (did you mean {close[0]}?)" if close else ""

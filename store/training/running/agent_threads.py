@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _IDLE_SECONDS: Final = 10.0
 
@@ -41,20 +45,51 @@ class AgentThreads:
         inbox.put(work)
 
     def _live(self, inbox: SimpleQueue[_Work]) -> None:
-        while (work := self._next(inbox)) is not None:
+        while True:
+            try:
+                work = inbox.get(timeout=self._idle_seconds)
+            except Empty:
+                with self._lock:
+                    if inbox in self._idle:
+                        self._idle.remove(inbox)
+                        return
+                # `run` removed this inbox from the idle list just before the timeout, and puts work into it now.
+                work = inbox.get()
             work()
             # An idle thread must not keep the objects of the agent alive.
             del work
             with self._lock:
                 self._idle.append(inbox)
 
-    def _next(self, inbox: SimpleQueue[_Work]) -> _Work | None:
+
+def future_of(function: Callable[[], T], start: Callable[[_Work], object]) -> asyncio.Future[T]:
+    """Call a function in another thread, and return a future of its result in the running event loop.
+
+    If the future is cancelled, the function continues, because a thread cannot be stopped. Its result is ignored.
+
+    Args:
+        function: the function; it must not raise StopIteration, which a future refuses.
+        start: function that runs its argument in a thread.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def end(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, failure = None, None
         try:
-            return inbox.get(timeout=self._idle_seconds)
-        except Empty:
-            with self._lock:
-                if inbox in self._idle:
-                    self._idle.remove(inbox)
-                    return None
-        # `run` removed this inbox from the idle list just before the timeout, so it puts work into the inbox now.
-        return inbox.get()
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - passed to the waiting caller
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
+            loop.call_soon_threadsafe(end, result, failure)
+
+    start(run)
+    return future

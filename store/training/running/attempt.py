@@ -12,13 +12,14 @@ import copy
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 from store.errors import StoreError
 from store.models import AttemptedRollout, AttemptError, AttemptStatus, NamedResources, ResourcesUpdate, Span
 from store.runtime.lenient_json import safe_text, storable_text
 from store.training.running.agent import AgentRunner
-from store.training.running.agent_threads import AgentThreads
+from store.training.running.agent_threads import AgentThreads, future_of
 from store.training.running.hooks import HookCalls
 from store.training.running.infrastructure import unreachable_part
 from store.training.running.outcome import Outcome, Reason
@@ -82,12 +83,13 @@ class AttemptRun:
 
     def stop(self, reason: Reason) -> None:
         """Request the end of the attempt. Any thread may call this."""
-        with suppress(RuntimeError):  # the loop is closed, so the attempt has ended
-            self._loop.call_soon_threadsafe(self._set_stop_reason, reason)
 
-    def _set_stop_reason(self, reason: Reason) -> None:
-        if not self._stop_reason.done():
-            self._stop_reason.set_result(reason)
+        def set_reason() -> None:
+            if not self._stop_reason.done():
+                self._stop_reason.set_result(reason)
+
+        with suppress(RuntimeError):  # the loop is closed, so the attempt has ended
+            self._loop.call_soon_threadsafe(set_reason)
 
     async def run(self) -> Outcome:
         """Run the attempt, report its status, and return the outcome, with the exception if the agent raised one.
@@ -171,26 +173,28 @@ class AttemptRun:
             method = agent.training_rollout if trains else agent.validation_rollout
             if not self._runner.sync_in_thread:
                 return method(rollout.input, resources=resources, rollout=rollout)
-            work = _in_thread(lambda: method(rollout.input, resources=resources, rollout=rollout), self._loop)
+            call = partial(method, rollout.input, resources=resources, rollout=rollout)
+            work = future_of(partial(_call_sync, contextvars.copy_context(), call), _threads.run)
+        limit = rollout.config.timeout_seconds
+        seconds = None if limit is None else max(self._began + limit - self._loop.time(), 0.0)
         try:
-            await asyncio.wait(
-                {work, self._stop_reason}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait({work, self._stop_reason}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             # The runner is ended on purpose, so an agent that does not stop is logged at level INFO.
             await self._stop(work, logging.INFO)
             raise
+        if work.cancelled():
+            raise RuntimeError("the agent was cancelled by itself, or by a library that it uses")
         if work.done():
-            return _result(work)
+            result = work.result()
+            if isinstance(result, Exit):
+                raise result.error
+            return result
         await self._stop(work)
         if self._stop_reason.done():
             reason = self._stop_reason.result()
             raise Stopped(reason, f"the rollout was {'cancelled' if reason == 'cancelled' else 'decided elsewhere'}")
         raise Stopped("timeout", f"the attempt took longer than {rollout.config.timeout_seconds:g} s")
-
-    def _seconds_left(self) -> float | None:
-        limit = self._rollout.config.timeout_seconds
-        return None if limit is None else max(self._began + limit - self._loop.time(), 0.0)
 
     async def _stop(self, work: asyncio.Future[Any], level: int = logging.WARNING) -> None:
         """Cancel an async agent and wait `grace_seconds`. A sync agent in a thread continues; its result is ignored."""
@@ -282,22 +286,15 @@ class AttemptRun:
 
     def _error(self, outcome: Outcome) -> AttemptError:
         error = outcome.error
-        if outcome.unreachable is not None and error is not None:
-            return AttemptError(
-                type="infrastructure",
-                message=_storable(f"{outcome.unreachable}; {type_name(error)}: {safe_text(error)}"),
-                span_id=outcome.error_span_id,
-            )
         if error is None or isinstance(error, Stopped):
             return AttemptError(type=str(outcome.reason), message=str(error or ""))
-        if outcome.kind == "interrupted" and isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        kind, message = type_name(error), safe_text(error)
+        if outcome.unreachable is not None:
+            kind, message = "infrastructure", f"{outcome.unreachable}; {kind}: {message}"
+        elif outcome.kind == "interrupted" and isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
             # The runner was stopped. The exception is not an error of the agent.
-            return AttemptError(
-                type=str(outcome.reason), message=_storable(safe_text(error)), span_id=outcome.error_span_id
-            )
-        return AttemptError(
-            type=_storable(type_name(error)), message=_storable(safe_text(error)), span_id=outcome.error_span_id
-        )
+            kind = str(outcome.reason)
+        return AttemptError(type=_storable(kind), message=_storable(message), span_id=outcome.error_span_id)
 
     async def _call(self, name: str, **about: Any) -> None:
         runner, rollout = self._runner, self._rollout
@@ -326,49 +323,16 @@ async def returning_exits(work: Awaitable[Any]) -> Any:
         return Exit(error)
 
 
-def _result(work: asyncio.Future[Any]) -> Any:
-    if work.cancelled():
-        raise RuntimeError("the agent was cancelled by itself, or by a library that it uses")
-    result = work.result()
-    if isinstance(result, Exit):
-        raise result.error
-    return result
-
-
-def _in_thread(function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
-    """Run a function in its own thread with a copy of the current context, and return a future of its result.
-
-    A function that never returns blocks no other work.
-    """
-    answer: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def give(result: Any, error: Exception | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)
-
-    def run() -> None:
-        result: Any = None
-        raised: Exception | None = None
-        try:
-            result = context.run(function)
-        except StopIteration as error:
-            # `Future.set_exception` refuses StopIteration.
-            raised = RuntimeError("the agent raised StopIteration")
-            raised.__cause__ = error
-        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
-            raised = error
-        except BaseException as error:  # noqa: BLE001 - as above
-            result = Exit(error)
-        with suppress(RuntimeError):  # the loop was closed, so no caller waits
-            loop.call_soon_threadsafe(give, result, raised)
-
-    _threads.run(run)
-    return answer
+def _call_sync(context: contextvars.Context, call: Callable[[], Any]) -> Any:
+    """Return the result of an agent's method, or `Exit` if the method raises an exception that ends the process."""
+    try:
+        return context.run(call)
+    except StopIteration as error:
+        raise RuntimeError("the agent raised StopIteration") from error
+    except Exception:
+        raise
+    except BaseException as error:  # noqa: BLE001 - raised again in the thread of the runner
+        return Exit(error)
 
 
 def _span_of(error: BaseException, spans: list[Span]) -> str | None:

@@ -13,7 +13,7 @@ from store.interface.liveness import WORKER_GONE
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.models import LoggedEvent, Span
+    from store.models import LoggedEvent
 
 logger = logging.getLogger("store.training.failing")
 
@@ -46,7 +46,8 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     begun: set[str] = set()
     failures: list[LoggedEvent] = []
     try:
-        async with aclosing(_attempt_events(store, after)) as events:
+        tail: Any = store.log.tail(after, follow=True, types=[_BEGUN, _ENDED])
+        async with aclosing(tail) as events:
             async for event in events:
                 if event.type == _BEGUN:
                     begun.add(event.data["attempt_id"])
@@ -67,10 +68,6 @@ async def first_attempts_fail(store: Store, after: str | None) -> AgentFails:
     raise AssertionError
 
 
-def _attempt_events(store: Store, after: str | None) -> Any:
-    return store.log.tail(after, follow=True, types=[_BEGUN, _ENDED])
-
-
 async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:
     """Return an error that describes the most common failure."""
     messages = [_message(event) for event in failures]
@@ -79,9 +76,13 @@ async def _explained(store: Store, failures: list[LoggedEvent]) -> AgentFails:
     event = failures[messages.index(commonest)]
     rollout_id = event.stream.removeprefix("rollout/")
     spans = await store.query_spans(rollout_id, event.data["attempt_id"])
-    stack = _stack(list(spans), _error(event).get("span_id"))
-    where = f"rollout {rollout_id}"
-    return AgentFails(f"{text}\n\n{where}:\n{stack.strip()}" if stack else f"{text}; see `rollbook show {rollout_id}`")
+    # The traceback in the span in which the attempt failed comes first.
+    failed_span = _error(event).get("span_id")
+    for span in sorted(spans, key=lambda span: span.span_id != failed_span):
+        for attributes in (span.attributes, *(event.attributes for event in span.events)):
+            if isinstance(stack := attributes.get(_STACK), str) and stack:
+                return AgentFails(f"{text}\n\nrollout {rollout_id}:\n{stack.strip()}")
+    return AgentFails(f"{text}; see `rollbook show {rollout_id}`")
 
 
 def _error(event: LoggedEvent) -> dict[str, Any]:
@@ -93,12 +94,3 @@ def _message(event: LoggedEvent) -> str:
     if not error:
         return str(event.data["to"])
     return f"{error.get('type')}: {error.get('message') or ''}".strip(": ")
-
-
-def _stack(spans: list[Span], span_id: str | None) -> str | None:
-    """Return a traceback from the spans of an attempt, preferably from the span in which the attempt failed."""
-    for span in sorted(spans, key=lambda span: span.span_id != span_id):
-        for attributes in (span.attributes, *(event.attributes for event in span.events)):
-            if isinstance(stack := attributes.get(_STACK), str):
-                return stack
-    return None

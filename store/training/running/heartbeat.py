@@ -134,18 +134,15 @@ class Heartbeat:
             while True:
                 wait = self._interval + _random.uniform(-self._jitter, self._jitter)
                 await asyncio.sleep(max(wait, _LEAST_SECONDS))
-                await self._beat()
+                await asyncio.gather(
+                    self._quietly("the heartbeat of a worker", self._beat_worker()),
+                    *(
+                        self._quietly("the heartbeat of an attempt", self._beat_attempt(beating))
+                        for beating in list(self._beating.values())
+                    ),
+                )
         finally:
             ended.set_result(None)
-
-    async def _beat(self) -> None:
-        await asyncio.gather(
-            self._quietly("the heartbeat of a worker", self._beat_worker()),
-            *(
-                self._quietly("the heartbeat of an attempt", self._beat_attempt(beating))
-                for beating in list(self._beating.values())
-            ),
-        )
 
     async def _quietly(
         self, what: str, work: Any, seconds: float | None = None, *, raises: type[Exception] | tuple[()] = ()

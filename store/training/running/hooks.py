@@ -117,11 +117,15 @@ def _bind(hook: Any, name: str) -> _Method:
     """Return a method of a hook with the arguments that its parameters declare."""
     method = getattr(hook, name)
     hook_name = type(hook).__name__
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        raise Invalid("hooks", f"{name} of {hook_name} is not a function with readable parameters") from None
     passed = _PASSED[name]
     available = dict.fromkeys((*passed, *(_BY_NAME_AT_END if name == "on_rollout_end" else _BY_NAME)))
     positional: list[str] = []
     named: dict[str, None] = {}
-    for parameter in _parameters(method, hook_name, name):
+    for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             named.update(dict.fromkeys(passed))
         elif parameter.name in available and parameter.kind is parameter.POSITIONAL_ONLY:
@@ -138,10 +142,3 @@ def _bind(hook: Any, name: str) -> _Method:
     return _Method(
         hook_name, method, tuple(positional), tuple(argument for argument in named if argument not in positional)
     )
-
-
-def _parameters(method: Any, hook_name: str, name: str) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(method).parameters.values())
-    except (TypeError, ValueError):
-        raise Invalid("hooks", f"{name} of {hook_name} is not a function with readable parameters") from None

@@ -28,6 +28,7 @@ Address = tuple[str, int]
 _PROBE_SECONDS: Final = 1.0
 _LONGEST_CHAIN: Final = 50
 _PORTS: Final = {"http": 80, "https": 443}
+_BROKEN: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 # The names of the errors that HTTP clients raise for a failed connection. Names avoid imports of the clients.
 _CONNECTION_ERRORS: Final = frozenset(
@@ -69,7 +70,9 @@ async def unreachable_part(error: BaseException, resources: NamedResources) -> s
     failures = [failure for failure in errors if not isinstance(failure, StoreError) and _is_connection_error(failure)]
     # An error that names another server explains the errors without an address that it wraps.
     if failures and not any(_address(failure) for failure in failures):
-        if proxies and any(_is_broken_connection(failure) for failure in failures):
+        if proxies and any(
+            isinstance(failure, _BROKEN) or type(failure).__name__ == "ServerDisconnectedError" for failure in failures
+        ):
             return f"the connection to {' or '.join(sorted(proxies.values()))} was lost"
         doubtful = endpoints
     for address, endpoint in doubtful.items():
@@ -189,11 +192,6 @@ def _is_connection_error(error: BaseException) -> bool:
     if _status(error) is not None:
         return False
     return isinstance(error, ConnectionError) or bool(names & _CONNECTION_ERRORS)
-
-
-def _is_broken_connection(error: BaseException) -> bool:
-    kinds = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
-    return isinstance(error, kinds) or type(error).__name__ == "ServerDisconnectedError"
 
 
 def _status(error: BaseException) -> int | None:

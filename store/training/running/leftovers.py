@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ async def replay(store: Store, spool: SpanSpool) -> None:
 
 async def _replay(store: Store, path: Path) -> str | None:
     """Store the spans of a file; return None, or the reason why they were not stored."""
-    spans = _spans(path)
+    spans = _read_spans(path)
     if not spans:
         return None
     rollout_id, attempt_id = spans[0].rollout_id, spans[0].attempt_id
@@ -53,7 +52,7 @@ async def _replay(store: Store, path: Path) -> str | None:
     return None
 
 
-def _spans(path: Path) -> Sequence[Span]:
+def _read_spans(path: Path) -> list[Span]:
     spans: list[Span] = []
     for line in path.read_bytes().splitlines():
         try:

@@ -45,23 +45,20 @@ def snapshot(*, include_gpu: bool = False) -> dict[str, Any]:
         **this_process(),
     }
     with contextlib.suppress(ImportError):
-        state |= _measured(import_module("psutil"))
+        psutil: Any = import_module("psutil")
+        memory, traffic = psutil.virtual_memory(), psutil.net_io_counters()
+        state |= {
+            "cpu_cores": psutil.cpu_count(logical=False),
+            "cpu_usage_pct": psutil.cpu_percent(),
+            "mem_used_gb": round(memory.used / _GB, 2),
+            "mem_total_gb": round(memory.total / _GB, 2),
+            "mem_pct": memory.percent,
+            "bytes_sent_mb": round(traffic.bytes_sent / _MB, 2) if traffic else 0.0,
+            "bytes_recv_mb": round(traffic.bytes_recv / _MB, 2) if traffic else 0.0,
+        }
     if include_gpu:
         state["gpus"] = _gpus()
     return state
-
-
-def _measured(psutil: Any) -> dict[str, Any]:
-    memory, traffic = psutil.virtual_memory(), psutil.net_io_counters()
-    return {
-        "cpu_cores": psutil.cpu_count(logical=False),
-        "cpu_usage_pct": psutil.cpu_percent(),
-        "mem_used_gb": round(memory.used / _GB, 2),
-        "mem_total_gb": round(memory.total / _GB, 2),
-        "mem_pct": memory.percent,
-        "bytes_sent_mb": round(traffic.bytes_sent / _MB, 2) if traffic else 0.0,
-        "bytes_recv_mb": round(traffic.bytes_recv / _MB, 2) if traffic else 0.0,
-    }
 
 
 def _gpus() -> list[dict[str, Any]]:

@@ -35,7 +35,13 @@ async def record_returned(result: Any, scope: AttemptScope) -> None:
     reward = _reward(result)
     if reward is not None:
         # The agent makes no further calls, so there is no need to wait until the reward is stored.
-        key = _primary(reward) if isinstance(reward, Mapping) else None
+        key = None
+        if isinstance(reward, Mapping):
+            if PRIMARY not in reward and len(reward) > 1:
+                raise ValueError(
+                    f"the agent returned the dimensions {', '.join(map(repr, reward))}; name one of them {PRIMARY!r}"
+                )
+            key = PRIMARY if PRIMARY in reward else next(iter(reward))
         record_fields(scope, emit_reward(reward, primary_key=key, propagate=False))
     elif isinstance(result, list):
         await _record_spans(cast("list[Any]", result), scope)
@@ -67,16 +73,6 @@ def _number(value: Any, field: str = "reward") -> float | None:
     item: Callable[[], Any] | None = getattr(value, "item", None)
     bare = item() if item is not None and getattr(value, "ndim", None) == 0 else value
     return finite(cast("float", bare), field) if isinstance(bare, Real) else None
-
-
-def _primary(dimensions: Mapping[str, float]) -> str:
-    if PRIMARY in dimensions:
-        return PRIMARY
-    if len(dimensions) == 1:
-        return next(iter(dimensions))
-    raise ValueError(
-        f"the agent returned the dimensions {', '.join(map(repr, dimensions))}; name one of them {PRIMARY!r}"
-    )
 
 
 async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:

@@ -33,11 +33,12 @@ class SingleFlight(Generic[K, V]):
         """
         asking = self._about_to_begin.get(key)
         if asking is None:
-            asking = self._about_to_begin[key] = asyncio.create_task(self._begin(key))
+
+            async def begin() -> V:
+                del self._about_to_begin[key]
+                return await self._ask(key)
+
+            asking = self._about_to_begin[key] = asyncio.create_task(begin())
             # If all callers were cancelled, this retrieves the exception, so that asyncio does not log it.
             asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(asking)
-
-    async def _begin(self, key: K) -> V:
-        del self._about_to_begin[key]
-        return await self._ask(key)

@@ -111,18 +111,18 @@ class Watch:
     async def _ask(self, rollout_id: str) -> None:
         """Read a rollout, because its event may be outdated, and stop its attempt if the rollout no longer needs it."""
         try:
-            found = await self._store.get_rollout_by_id(rollout_id)
+            rollout = await self._store.get_rollout_by_id(rollout_id)
         except StoreError as error:
             logger.warning("rollout %s may have been decided elsewhere; it cannot be read: %s", rollout_id, error)
             return
         running = self._running.get(rollout_id)
-        if running is None or not isinstance(found, AttemptedRollout):
+        if running is None or not isinstance(rollout, AttemptedRollout):
             return
         attempt_id, stop = running
-        if found.status == "cancelled":
+        if rollout.status == "cancelled":
             del self._running[rollout_id]
             stop("cancelled")
-        elif found.attempt.attempt_id != attempt_id or found.status not in _OURS:
+        elif rollout.attempt.attempt_id != attempt_id or rollout.status not in _OURS:
             del self._running[rollout_id]
             stop("superseded")
 
