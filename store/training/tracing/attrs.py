@@ -80,16 +80,12 @@ def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[
                 below = node[segment] = _Node()
             node = below
         node[last] = flat_data[key]
-    return _listed({key: root[key] for key in _in_given_order(root, flat_data)})
+    order = dict.fromkeys(key.partition(".")[0] for key in flat_data)
+    return _listed({key: root[key] for key in order if key in root})
 
 
 class _Node(dict[str, Any]):
-    """Dict that `unflatten_attributes` created. Dicts among the given values are of another type."""
-
-
-def _in_given_order(root: dict[str, Any], flat_data: Mapping[str, Any]) -> list[str]:
-    order = dict.fromkeys(key.partition(".")[0] for key in flat_data)
-    return [key for key in order if key in root]
+    """Dict that `unflatten_attributes` created. Dicts among the values of attributes are of another type."""
 
 
 def _listed(node: dict[str, Any]) -> dict[str, Any] | list[Any]:
@@ -164,10 +160,6 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _is_list_of_one_kind(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and _one_kind(list(cast("Sequence[Any]", value))) is not None
-
-
 def _one_kind(items: list[Any]) -> AttributeValue | None:
     if all(isinstance(item, str) for item in items):
         return items
@@ -223,9 +215,8 @@ def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
     for key, value in attributes.items():
         if not isinstance(key, str):
             raise ValueError(f"the attribute name {key!r} is not a string")  # noqa: TRY004 - the contract requires ValueError
-        if isinstance(value, _SCALARS):
-            continue
-        if not _is_list_of_one_kind(value):
+        items = list(cast("Sequence[Any]", value)) if isinstance(value, (list, tuple)) else None
+        if not isinstance(value, _SCALARS) and (items is None or _one_kind(items) is None):
             raise ValueError(
                 f"attribute {key!r} is {_kind(value)}; give a string, bool, int, float or a list of one of these"
             )
@@ -282,9 +273,11 @@ def _indexed(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
 
 def query_linked_spans(spans: Sequence[S], links: Mapping[str, str]) -> list[S]:
     """Return the spans that match all links, in the given order; without links, return all spans."""
-    return [span for span in spans if all(_matches(span, key, value) for key, value in links.items())]
-
-
-def _matches(span: Span, key: str, value: str) -> bool:
-    actual: Any = getattr(span, key) if key in _SPAN_KEYS else span.attributes.get(key)
-    return bool(actual == value)
+    return [
+        span
+        for span in spans
+        if all(
+            (getattr(span, key) if key in _SPAN_KEYS else span.attributes.get(key)) == value
+            for key, value in links.items()
+        )
+    ]

@@ -200,19 +200,17 @@ def emit_object(
     Raises:
         RuntimeError: JSON does not support the value, or there is no current attempt.
     """
-    return _emit(OBJECT_SPAN, _described(object) | sanitize_attributes(attributes or {}), propagate=propagate)
-
-
-def _described(value: Any) -> dict[str, AttributeValue]:
-    name = type_name(value)
-    if isinstance(value, bytes):
-        return {OBJECT_TYPE: "bytes", OBJECT_LITERAL: base64.b64encode(value).decode()}
-    if name in _LITERALS:
-        return {OBJECT_TYPE: name, OBJECT_LITERAL: str(value)}
-    try:
-        return {OBJECT_TYPE: name, OBJECT_JSON: json.dumps(value, ensure_ascii=False)}
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RuntimeError(f"{name} is not a JSON value: {error}; emit only a part that is JSON") from None
+    name = type_name(object)
+    if isinstance(object, bytes):
+        recorded = {OBJECT_TYPE: "bytes", OBJECT_LITERAL: base64.b64encode(object).decode()}
+    elif name in _LITERALS:
+        recorded = {OBJECT_TYPE: name, OBJECT_LITERAL: str(object)}
+    else:
+        try:
+            recorded = {OBJECT_TYPE: name, OBJECT_JSON: json.dumps(object, ensure_ascii=False)}
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RuntimeError(f"{name} is not a JSON value: {error}; emit only a part that is JSON") from None
+    return _emit(OBJECT_SPAN, recorded | sanitize_attributes(attributes or {}), propagate=propagate)
 
 
 def emit_exception(

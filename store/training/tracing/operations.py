@@ -74,7 +74,10 @@ class OperationContext:
 
     def __call__(self, function: F) -> F:
         """Return a function that is recorded at each call."""
-        signature = _signature(function)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            signature = None  # some builtins have no signature
         named = {OPERATION_NAME: getattr(function, "__name__", type(function).__name__)} | self._attributes
 
         def attributes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -197,13 +200,6 @@ def _recorded(attributes: Mapping[str, Any], *, propagate: bool, required: bool)
         raise
     finally:
         built.finish()
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None  # some builtins have no signature
 
 
 def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

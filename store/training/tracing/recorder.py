@@ -168,7 +168,7 @@ class LocalRecorder:
         ]
 
 
-def _with_derived_id(span: ReadableSpan, context: SpanContext) -> tuple[ReadableSpan, int]:
+def _copy_with_derived_id(span: ReadableSpan, context: SpanContext) -> tuple[ReadableSpan, int]:
     """Return a copy of a span with another id and a mark, and the id. Equal spans get equal ids."""
     span_id = f"{context.span_id:016x}"
     derived = int(derived_span_id(context.trace_id, span_id, span.name, span.start_time), 16)
@@ -178,14 +178,6 @@ def _with_derived_id(span: ReadableSpan, context: SpanContext) -> tuple[Readable
     )
     copied._attributes = {**(span.attributes or {}), CHANGED: [id_change(span_id)]}  # noqa: SLF001 - as above
     return copied, derived
-
-
-def _is_in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 @dataclass(eq=False)
@@ -244,7 +236,7 @@ class StoreRecorder:
             if self._seen.setdefault(span_id, identity) is not identity:
                 if self._seen[span_id] == identity:
                     return
-                span, span_id = _with_derived_id(span, context)
+                span, span_id = _copy_with_derived_id(span, context)
                 if span_id in self._seen:
                     return
                 logger.warning("span %r of attempt %s has the id of another span", span.name, self._attempt_id)
@@ -269,7 +261,8 @@ class StoreRecorder:
         """
         if self._thread.is_current:
             return False
-        if _is_in_a_loop():
+        with suppress(RuntimeError):  # no event loop runs in this thread
+            asyncio.get_running_loop()
             seconds = min(seconds, LOOP_SECONDS)
         flushed = self._thread.submit(self._drain())
         try:
@@ -332,7 +325,13 @@ class StoreRecorder:
                 self._timer.cancel()
                 self._timer = None
             while batch := self._take():
-                await self._write(batch)
+                try:
+                    # Spooled spans must be stored first, because sequence ids follow the order in which spans ended.
+                    if self._file.waiting or not await self._try(batch):
+                        self._spool_batch(batch)
+                except asyncio.CancelledError:
+                    self._spool_batch(batch)
+                    raise
 
     def _take(self) -> list[Span]:
         with self._lock:
@@ -348,15 +347,6 @@ class StoreRecorder:
                 self._progress.lost += 1
         # An empty batch ends the draining. So if no span of this batch could be converted, take the next batch.
         return batch or (self._take() if taken else batch)
-
-    async def _write(self, batch: list[Span]) -> None:
-        try:
-            # Spooled spans must be stored first, because sequence ids follow the order in which spans ended.
-            if self._file.waiting or not await self._try(batch):
-                self._spool_batch(batch)
-        except asyncio.CancelledError:
-            self._spool_batch(batch)
-            raise
 
     async def _try(self, batch: list[Span], tried: int = 0) -> bool:
         """Store spans; return False if the store cannot be reached. Only spans that the store refuses are lost.
@@ -471,10 +461,8 @@ class StoreRecorder:
         if left:
             logger.error("%d spans of attempt %s are left in %s", left, self._attempt_id, self._file.path)
         lost = self._progress.lost + len(self._queue)
-        return RecordedSpans(await self._known(), lost, left)
-
-    async def _known(self) -> list[Span]:
+        spans = self._progress.spans
         if self._progress.is_unsure:
             with suppress(StoreError):
-                return list(await self._store.query_spans(self._rollout_id, self._attempt_id))
-        return self._progress.spans
+                spans = list(await self._store.query_spans(self._rollout_id, self._attempt_id))
+        return RecordedSpans(spans, lost, left)

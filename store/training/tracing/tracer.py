@@ -71,10 +71,13 @@ class ScopeProcessor(SpanProcessor):
         """Remember the attempt in which a span began."""
         del parent_context
         try:
-            scope = current_scope() or self._of_parent(span)
+            scope = current_scope()
         except WrongProcess as error:
             logger.warning("span %r is not recorded: %s", span.name, error)
             return
+        if scope is None and span.parent is not None:
+            # The code propagates OpenTelemetry's context, but not the scope.
+            scope = self._begun.get(span.parent.span_id)
         if scope is None or _repeats_call(span):
             return
         span_id = span.get_span_context().span_id
@@ -84,10 +87,6 @@ class ScopeProcessor(SpanProcessor):
         self._begun[span_id] = scope
         if self._stamps and scope.rollout_id is not None:
             span.set_attributes({ROLLOUT_ID: scope.rollout_id, ATTEMPT_ID: scope.attempt_id or ""})
-
-    def _of_parent(self, span: LiveSpan) -> AttemptScope | None:
-        """Return the attempt of the parent span, for code that propagates OpenTelemetry's context but not the scope."""
-        return None if span.parent is None else self._begun.get(span.parent.span_id)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Pass a span to its attempt if the attempt is still open."""
@@ -204,12 +203,6 @@ class Tracer:
             self._provider.add_span_processor(self._processor)
         return self._provider
 
-    def _own_tracer(self) -> trace.Tracer:
-        # The SDK creates a new tracer at each call, which takes as long as ten spans, so one is reused.
-        if self._tracer is None:
-            self._tracer = recording_tracer(self.provider, _TRACER)
-        return self._tracer
-
     @asynccontextmanager
     async def trace_context(
         self,
@@ -269,12 +262,15 @@ class Tracer:
             raise ValueError("an attempt needs a store for its spans; call init_worker(worker_id, store) first")
         else:
             recorder = StoreRecorder(goes_to, rollout_id, attempt_id, self._spool)
+        if self._tracer is None:
+            # The SDK creates a new tracer at each call, which takes as long as ten spans, so one is reused.
+            self._tracer = recording_tracer(self.provider, _TRACER)
         return AttemptScope(
             name=name or rollout_id or "trace",
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             worker_id=worker_id,
-            tracer=self._own_tracer(),
+            tracer=self._tracer,
             recorder=recorder,
             runner=runner,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -82,7 +83,13 @@ def recording_method(api: RecordedApi) -> Callable[[Callable[..., Any], bool], C
 
         @wraps(original)
         def starting(*args: Any, **kwargs: Any) -> Any:
-            return _await(api, _start(api, partial(original, *args, **kwargs), kwargs), kwargs)
+            try:
+                request = original(*args, **kwargs)
+            except BaseException as error:
+                if (call := ClientCall.begin(api, kwargs)) is not None:
+                    call.end(error)
+                raise
+            return _await(api, request, kwargs)
 
         if not inspect.iscoroutinefunction(original):
             # A decorator of the client checks the arguments before the caller awaits the result.
@@ -126,28 +133,27 @@ def recording_conversion(original: Callable[..., Any], is_async: bool) -> Callab
 
         @wraps(original)
         async def converting(response: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
+            with _recording_failure(response):
                 return await original(response, *args, **kwargs)
-            except BaseException:
-                _unconverted(response)
-                raise
 
         return converting
 
     @wraps(original)
     def convert(response: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with _recording_failure(response):
             return original(response, *args, **kwargs)
-        except BaseException:
-            _unconverted(response)
-            raise
 
     return convert
 
 
-def _unconverted(response: Any) -> None:
-    if (call := _current_call.get()) is not None:
-        call.unconverted(response)
+@contextmanager
+def _recording_failure(response: Any) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        if (call := _current_call.get()) is not None:
+            call.unconverted(response)
+        raise
 
 
 def _call(api: RecordedApi, send: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
@@ -158,15 +164,6 @@ def _call(api: RecordedApi, send: Callable[[], Any], arguments: Mapping[str, Any
         answer = send()
         call.answered(answer, arguments)
     return answer
-
-
-def _start(api: RecordedApi, send: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
-    try:
-        return send()
-    except BaseException as error:
-        if (call := ClientCall.begin(api, arguments)) is not None:
-            call.end(error)
-        raise
 
 
 async def _await(api: RecordedApi, request: Awaitable[Any], arguments: Mapping[str, Any]) -> Any:
@@ -239,7 +236,16 @@ class ClientCall:
     def answered(self, answer: Any, request: Mapping[str, Any]) -> None:
         """Record a response, or arrange to record it while the caller reads it. Its type and values do not change."""
         try:
-            self._take(answer, request)
+            if hasattr(answer, "parse") and hasattr(answer, "http_response"):
+                self._take_raw(answer, is_stream=request.get("stream") is True)
+            elif hasattr(answer, self._api.answer_field):
+                self._attributes.add_response(answer)
+            elif hasattr(answer, "_iterator") and hasattr(answer, "response"):
+                self._is_read_later = True
+                record_stream(answer, self)
+            elif isinstance(answer, str):
+                # A client returns the text of a response that is not JSON.
+                self._attributes.add_body(answer.encode(errors="surrogatepass"))
         except Exception:
             logger.exception("the response of a model could not be recorded completely")
 
@@ -250,18 +256,6 @@ class ClientCall:
                 self._attributes.add_body(answer.http_response.content)
         except Exception:
             logger.exception("the response of a model could not be recorded completely")
-
-    def _take(self, answer: Any, request: Mapping[str, Any]) -> None:
-        if hasattr(answer, "parse") and hasattr(answer, "http_response"):
-            self._take_raw(answer, is_stream=request.get("stream") is True)
-        elif hasattr(answer, self._api.answer_field):
-            self._attributes.add_response(answer)
-        elif hasattr(answer, "_iterator") and hasattr(answer, "response"):
-            self._is_read_later = True
-            record_stream(answer, self)
-        elif isinstance(answer, str):
-            # A client returns the text of a response that is not JSON.
-            self._attributes.add_body(answer.encode(errors="surrogatepass"))
 
     def _take_raw(self, answer: Any, *, is_stream: bool) -> None:
         response = answer.http_response
@@ -309,7 +303,10 @@ class ClientCall:
         """Record the part of the response that the caller read. Return the message of the server's error, or None."""
         if self.is_parsed or not self.body:
             return self._attributes.add_events(self.events, has_end_mark=self.is_done)
-        body = _decoded(b"".join(self.body), self._encoding, self._http)
+        body = b"".join(self.body)
+        if self._encoding:
+            # The HTTP client removes the compression.
+            body = self._http(200, headers={"content-encoding": self._encoding}, content=body).content
         if body.lstrip()[:1] in {b"{", b"["}:
             self._attributes.add_body(body)
             return None
@@ -371,8 +368,3 @@ def _parsed(answer: Any) -> Any:
         return done.value
     parsed.close()
     raise RuntimeError(f"{type(answer).__qualname__}.parse waited for the body of a stream")
-
-
-def _decoded(body: bytes, encoding: str | None, http: Any) -> bytes:
-    """Return a body without its compression."""
-    return http(200, headers={"content-encoding": encoding}, content=body).content if encoding else body

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -99,12 +98,13 @@ class _Finder(MetaPathFinder):
         finally:
             self._searched.discard(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _PatchingLoader(spec.loader, partial(self._imported, fullname))
-        return spec
 
-    def _imported(self, name: str, module: ModuleType) -> None:
-        for target in self.waiting.pop(name, []):
-            _patch(target, module)
+            def patch(module: ModuleType) -> None:
+                for methods in self.waiting.pop(fullname, []):
+                    _patch(methods, module)
+
+            spec.loader = _PatchingLoader(spec.loader, patch)
+        return spec
 
 
 _finder: Final = _Finder()

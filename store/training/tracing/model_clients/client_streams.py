@@ -47,7 +47,17 @@ def record_stream(stream: Any, reading: Reading, *, is_raw: bool = False) -> Non
     """
     # Only this attribute gives access to the events without a change of the stream's type.
     stream._iterator = _Events(_source(stream), reading, is_raw=is_raw)  # noqa: SLF001
-    _note_done(stream, reading)
+    decoder = getattr(stream, "_decoder", None)
+    decode = getattr(decoder, "decode", None)
+    if decode is not None:
+
+        def decode_line(line: str) -> Any:
+            # The client does not return the end mark of chats as an event.
+            if _DONE in line and line.startswith(("data:[DONE]", "data: [DONE]")):
+                reading.is_done = True
+            return decode(line)
+
+        cast("Any", decoder).decode = decode_line
     if not is_raw:
         record_body(stream.response, reading)
 
@@ -62,21 +72,6 @@ def _source(stream: Any) -> Any:
     twin = copy(stream)
     twin._iterator = twin.__stream__()  # noqa: SLF001
     return twin._iterator  # noqa: SLF001
-
-
-def _note_done(stream: Any, reading: Reading) -> None:
-    # The client does not return the end mark of chats as an event.
-    decoder = getattr(stream, "_decoder", None)
-    decode = getattr(decoder, "decode", None)
-    if decode is None:
-        return
-
-    def decode_line(line: str) -> Any:
-        if _DONE in line and line.startswith(("data:[DONE]", "data: [DONE]")):
-            reading.is_done = True
-        return decode(line)
-
-    cast("Any", decoder).decode = decode_line
 
 
 class _Events:

@@ -155,9 +155,7 @@ class LangChainHandler(BaseCallbackHandler):
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Record a call to a model, unless the client recorded the call."""
-        run = self._runs.get(run_id)
-        if run is not None:
-            self._end_model(run_id, response, None)
+        self._end_model(run_id, response, None)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Record a failed call to a model, unless the client recorded the call."""
