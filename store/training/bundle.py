@@ -147,7 +147,17 @@ class AlgorithmBundle:
             while not event.is_set():  # noqa: ASYNC110 - an event of another thread cannot be awaited
                 await asyncio.sleep(_EVENT_SECONDS)
             return
-        self._equip(algorithm, store)
+        trainer = None if self.trainer is None else self.trainer()
+        if trainer is not None:
+            algorithm.set_trainer(trainer)
+        algorithm.set_store(store)
+        if self.adapter is None:
+            self.adapter = ADAPTERS.build(self.adapter_spec, default=TracerTraceToTriplet)
+        algorithm.set_adapter(self.adapter)
+        algorithm.set_initial_resources(self.initial_resources)
+        if self.llm_proxy is not None:
+            self.llm_proxy.set_store(store)
+        algorithm.set_llm_proxy(self.llm_proxy)
         if isinstance(store, AlgorithmStore):
             store.plans = self.plans
         async with _proxy_running(self.llm_proxy, store):
@@ -166,19 +176,6 @@ class AlgorithmBundle:
             training.cancel()
             failing.cancel()
             await asyncio.wait({training, failing})
-
-    def _equip(self, algorithm: Algorithm, store: Store) -> None:
-        trainer = None if self.trainer is None else self.trainer()
-        if trainer is not None:
-            algorithm.set_trainer(trainer)
-        algorithm.set_store(store)
-        if self.adapter is None:
-            self.adapter = ADAPTERS.build(self.adapter_spec, default=TracerTraceToTriplet)
-        algorithm.set_adapter(self.adapter)
-        algorithm.set_initial_resources(self.initial_resources)
-        if self.llm_proxy is not None:
-            self.llm_proxy.set_store(store)
-        algorithm.set_llm_proxy(self.llm_proxy)
 
     async def _run(self, algorithm: Algorithm) -> None:
         if algorithm.is_async():

@@ -73,11 +73,14 @@ class Components(Generic[T]):
             if default is None:
                 raise Invalid(self._name, "is required; pass an instance, a class, a name or a dict")
             return default()
-        return self._checked(self._made(spec, fill))
+        component, kind = self._create(spec, fill), self._class()
+        if not isinstance(component, kind):
+            raise TypeError(f"{self._name} must be a {kind.__name__}, not {component!r}")
+        return cast("T", component)
 
-    def _made(self, spec: Any, fill: Mapping[str, Any]) -> Any:
+    def _create(self, spec: Any, fill: Mapping[str, Any]) -> Any:
         if isinstance(spec, str):
-            return self._made(self._found(spec), fill)
+            return self._create(self._import(spec), fill)
         if isinstance(spec, Mapping):
             return self._from_settings(dict(cast("Mapping[str, Any]", spec)), fill)
         if isinstance(spec, type):
@@ -96,12 +99,12 @@ class Components(Generic[T]):
             named = self._default_type
         if named is None:
             raise Invalid(self._name, "the dict names no type; add type='package.module.Class'")
-        factory = self._found(named) if isinstance(named, str) else named
+        factory = self._import(named) if isinstance(named, str) else named
         if not callable(factory):
             raise Invalid(self._name, f"{named!r} is neither a class nor a function")
         return _instance(factory, settings, fill)
 
-    def _found(self, name: str) -> Any:
+    def _import(self, name: str) -> Any:
         path = self._registry.get(name, name)
         module, _, attribute = path.replace(":", ".").rpartition(".")
         if not module:
@@ -112,15 +115,9 @@ class Components(Generic[T]):
         except (ImportError, AttributeError) as error:
             raise Invalid(self._name, f"{path!r} cannot be imported: {error}") from error
 
-    def _checked(self, component: Any) -> T:
-        kind = self._class()
-        if not isinstance(component, kind):
-            raise TypeError(f"{self._name} must be a {kind.__name__}, not {component!r}")
-        return cast("T", component)
-
     def _class(self) -> type[Any]:
         if isinstance(self._kind, str):
-            self._kind = cast("type[Any]", self._found(self._kind))
+            self._kind = cast("type[Any]", self._import(self._kind))
         return self._kind
 
 

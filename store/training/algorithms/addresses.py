@@ -69,11 +69,12 @@ async def move_to_proxy(store: Store, proxy: LLMProxy) -> list[str]:
     latest = await store.get_latest_resources()
     if latest is None:
         return []
+    store_id = getattr(store, "store_id", None)
     answers: dict[str, bool] = {}
     moved: list[str] = []
     for update in await _with_models(store, proxy):
         for endpoint in {llm.endpoint for llm in _models(update, proxy)} - answers.keys():
-            answers[endpoint] = await asyncio.to_thread(_answers, endpoint, proxy.endpoint, _store_id(store))
+            answers[endpoint] = await asyncio.to_thread(_answers, endpoint, proxy.endpoint, store_id)
         lost = {
             name: llm.model_copy(update={"endpoint": proxy.endpoint})
             for name, llm in update.resources.items()
@@ -138,7 +139,3 @@ def _answers(endpoint: str, other: str, store_id: str | None) -> bool:
     if "backends" in response.body:
         return response.body.get("store", store_id) in {store_id, None}
     return not is_same_host
-
-
-def _store_id(store: Store) -> str | None:
-    return getattr(store, "store_id", None)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -266,19 +265,11 @@ def with_llm_proxy(
             proxy = self.get_llm_proxy()
             if proxy is None and required:
                 raise ValueError(f"{method.__name__} needs an LLM proxy; give one as Trainer(llm_proxy=...)")
-            async with _running(proxy if auto_start else None):
+            if not auto_start or proxy is None or proxy.is_running:
+                return await method(self, proxy, *args, **kwargs)
+            async with proxy:
                 return await method(self, proxy, *args, **kwargs)
 
         return call
 
     return decorate
-
-
-@contextlib.asynccontextmanager
-async def _running(proxy: LLMProxy | None) -> AsyncGenerator[None]:
-    """Run a proxy during a block. The proxy is stopped afterwards only if this function started it."""
-    if proxy is None or proxy.is_running:
-        yield
-        return
-    async with proxy:
-        yield

@@ -13,7 +13,7 @@ from store.training.algorithms.plan import STEADY
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.models import Attempt, Rollout, RolloutMode, Span
+    from store.models import Rollout, RolloutMode
 
 logger = logging.getLogger("store.training.baseline")
 
@@ -98,18 +98,15 @@ class Baseline(FastAlgorithm):
         (ended,) = await store.wait_for_rollouts([rollout.rollout_id])
         logger.info("rollout %s ended with status %s", rollout.rollout_id, ended.status)
         for attempt in await store.query_attempts(rollout.rollout_id):
-            self._log_results(attempt, list(await store.query_spans(rollout.rollout_id, attempt.attempt_id)))
-
-    def _log_results(self, attempt: Attempt, spans: list[Span]) -> None:
-        name = f"rollout {attempt.rollout_id}, attempt {attempt.sequence_id}"
-        logger.info("%s by %s: %s, %d spans", name, attempt.worker_id, attempt.status, len(spans))
-        for span in spans if self.span_verbosity != "none" else ():
-            attributes: Any = span.attributes if self.span_verbosity == "key_values" else sorted(span.attributes)
-            logger.info("%s, span %d %s: %s", name, span.sequence_id, span.name, attributes)
-        # An attempt may leave no spans, and some adapters refuse an empty list.
-        if not spans or self._adapter is None:
-            return
-        try:
-            logger.info("%s adapts to %s", name, self.get_adapter().adapt(spans))
-        except Exception:
-            logger.exception("%s cannot be adapted", name)
+            spans = list(await store.query_spans(rollout.rollout_id, attempt.attempt_id))
+            name = f"rollout {attempt.rollout_id}, attempt {attempt.sequence_id}"
+            logger.info("%s by %s: %s, %d spans", name, attempt.worker_id, attempt.status, len(spans))
+            for span in spans if self.span_verbosity != "none" else ():
+                attributes: Any = span.attributes if self.span_verbosity == "key_values" else sorted(span.attributes)
+                logger.info("%s, span %d %s: %s", name, span.sequence_id, span.name, attributes)
+            # An attempt may leave no spans, and some adapters refuse an empty list.
+            if spans and self._adapter is not None:
+                try:
+                    logger.info("%s adapts to %s", name, self.get_adapter().adapt(spans))
+                except Exception:
+                    logger.exception("%s cannot be adapted", name)

@@ -72,7 +72,9 @@ async def follow(
                 deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
                 while len(seen) < min_rollouts:
                     upcoming = upcoming or asyncio.ensure_future(anext(endings))
-                    if not await _done_by(upcoming, deadline):
+                    left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+                    done, _ = await asyncio.wait({upcoming}, timeout=left)
+                    if not done:
                         break
                     (rollout_id, cursor), upcoming = upcoming.result(), None
                     # A rollout that ended twice is placed at its last end.
@@ -81,13 +83,6 @@ async def follow(
                 yield Finished(await _ended(store, seen), cursor)
         finally:
             await _stop_waiting(upcoming)
-
-
-async def _done_by(future: asyncio.Future[tuple[str, str]], deadline: float | None) -> bool:
-    """Wait for a future without cancelling it; return False if the deadline came first."""
-    left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
-    done, _ = await asyncio.wait({future}, timeout=left)
-    return bool(done)
 
 
 async def finished(store: Store, rollouts: Iterable[Rollout]) -> AsyncGenerator[Rollout]:

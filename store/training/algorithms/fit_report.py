@@ -88,7 +88,7 @@ class FitReport:
         return self.attempts - self.rollouts
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(_report_lines(self))
 
 
 @dataclass(slots=True)
@@ -168,11 +168,14 @@ async def read_report(
                 if progress.plan in plans or rollout_id in ended
             }
         await _complete(store, ended)
-        await _read_rewards(store, ended)
+        succeeded = [rollout_id for rollout_id, progress in ended.items() if progress.status == "succeeded"]
+        for start in range(0, len(succeeded), _READ_AT_ONCE):
+            for rollout in await store.query_rollouts(rollout_id_in=succeeded[start : start + _READ_AT_ONCE]):
+                ended[rollout.rollout_id].reward = rollout.reward
         await _unite_versions(store, ended.values())
     except (Unsupported, Incompatible):
         return FitReport(seconds=seconds, execution=execution)
-    rewards = _rewards(ended.values())
+    rewards = _rewards_of(ended.values())
     drops = Counter(drop for progress in ended.values() if (drop := progress.drop) is not None)
     return FitReport(
         rewards=rewards,
@@ -180,7 +183,7 @@ async def read_report(
         earlier=len(ended) - count,
         attempts=sum(max(progress.attempts, 1) for progress in ended.values()),
         drops=dict(drops.most_common()),
-        best=_best(rewards),
+        best=_best_version(rewards),
         seconds=seconds,
         execution=execution,
     )
@@ -200,13 +203,6 @@ async def _ended(store: Store, after: str | None) -> dict[str, _RolloutProgress]
         if event.type == "rollout.status_changed" and progress.status in ENDED:
             ended.setdefault(rollout_id, progress)
     return {rollout_id: progress for rollout_id, progress in ended.items() if progress.status in ENDED}
-
-
-async def _read_rewards(store: Store, rollouts: dict[str, _RolloutProgress]) -> None:
-    rollout_ids = [rollout_id for rollout_id, progress in rollouts.items() if progress.status == "succeeded"]
-    for start in range(0, len(rollout_ids), _READ_AT_ONCE):
-        for rollout in await store.query_rollouts(rollout_id_in=rollout_ids[start : start + _READ_AT_ONCE]):
-            rollouts[rollout.rollout_id].reward = rollout.reward
 
 
 async def _unite_versions(store: Store, rollouts: Collection[_RolloutProgress]) -> None:
@@ -245,7 +241,7 @@ async def _complete(store: Store, rollouts: dict[str, _RolloutProgress]) -> None
             setattr(progress, name, getattr(so_far, name))
 
 
-def _rewards(rollouts: Iterable[_RolloutProgress]) -> list[Rewards]:
+def _rewards_of(rollouts: Iterable[_RolloutProgress]) -> list[Rewards]:
     grouped: dict[tuple[Any, int | None, Version], list[float | None]] = {}
     for progress in rollouts:
         if progress.status == "succeeded":
@@ -259,7 +255,7 @@ def _rewards(rollouts: Iterable[_RolloutProgress]) -> list[Rewards]:
     return rows
 
 
-def _best(rewards: list[Rewards]) -> Version | None:
+def _best_version(rewards: list[Rewards]) -> Version | None:
     for mode in ("val", "train"):
         means = [(row.mean, row.version) for row in rewards if row.mode == mode and row.mean is not None]
         if means:
@@ -267,7 +263,7 @@ def _best(rewards: list[Rewards]) -> Version | None:
     return None
 
 
-def _lines(report: FitReport) -> Iterable[str]:
+def _report_lines(report: FitReport) -> Iterable[str]:
     rows = [("mode", "step", "resources", "rollouts", "reward")]
     rows += [
         (
@@ -282,7 +278,7 @@ def _lines(report: FitReport) -> Iterable[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     if report.rewards:
         for row in rows:
-            mode, step, version, count, reward = (text for text in row)
+            mode, step, version, count, reward = row
             yield "  ".join(
                 (
                     mode.ljust(widths[0]),

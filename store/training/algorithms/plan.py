@@ -159,10 +159,9 @@ class Plan:
     def _is_cut_short(self, rollout: Rollout) -> bool:
         if not _may_be_cut_short(rollout):
             return False
+        if rollout.attempt.status != "unresponsive" or _has_reason(rollout):
+            return True
         # A silent attempt of this training was retried as often as the config permits.
-        return rollout.attempt.status != "unresponsive" or _has_reason(rollout) or self._was_inherited(rollout)
-
-    def _was_inherited(self, rollout: Rollout) -> bool:
         is_inherited = rollout.rollout_id in self._inherited
         self._inherited.discard(rollout.rollout_id)
         return is_inherited

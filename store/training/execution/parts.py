@@ -67,12 +67,12 @@ class Part(ABC):
             self.ended.set_result(end)
 
 
-class TaskPart(Part):
-    """Part that runs a coroutine in the current event loop.
+class LocalPart(Part):
+    """Part that runs a coroutine in this process.
 
     Args:
         name: the name in messages.
-        work: function that returns the coroutine.
+        work: function that returns the coroutine; it is called where the coroutine runs.
         event: event that is set to stop the part.
     """
 
@@ -82,46 +82,41 @@ class TaskPart(Part):
         self._event = event
         self._task: asyncio.Task[None] | None = None
 
+    def stop(self) -> None:
+        self._event.set()
+
+    def kill(self) -> None:
+        """Call `interrupt`, because neither a task nor a thread can be killed. A thread is left running."""
+        self.interrupt()
+
+
+class TaskPart(LocalPart):
+    """Part that runs a coroutine in the current event loop."""
+
     def start(self) -> None:
         async def run() -> None:
             await self._work()
 
+        def end(task: asyncio.Task[None]) -> None:
+            self._end(End(was_interrupted=True) if task.cancelled() else End(task.exception()))
+
         self._task = asyncio.create_task(run())
-        self._task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._end(End(was_interrupted=True) if task.cancelled() else End(task.exception()))
-
-    def stop(self) -> None:
-        self._event.set()
+        self._task.add_done_callback(end)
 
     def interrupt(self) -> None:
         self._event.set()
         if self._task is not None:
             self._task.cancel()
 
-    def kill(self) -> None:
-        """Call `interrupt`, because a task cannot be killed."""
-        self.interrupt()
 
-
-class ThreadPart(Part):
-    """Part that runs a coroutine in its own daemon thread and event loop.
-
-    Args:
-        name: the name in messages.
-        work: function that returns the coroutine; the function is called in the new thread.
-        event: event that is set to stop the part.
-    """
+class ThreadPart(LocalPart):
+    """Part that runs a coroutine in its own daemon thread and event loop."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]], event: threading.Event) -> None:
-        super().__init__(name)
-        self._work = work
-        self._event = event
+        super().__init__(name, work, event)
         self._supervisor_loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
         self._was_interrupted = False
 
     def start(self) -> None:
@@ -149,16 +144,9 @@ class ThreadPart(Part):
             with self._lock:
                 self._loop = None
 
-    def stop(self) -> None:
-        self._event.set()
-
     def interrupt(self) -> None:
         self._event.set()
         with self._lock:
             self._was_interrupted = True
             if self._loop is not None and self._task is not None:
                 self._loop.call_soon_threadsafe(self._task.cancel)
-
-    def kill(self) -> None:
-        """Call `interrupt`, because a thread cannot be killed. The thread is left running."""
-        self.interrupt()

@@ -13,12 +13,11 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from types import FrameType
 from typing import Any, Final, Literal
 
 from store.errors import Incompatible, StoreError
@@ -145,7 +144,7 @@ def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
     """Run the assigned side in this process. Exit with status 0, with 1 after an error, or with 130 if interrupted."""
     # Ctrl+C reaches every process of the terminal, but the parent decides how to end, so this process ignores it.
     # SIG_IGN is not used, because programs that the agent starts would inherit it.
-    signal.signal(signal.SIGINT, _ignore)
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         asyncio.run(_run(seat, connection))
@@ -163,10 +162,6 @@ def run_seat(seat: ProcessAssignment, connection: Connection) -> None:
         with contextlib.suppress(OSError):
             connection.send("".join(traceback.format_exception(error)).strip())
         sys.exit(FAILED)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing."""
 
 
 async def _run(seat: ProcessAssignment, connection: Connection) -> None:
@@ -215,7 +210,16 @@ async def opened(place: str | Store, store_id: str = "") -> AsyncGenerator[Store
     if isinstance(place, Store):
         yield place
         return
-    async with await _open(place) as store:
+    # Only one of the two modules is needed, and each takes a fraction of a second to import, so the imports are here.
+    if place.startswith("http"):
+        from store.client import HTTPStore
+
+        opening: Awaitable[Store] = HTTPStore.open(place)
+    else:
+        from store.opening import open_store
+
+        opening = open_store(place, create=False)
+    async with await opening as store:
         there = str(getattr(store, "store_id", ""))
         if store_id and there and there != store_id:
             raise Incompatible(
@@ -223,14 +227,3 @@ async def opened(place: str | Store, store_id: str = "") -> AsyncGenerator[Store
                 "another training uses the port; give each training its own port",
             )
         yield store
-
-
-async def _open(url: str) -> Store:
-    # Only one of the two modules is needed, and each takes a fraction of a second to import, so the imports are here.
-    if url.startswith("http"):
-        from store.client import HTTPStore
-
-        return await HTTPStore.open(url)
-    from store.opening import open_store
-
-    return await open_store(url, create=False)

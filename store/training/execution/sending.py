@@ -18,19 +18,14 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, weakref.ref):
             # The referenced trainer or runner does not exist in the new process, which sets its own.
             return type(None), ()
-        name = _importable(obj)
-        return NotImplemented if name is None else name
-
-
-def _importable(obj: Any) -> str | None:
-    """Return the qualified name of a decorated object if its module contains the object under that name."""
-    name: Any = getattr(obj, "__qualname__", None)
-    if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
-        return None
-    value: Any = sys.modules.get(getattr(obj, "__module__", ""))
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    return name if value is obj else None
+        name: Any = getattr(obj, "__qualname__", None)
+        if isinstance(obj, type) or not hasattr(obj, "__wrapped__") or not isinstance(name, str):
+            return NotImplemented
+        # The name is used only if the module contains this object under it.
+        value: Any = sys.modules.get(getattr(obj, "__module__", ""))
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        return name if value is obj else NotImplemented
 
 
 def pack(what: str, value: Any) -> bytes:

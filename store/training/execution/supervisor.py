@@ -112,7 +112,8 @@ class Supervisor:
             if not waiting and self._last_error is not None and not self._one_ended_normally:
                 if self._algorithm is None and _is_refusal(self._last_error):
                     raise self._last_error
-                raise self._gone()
+                last = self._last_error
+                raise RunnersGone(f"no runner is left; the last one ended with {last!r}") from last
         if algorithm is not None and (error := algorithm.ended.result().error) is not None:
             raise _ungrouped(error)
 
@@ -136,11 +137,6 @@ class Supervisor:
         self._runners[number] = replacement = self._replace(number)
         self._start(number, replacement)
         self._last_error = None
-
-    def _gone(self) -> RunnersGone:
-        gone = RunnersGone(f"no runner is left; the last one ended with {self._last_error!r}")
-        gone.__cause__ = self._last_error
-        return gone
 
     async def _end_all(self) -> None:
         if self._algorithm is not None and not self._algorithm.ended.done():
