@@ -111,7 +111,9 @@ class Trainer:
         HookCalls(self.hooks)  # refuses hooks that runners cannot call
         self._store_spec = store
         self._store: Store | None = None
-        self.algorithm = _ALGORITHMS.build(_as_algorithm(algorithm), default=_nothing)
+        if callable(algorithm) and not isinstance(algorithm, (type, Algorithm)) and hasattr(algorithm, "__code__"):
+            algorithm = algo(algorithm)
+        self.algorithm = _ALGORITHMS.build(algorithm, default=_nothing)
         self._adapter_spec = adapter
         self.adapter: Any = ADAPTERS.build(adapter, default=TracerTraceToTriplet)
         self.llm_proxy = _PROXIES.build(llm_proxy, default=_nothing)
@@ -318,12 +320,6 @@ def _as_list(hooks: Any) -> list[Hook]:
     return (
         [hooks] if isinstance(hooks, Hook) or not isinstance(hooks, Iterable) else list(cast("Iterable[Hook]", hooks))
     )
-
-
-def _as_algorithm(spec: Any) -> Any:
-    """Convert a function to an algorithm; return any other specification unchanged."""
-    is_function = callable(spec) and not isinstance(spec, (type, Algorithm)) and hasattr(spec, "__code__")
-    return algo(spec) if is_function else spec
 
 
 def _in_memory() -> Store:

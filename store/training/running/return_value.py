@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any, cast
 
@@ -78,25 +78,20 @@ def _number(value: Any, field: str = "reward") -> float | None:
 async def _record_spans(spans: list[Any], scope: AttemptScope) -> None:
     if not spans:
         logger.warning("the agent of attempt %s returned an empty list", scope.attempt_id)
-    elif _all(spans, SpanCoreFields):
-        for fields in cast("list[SpanCoreFields]", spans):
-            check_rewards(fields.name, fields.attributes)
-        for fields in cast("list[SpanCoreFields]", spans):
-            record_fields(scope, fields)
-    elif _all(spans, ReadableSpan):
-        for span in cast("list[ReadableSpan]", spans):
-            check_rewards(span.name, span.attributes or {})
-        for span in cast("list[ReadableSpan]", spans):
-            scope.recorder.put(span)
-    elif _all(spans, Span):
-        for span in cast("list[Span]", spans):
-            check_rewards(span.name, span.attributes)
+        return
+    kinds = (kind for kind in (SpanCoreFields, ReadableSpan, Span) if all(isinstance(span, kind) for span in spans))
+    kind = next(kinds, None)
+    if kind is None:
+        names = ", ".join(sorted({type_name(span) for span in spans}))
+        raise ValueError(f"the agent returned a list of {names}; return a list of spans of one type")
+    for span in spans:
+        check_rewards(span.name, span.attributes or {})
+    if kind is Span:
         assert isinstance(scope.recorder, StoreRecorder)  # every attempt has a StoreRecorder
-        await scope.recorder.add(cast("list[Span]", spans))
-    else:
-        kinds = ", ".join(sorted({type_name(span) for span in spans}))
-        raise ValueError(f"the agent returned a list of {kinds}; return a list of spans of one type")
-
-
-def _all(spans: Sequence[Any], kind: type[Any]) -> bool:
-    return all(isinstance(span, kind) for span in spans)
+        await scope.recorder.add(spans)
+        return
+    for span in spans:
+        if kind is SpanCoreFields:
+            record_fields(scope, span)
+        else:
+            scope.recorder.put(span)

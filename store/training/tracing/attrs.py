@@ -44,7 +44,7 @@ def _flatten(data: Any, path: str, flat: dict[str, Any], *, expand: bool) -> Non
             _flatten(value, f"{path}.{key}" if path else str.__str__(key), flat, expand=expand)
     elif isinstance(data, (list, tuple)):
         items = cast("Sequence[Any]", data)
-        if _stays_whole(items, path, expand=expand):
+        if _is_leaf(items, path, expand=expand):
             flat[path] = list(items)
             return
         for index, value in enumerate(items):
@@ -53,7 +53,7 @@ def _flatten(data: Any, path: str, flat: dict[str, Any], *, expand: bool) -> Non
         flat[path] = data
 
 
-def _stays_whole(items: Sequence[Any], path: str, *, expand: bool) -> bool:
+def _is_leaf(items: Sequence[Any], path: str, *, expand: bool) -> bool:
     if expand or not items or any(isinstance(item, (Mapping, list, tuple)) for item in items):
         return False
     kinds: set[type[Any]] = {type(item) for item in items}

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -153,7 +154,13 @@ class Tracer:
         # A provider contains threads and locks, which cannot be pickled, so the copy creates its own provider.
         if self._given is not None:
             raise TypeError("a tracer with a custom provider cannot be sent to another process; create it there")
-        return _recreate, (self._install_global, self._spool, self._spool_seconds, self._clients)
+        return partial(
+            Tracer,
+            install_global=self._install_global,
+            spool=self._spool,
+            spool_seconds=self._spool_seconds,
+            **self._clients,
+        ), ()
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         """Create the provider, and instrument the clients of model servers."""
@@ -496,13 +503,3 @@ def _require(extra: str, package: str) -> None:
         raise Invalid(
             extra, f"needs the package {package}, which is not installed; run pip install 'rollbook[{extra}]'"
         )
-
-
-def _recreate(install_global: bool, spool: SpanSpool, spool_seconds: float, clients: dict[str, bool | None]) -> Tracer:  # noqa: FBT001 - for pickle
-    return Tracer(
-        install_global=install_global,
-        spool=spool,
-        spool_seconds=spool_seconds,
-        openai=clients["openai"],
-        anthropic=clients["anthropic"],
-    )
