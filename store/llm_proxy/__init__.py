@@ -1,7 +1,7 @@
 """LLM proxy: agents call models through the proxy, which records every call as a span.
 
-A span belongs to an attempt, one execution of a task by an agent. The module of each public name is imported when the
-name is first used, so that the tracer, which needs only the parsers of this package, does not import the other modules.
+The module of a public name is imported when the name is first used, so that a program that only names the proxy does
+not import its server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parsing of the proxy's URLs: the endpoint of the model server, and the attempt to which the call belongs.
-
-An attempt is one execution of a rollout, a task for an agent. The proxy records a call as a span of its attempt.
-"""
+"""Parsing of the proxy's URLs: the endpoint of the model server, and the attempt to which the call belongs."""
 
 from __future__ import annotations
 
@@ -84,7 +81,7 @@ def parse(method: str, raw_path: str, headers: Mapping[str, str]) -> CallAddress
     path = rest.removeprefix("/v1").strip("/")
     endpoint = _endpoint(path)
     if endpoint is None:
-        offered = ", ".join(f"/v1/{each}" for each in Endpoint)
+        offered = ", ".join(f"/v1/{offer}" for offer in Endpoint)
         raise Refusal(404, f"the proxy does not forward {raw_path}; it forwards {offered}, each also below "
                       "/rollout/<rollout_id>/attempt/<attempt_id>")  # fmt: skip
     if method != ("GET" if endpoint is Endpoint.MODELS else "POST"):

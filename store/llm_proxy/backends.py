@@ -131,7 +131,7 @@ def _from_entry(index: int, entry: Mapping[str, Any]) -> Backend:
     place = f"model_list[{index}]"
     try:
         name, parameters = entry["model_name"], dict(entry["litellm_params"])
-        provider, slash, own = parameters.pop("model").partition("/")
+        provider, slash, model = parameters.pop("model").partition("/")
     except (KeyError, TypeError, ValueError, AttributeError):
         raise Invalid(place, "needs model_name and litellm_params with model; or pass backends=") from None
     if not slash:
@@ -143,10 +143,10 @@ def _from_entry(index: int, entry: Mapping[str, Any]) -> Backend:
             name=f"{name}#{index}",
             base_url=base,
             api_key=key,
-            models={name: own},
+            models={name: model},
             supports_token_ids=provider in _WITH_TOKEN_IDS,
             provider=None if is_forwarded else provider,
             options={} if is_forwarded else parameters,
         )
     except Invalid as error:
-        raise Invalid(place, f"model {provider}/{own}: {error}") from None
+        raise Invalid(place, f"model {provider}/{model}: {error}") from None

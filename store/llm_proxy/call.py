@@ -134,17 +134,14 @@ class ProxiedCall:
         if not extra or not self.request:
             return self.body
         if "model" in extra:
-            return self._rewritten(extra)
+            try:
+                return orjson.dumps({**orjson.loads(self.body), **extra})
+            except (orjson.JSONDecodeError, TypeError):
+                # The body contains NaN or surrogates. Python's parser and writer keep both.
+                return json.dumps({**json.loads(self.body), **extra}).encode()
         # The fields are inserted at the front, so that the client's bytes stay unchanged. If orjson wrote the body
         # again, it could shorten the client's numbers.
         return b"{" + orjson.dumps(extra)[1:-1] + b"," + self.body[self.body.index(b"{") + 1 :]
-
-    def _rewritten(self, extra: Json) -> bytes:
-        try:
-            return orjson.dumps({**orjson.loads(self.body), **extra})
-        except (orjson.JSONDecodeError, TypeError):
-            # The body contains NaN or surrogates. Python's parser and writer keep both.
-            return json.dumps({**json.loads(self.body), **extra}).encode()
 
     def begin_answer(self, status: int, content_type: str, content_encoding: str, limit: int) -> None:
         """Process the status and the headers of the response.
@@ -178,8 +175,6 @@ class ProxiedCall:
     def failed(self, kind: str, message: str) -> None:
         """Record a failure. Only the first failure is kept."""
         self._error = self._error or (kind, message)
-
-    # -- the span ----------------------------------------------------------------------------------------------------
 
     async def record(self, keys: Sequence[str | None], limit: int) -> None:
         """Write the span of the call, if the call is recorded and the span has not been written yet.
@@ -217,9 +212,11 @@ class ProxiedCall:
         )
 
     def _note_failure(self, answer: Json) -> None:
-        within = self.reader.error if self.reader is not None else None
-        if within is not None:
-            self.failed("stream_error", as_text(within.get("message")) or "the backend ended the stream with an error")
+        stream_error = self.reader.error if self.reader is not None else None
+        if stream_error is not None:
+            self.failed(
+                "stream_error", as_text(stream_error.get("message")) or "the backend ended the stream with an error"
+            )
         if self.status is not None and self.status >= 400:
             error = answer.get("error")
             message = as_text(as_object(error).get("message")) or as_text(error) or as_text(answer.get("message"))

@@ -95,11 +95,9 @@ class Forwarder:
         """Write the span of a call, if the call is recorded and the span has not been written yet."""
         if call.recording is None or call.is_recorded:
             return
-        keys = [each.api_key for each in self._routes.backends]
+        keys = [backend.api_key for backend in self._routes.backends]
         used = call.backend.api_key if call.backend is not None else None
         await self._recorder.finish(call.record([*keys, used, self._key], self._settings.max_recorded_bytes))
-
-    # -- to the backend ----------------------------------------------------------------------------------------------
 
     async def _answer(
         self, call: ProxiedCall
@@ -180,14 +178,15 @@ class Forwarder:
             ),
         )
 
-    # -- to the client -----------------------------------------------------------------------------------------------
-
     async def _relay(self, call: ProxiedCall, response: aiohttp.ClientResponse, client: Client, send: Send) -> None:
         if call.recording is not None or self._settings.cache_bytes:
             encoding = response.headers.get("Content-Encoding", "")
             call.begin_answer(response.status, response.content_type, encoding, self._settings.max_recorded_bytes)
         call.status = response.status
-        await self._await_number(call)
+        if call.recording is not None:
+            # The sequence number is drawn now, so that spans after the response get greater numbers.
+            with suppress(StoreError):  # reported when the span is written
+                await call.recording.number()
         if response.headers.get("Content-Length") == "0":
             # The head is the whole response.
             await self.record(call)
@@ -220,12 +219,6 @@ class Forwarder:
         client.complete()
         await send({"type": "http.response.start", "status": 200, "headers": list(cached.headers)})
         await send({"type": "http.response.body", "body": cached.body})
-
-    async def _await_number(self, call: ProxiedCall) -> None:
-        """Wait for the call's sequence number, so that spans after the response get greater numbers."""
-        if call.recording is not None:
-            with suppress(StoreError):  # reported when the span is written
-                await call.recording.number()
 
 
 def _headers(call: ProxiedCall, response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
 """Request handler of the proxy: access control, parsing, error responses, and the recording of each call.
 
-A call is recorded as a span if the request names an attempt, one execution of a task by an agent.
+A call is recorded as a span if the request names an attempt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from store.llm_proxy.forwarding import BrokenOff, Forwarder
 from store.llm_proxy.headers import has_key
 from store.llm_proxy.metrics import ProxyMetrics
 from store.llm_proxy.recorder import CallRecorder
-from store.llm_proxy.refusals import Refusal, send_json
+from store.llm_proxy.refusals import Refusal, send_body, send_json
 from store.llm_proxy.routes import Routes
 from store.llm_proxy.settings import ProxySettings
 from store.model_calls.json_values import Json
@@ -76,7 +76,7 @@ class ProxyHandler:
             headers = Headers(raw=scope["headers"])
             self._check_allowed(headers)
             if path == METRICS and scope["method"] == "GET":
-                await _send_metrics(send, self._metrics.text(self._routes))
+                await send_body(send, 200, self._metrics.text(self._routes), CONTENT_TYPE)
                 return
             address = parse(scope["method"], path, headers)
         except Refusal as refusal:
@@ -152,12 +152,6 @@ async def _cut_off(scope: Scope, receive: Receive) -> None:
         continue
 
 
-async def _send_metrics(send: Send, text: bytes) -> None:
-    headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", str(len(text)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
-
-
 def _health(routes: Routes, store_id: str | None) -> Json:
     """Return the state of the proxy and its backends, and the id of its store. The backends receive no requests."""
     return {
@@ -166,13 +160,13 @@ def _health(routes: Routes, store_id: str | None) -> Json:
         "waiting": routes.waiting_calls,
         "backends": [
             {
-                "name": each.name,
-                "version": each.version,
-                "models": list(each.models),
-                "in_flight": each.in_flight,
-                "paused": each.is_paused,
+                "name": backend.name,
+                "version": backend.version,
+                "models": list(backend.models),
+                "in_flight": backend.in_flight,
+                "paused": backend.is_paused,
             }
-            for each in routes.health()
+            for backend in routes.health()
         ],
     }
 

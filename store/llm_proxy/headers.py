@@ -68,12 +68,12 @@ def keys_of(headers: Headers) -> list[str]:
 
 
 def has_key(headers: Headers, key: str) -> bool:
-    """Return whether a client sent the given key."""
-    return any(hmac.compare_digest(each.encode(), key.encode()) for each in keys_of(headers))
+    """Return whether a client sent this key."""
+    return any(hmac.compare_digest(sent.encode(), key.encode()) for sent in keys_of(headers))
 
 
 def secrets(*keys: str | None) -> tuple[str, ...]:
-    """Return the given keys that must not appear in a span.
+    """Return those keys that must not appear in a span.
 
     Keys of fewer than eight characters, such as `dummy`, are placeholders and not secret, so they are left out.
     """

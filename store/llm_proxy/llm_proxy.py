@@ -1,7 +1,4 @@
-"""LLM proxy: a reverse proxy between agents and model servers, the backends. It records every call as a span.
-
-A span belongs to an attempt: one execution of a rollout, a task for an agent.
-"""
+"""LLM proxy: a reverse proxy between agents and model servers, the backends. It records every call as a span."""
 
 from __future__ import annotations
 
@@ -99,8 +96,6 @@ class LLMProxy:
         self.__dict__.update(state)
         self._routes = Routes(state["_routes"])
 
-    # -- start and stop ----------------------------------------------------------------------------------------------
-
     @property
     def endpoint(self) -> str:
         """The base URL without `/v1`. Clients may add `/v1`.
@@ -172,8 +167,6 @@ class LLMProxy:
         """Set the store for spans. The change takes effect at the next `start`."""
         self._store = store
 
-    # -- backends ----------------------------------------------------------------------------------------------------
-
     @property
     def backends(self) -> tuple[Backend, ...]:
         """The backends that new calls use."""
@@ -220,8 +213,6 @@ class LLMProxy:
     def in_flight(self, backend: str | None = None) -> int:
         """Return the number of calls in flight on a backend; without a name, on all backends together."""
         return self._routes.in_flight(backend)
-
-    # -- resource ----------------------------------------------------------------------------------------------------
 
     def as_resource(
         self,

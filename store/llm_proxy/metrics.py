@@ -40,8 +40,8 @@ class ProxyMetrics:
         seconds.observed(self._seconds)
         in_flight = Family("rollbook_proxy_calls_in_flight", "Calls that a backend is answering.")
         paused = Family("rollbook_proxy_backend_paused", "Whether the backend gets no further calls.")
-        for each in routes.health():
-            in_flight.set(each.in_flight, backend=each.name)
-            paused.set(int(each.is_paused), backend=each.name)
+        for backend in routes.health():
+            in_flight.set(backend.in_flight, backend=backend.name)
+            paused.set(int(backend.is_paused), backend=backend.name)
         waiting = Family("rollbook_proxy_waiting_calls", "Calls that wait for a backend.").set(routes.waiting_calls)
         return text_of([calls, seconds, in_flight, paused, waiting, *process()])

@@ -1,6 +1,6 @@
 """Recorder that writes each call as a span of an attempt, after a check that the attempt is running.
 
-An attempt is one execution of a rollout, a task for an agent. In the proxy, only this module uses the store.
+In the proxy, only this module uses the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from store.errors import StoreError, TimedOut, Unavailable
 from store.interface.store import Store
 from store.llm_proxy.refusals import Refusal
-from store.models import Attempt, AttemptedRollout, OtelResource, Span, TraceStatus
+from store.models import AttemptedRollout, OtelResource, Span, TraceStatus
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
 
 logger = logging.getLogger("store.training.proxy")
@@ -134,7 +134,15 @@ class CallRecorder:
 
     async def finish(self, writing: Coroutine[Any, Any, None]) -> None:
         """Wait for a write. If the caller is cancelled, the write still runs to its end. Errors are only logged."""
-        task = asyncio.create_task(_logged(writing))
+
+        async def write() -> None:
+            try:
+                await writing
+            except Exception:
+                # The client gets its response even if the recording fails.
+                logger.exception("a call is not recorded")
+
+        task = asyncio.create_task(write())
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
         await asyncio.shield(task)
@@ -145,14 +153,6 @@ class CallRecorder:
             await asyncio.wait(self._writing)
 
 
-async def _logged(writing: Coroutine[Any, Any, None]) -> None:
-    try:
-        await writing
-    except Exception:
-        # The client gets its response even if the recording fails.
-        logger.exception("a call is not recorded")
-
-
 async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | None:
     """Return the reason why calls of an attempt cannot be recorded, with a remedy; None if they can be recorded."""
     rollout = await store.get_rollout_by_id(rollout_id)
@@ -160,7 +160,8 @@ async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | No
         return f"rollout {rollout_id} of this call does not exist; check the URL, and the store of the proxy"
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     if attempt is None or attempt.attempt_id != attempt_id:
-        attempt = await _earlier(store, rollout_id, attempt_id)
+        attempts = await store.query_attempts(rollout_id)
+        attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
     if attempt is None:
         return f"rollout {rollout_id} of this call has no attempt {attempt_id}; check the URL"
     if attempt.status in _ENDED_ATTEMPTS:
@@ -168,8 +169,3 @@ async def _objection(store: Store, rollout_id: str, attempt_id: str) -> str | No
     if rollout.status in _ENDED_ROLLOUTS:
         return f"rollout {rollout_id} has ended ({rollout.status}); calls for it are refused"
     return None
-
-
-async def _earlier(store: Store, rollout_id: str, attempt_id: str) -> Attempt | None:
-    attempts = await store.query_attempts(rollout_id)
-    return next((each for each in attempts if each.attempt_id == attempt_id), None)

@@ -55,8 +55,14 @@ class Refusal(Exception):
 
 async def send_json(send: Send, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
     """Send a JSON response of the proxy itself."""
-    body = orjson.dumps(value)
-    fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    await send_body(send, status, orjson.dumps(value), "application/json", headers)
+
+
+async def send_body(
+    send: Send, status: int, body: bytes, content_type: str, headers: dict[str, str] | None = None
+) -> None:
+    """Send a response of the proxy itself."""
+    fields = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})

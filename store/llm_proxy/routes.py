@@ -50,8 +50,6 @@ class Routes:
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.replace(backends)
 
-    # -- from any thread ---------------------------------------------------------------------------------------------
-
     @property
     def backends(self) -> tuple[Backend, ...]:
         """The backends that new calls use."""
@@ -104,7 +102,7 @@ class Routes:
             if name is None:
                 self._all_paused = True
             else:
-                self._check_known(name)
+                self._check_name(name)
                 self._paused.add(name)
 
     def resume(self, name: str | None) -> None:
@@ -118,7 +116,7 @@ class Routes:
                 self._all_paused = False
                 self._paused.clear()
             else:
-                self._check_known(name)
+                self._check_name(name)
                 self._paused.discard(name)
         self._wake()
 
@@ -153,8 +151,6 @@ class Routes:
         self._is_closed = True
         self._wake()
 
-    # -- from the proxy's loop ---------------------------------------------------------------------------------------
-
     async def enter(self, model: str | None, longest: float, avoid: str | None = None) -> ActiveBackend:
         """Return a backend for a call. The call counts as in flight on this backend until `leave` is called.
 
@@ -181,7 +177,9 @@ class Routes:
             self._waiting_calls += 1
             try:
                 if change is not None and not await self._await_change(change, until - time.monotonic()):
-                    raise _wait_refusal(has_backends=bool(self._active))
+                    if not self._active:
+                        raise Refusal(503, "the proxy has no backend yet; try again", "no_backend", 1.0)
+                    raise Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)
                 if active is not None and await self._enter_after(active, wait):
                     return active
             finally:
@@ -227,8 +225,6 @@ class Routes:
             return None
         return [(model, active.backend.name) for active in backends for model in active.backend.models]
 
-    # -- under the lock ----------------------------------------------------------------------------------------------
-
     def _choose(self, model: str | None, avoid: str | None) -> ActiveBackend | None:
         """Return the least busy backend of a model; None if all backends of the model are paused, or there are none."""
         if self._is_closed:
@@ -239,18 +235,18 @@ class Routes:
         if not serving:
             serving = [active for active in self._active if not active.backend.models or model is None]
         if not serving:
-            known = sorted({each for active in self._active for each in active.backend.models})
-            raise Refusal(404, f"no backend serves the model {model!r}; there is {known}", "model_not_found")
+            models = sorted({name for active in self._active for name in active.backend.models})
+            raise Refusal(404, f"no backend serves the model {model!r}; there is {models}", "model_not_found")
         free = [active for active in serving if not self._is_paused(active.backend.name)]
         return min(free, key=lambda active: (active.backend.name == avoid, active.in_flight), default=None)
 
     def _is_paused(self, name: str) -> bool:
         return self._all_paused or name in self._paused
 
-    def _check_known(self, name: str) -> None:
-        known = [active.backend.name for active in self._active]
-        if name not in known:
-            raise NotFound("backend", name, f"no backend is named {name!r}; the backends are {known or 'none'}")
+    def _check_name(self, name: str) -> None:
+        names = [active.backend.name for active in self._active]
+        if name not in names:
+            raise NotFound("backend", name, f"no backend is named {name!r}; the backends are {names or 'none'}")
 
     def _in_flight(self, name: str | None) -> int:
         backends = (*self._active, *self._replaced)
@@ -263,14 +259,12 @@ class Routes:
         self._waiting.append((loop, change))
         return change
 
-    # -- waiting -----------------------------------------------------------------------------------------------------
-
     async def _await_change(self, change: asyncio.Future[None], longest: float | None) -> bool:
         try:
             done, _ = await asyncio.wait([change], timeout=None if longest is None else max(longest, 0))
         finally:
             with self._lock:
-                self._waiting = [each for each in self._waiting if each[1] is not change]
+                self._waiting = [waiting for waiting in self._waiting if waiting[1] is not change]
         return bool(done)
 
     def _wake(self) -> None:
@@ -279,12 +273,6 @@ class Routes:
         for loop, change in waiting:
             with suppress(RuntimeError):  # the loop is closed, so no call waits in it
                 loop.call_soon_threadsafe(_end, change)
-
-
-def _wait_refusal(*, has_backends: bool) -> Refusal:
-    if not has_backends:
-        return Refusal(503, "the proxy has no backend yet; try again", "no_backend", 1.0)
-    return Refusal(503, "the model is paused while its weights are updated; try again", "paused", 1.0)
 
 
 def _end(change: asyncio.Future[None]) -> None:

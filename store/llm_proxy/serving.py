@@ -1,4 +1,4 @@
-"""HTTP server of the proxy. It runs on a given socket, in a separate thread or in the caller's event loop."""
+"""HTTP server of the proxy. It runs on a listening socket, in a separate thread or in the caller's event loop."""
 
 from __future__ import annotations
 

@@ -42,8 +42,7 @@ class ProxySettings:
     on_ended: OnEnded = "refuse"
     """The handling of a call whose attempt has ended or does not exist.
 
-    An attempt is one execution of a task by an agent; each call of an attempt is recorded as a span. With `refuse`, the
-    proxy answers with 409. With `forward`, the proxy forwards the call and records no span.
+    With `refuse`, the proxy answers with 409. With `forward`, the proxy forwards the call and records no span.
     """
     max_recorded_bytes: int = 4 * _MEBIBYTE
     """The maximum size of the prompt in a span, and also the maximum size of the response.
@@ -59,11 +58,11 @@ class ProxySettings:
     """
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if isinstance(value, str):
                 continue
             if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
-                raise Invalid(each.name, f"{value!r} is neither 0 nor a positive number")
+                raise Invalid(field.name, f"{value!r} is neither 0 nor a positive number")
         if self.on_ended not in {"refuse", "forward"}:
             raise Invalid("on_ended", f"{self.on_ended!r} is neither 'refuse' nor 'forward'")

@@ -141,16 +141,16 @@ def _arguments(
     Raises:
         _Refused: the endpoint or a parameter cannot be translated, or the body is not a JSON object.
     """
-    endpoint = next((each for each in _CALLS if each == path), None)
+    endpoint = next((endpoint for endpoint in _CALLS if endpoint == path), None)
     if endpoint is None:
         raise _Refused(404, f"/v1/{path} cannot be translated for {backend.provider}")
     try:
-        given = json.loads(body)
+        request = json.loads(body)
     except ValueError:
-        given = None
-    if not isinstance(given, dict):
+        request = None
+    if not isinstance(request, dict):
         raise _Refused(400, "the body is not a JSON object")
-    values = cast("dict[str, Any]", given)
+    values = cast("dict[str, Any]", request)
     unknown = sorted(values.keys() - _PARAMETERS[endpoint] - {"model"})
     if unknown:
         raise _Refused(

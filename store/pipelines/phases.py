@@ -144,10 +144,10 @@ class Step:
             # A cancellation is not recorded, because the code that cancels knows about it.
             if not isinstance(failure, asyncio.CancelledError):
                 latency = round((time.perf_counter() - began) * 1000, 3)
-                await self.append(_ended(name, under, call, latency, failure))
+                await self.append(_end_event(name, under, call, latency, failure))
 
 
-def _ended(name: str, under: str | None, call: NodeCall, latency: float, failure: BaseException | None) -> RunEvent:
+def _end_event(name: str, under: str | None, call: NodeCall, latency: float, failure: BaseException | None) -> RunEvent:
     """Return the event at the end of a node."""
     kind = "result" if under is None else "tool_result"
     error = call.error if failure is None else call.error or f"{type(failure).__name__}: {failure}"
@@ -299,7 +299,7 @@ class Pipeline:
         if missing:
             raise Invalid("phase", f"no function runs {', '.join(missing)}; decorate one with @pipeline.phase(…)")
         kinds = dict.fromkeys(phase.scope_kind for phase in self.graph.phases)
-        named = {kind: self._scopes_of(kind, scopes) for kind in kinds}
+        named = {kind: self._scopes_of_kind(kind, scopes) for kind in kinds}
         execution = await _Execution.of(self, store, rollout, dict(state or {}))
         for kind, repeated in execution.repeated_scopes().items():
             # The input may not name a scope of the re-run, and the re-run hides the events that do.
@@ -311,7 +311,7 @@ class Pipeline:
                         tasks.create_task(execution.scope(kind, scope))
         return execution.states
 
-    def _scopes_of(self, kind: str, scopes: Mapping[str, Sequence[str]]) -> list[str]:
+    def _scopes_of_kind(self, kind: str, scopes: Mapping[str, Sequence[str]]) -> list[str]:
         declared = self.graph.scope_kinds[kind]
         if declared.fixed is not None:
             return [] if kind in scopes and not scopes[kind] else [declared.fixed]
@@ -350,17 +350,17 @@ class _Execution:
         node = lineage[rollout.attempt.sequence_id]
         view, graph, fork = f"attempt:{node.sequence_id}", pipeline.graph, node.fork
         rows = (await store.runs.query_events(rollout.rollout_id, view=view, limit=-1, bodies=False)).items
-        own_done = completed(graph, [row for row in rows if row.attempt == node.sequence_id], (), None)
+        done_here = completed(graph, [row for row in rows if row.attempt == node.sequence_id], (), None)
         kinds: dict[str, str] = {}
         if fork is not None and fork.kind != "resume":
-            done = own_done
+            done = done_here
         else:
             imported = imported_status(rollout.metadata or {}, lineage.values(), node.sequence_id)
             saved = [] if imported is None else await store.runs.list_checkpoints(rollout.rollout_id, view=view)
             done = completed(graph, rows, saved, imported)
         if fork is not None and fork.kind == "resume":
             # The plan repeats the phases of its cascade, even if the view contains their ends.
-            done = {pair for pair in done if pair[1] not in fork.cascade} | own_done
+            done = {pair for pair in done if pair[1] not in fork.cascade} | done_here
             scopes_by_kind = await _scopes_in_events(store, rollout.rollout_id, "raw", graph)
             kinds = {scope: kind for kind, scopes in scopes_by_kind.items() for scope in scopes}
         return cls(pipeline, store, rollout, initial, fork, done, _forks(lineage, node), kinds)

@@ -177,10 +177,10 @@ class PipelineRunner(Runner[Any]):
 
     async def find_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         # A pipeline needs no resources, so an empty set is enough.
-        resources = await self._found_resources(resources_id)
+        resources = await self._read_resources(resources_id)
         return resources or ResourcesUpdate(resources_id="", create_time=0.0, update_time=0.0, version=0, resources={})
 
-    async def _found_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
+    async def _read_resources(self, resources_id: str | None) -> ResourcesUpdate | None:
         while True:
             try:
                 return await super().find_resources(resources_id)
@@ -197,9 +197,9 @@ class PipelineRunner(Runner[Any]):
         assert requests is not None  # `iter` has created it
         if self._fallback is not None and not await self._fallback.settle():
             raise Unavailable("the store is unavailable, or the recorded calls of runs are not imported yet")
-        if taken := await self._requested(requests, limit) or await self._orphaned(limit):
-            self._begin(taken)
-            return taken
+        if rollouts := await self._start_reruns(requests, limit) or await self._resume_orphans(limit):
+            self._begin(rollouts)
+            return rollouts
         waking = asyncio.ensure_future(requests.arrived.wait())
         either = asyncio.ensure_future(asyncio.wait({waking, stopping}, return_when=asyncio.FIRST_COMPLETED))
         try:
@@ -233,27 +233,27 @@ class PipelineRunner(Runner[Any]):
 
     async def _mismatch(self, rollout: AttemptedRollout) -> str | None:
         resources_id = rollout.resources_id
-        resources = None if resources_id is None else await self._found_resources(resources_id)
+        resources = None if resources_id is None else await self._read_resources(resources_id)
         name, graph_name = pipeline_of_run(rollout, resources), self.pipeline.graph.name
         if name == graph_name or (name is not None and is_default(resources_id)):
             return None
         kind = "not a run: it has a mode, or no phase graph" if name is None else f"a run of the pipeline {name!r}"
         return f"it is {kind}, and this runner executes runs of {graph_name!r}"
 
-    async def _requested(self, requests: _OpenRequests, limit: int) -> list[AttemptedRollout]:
+    async def _start_reruns(self, requests: _OpenRequests, limit: int) -> list[AttemptedRollout]:
         """Start the attempts of requested re-runs."""
-        taken: list[AttemptedRollout] = []
+        rollouts: list[AttemptedRollout] = []
         for rollout_id in requests.take(limit):
             try:
                 started = await self._fork(rollout_id)
             except StoreError:
                 requests.put_back(rollout_id)
-                if not taken:
+                if not rollouts:
                     raise
                 break
             if started is not None:
-                taken.append(started)
-        return taken
+                rollouts.append(started)
+        return rollouts
 
     async def _fork(self, rollout_id: str) -> AttemptedRollout | None:
         """Process the open re-run requests of a run; return the attempt that was started, if there is one."""
@@ -273,7 +273,7 @@ class PipelineRunner(Runner[Any]):
                 raise
         return fork
 
-    async def _orphaned(self, limit: int) -> list[AttemptedRollout]:
+    async def _resume_orphans(self, limit: int) -> list[AttemptedRollout]:
         """Close the attempts of dead processes.
 
         If the policy is "resume", also resume their runs, and return the new attempts.
