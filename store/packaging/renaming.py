@@ -13,7 +13,7 @@ SOURCE_NAME: Final = "store"
 PUBLIC_NAME: Final = "rollbook"
 """The name of the package in an installation."""
 
-_TRACER_NAME: Final = ("store.training.tracing.tracer", "store.training")
+_TRACER_NAME: Final = ("store.training.tracer", "store.training")
 """A string that looks like the name of a module, but is recorded in the scope of spans."""
 
 _IMPORT_STRING: Final = re.compile(rf"{SOURCE_NAME}\.[\w.]+(:\w+)?")

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
         RunnersGone,
         SharedMemoryExecutionStrategy,
     )
+    from store.training.model_clients.anthropic_spans import instrument_anthropic
+    from store.training.model_clients.openai_spans import instrument_openai
     from store.training.running.agent import LitAgent, UnsupportedSignature, llm_rollout, prompt_rollout, rollout
     from store.training.running.failing_agent import AgentFails
     from store.training.running.hooks import Hook
     from store.training.running.outcome import Outcome
     from store.training.running.runner import LitAgentRunner, Runner
+    from store.training.tracer import OtelTracer, Tracer
     from store.training.tracing.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
     from store.training.tracing.core_fields import SpanCoreFields
     from store.training.tracing.emit import (
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
         get_message_value,
         get_object_value,
     )
-    from store.training.tracing.model_clients.anthropic_spans import instrument_anthropic
-    from store.training.tracing.model_clients.openai_spans import instrument_openai
     from store.training.tracing.operations import operation
     from store.training.tracing.reward_spans import (
         find_final_reward,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     )
     from store.training.tracing.scope import AttemptScope, current_scope, run_in_scope
     from store.training.tracing.spool import SpanSpool
-    from store.training.tracing.tracer import OtelTracer, Tracer
     from store.training.trainer import Trainer
 
 # The module that defines each name. It is imported when the name is first used.
@@ -92,7 +92,7 @@ _LATE = {
     "Lost": "store.adapters.records",
     "NodeCall": "store.pipelines.phases",
     "OpenAIMessages": "store.adapters.messages",
-    "OtelTracer": "store.training.tracing.tracer",
+    "OtelTracer": "store.training.tracer",
     "Outcome": "store.training.running.outcome",
     "Pipeline": "store.pipelines.phases",
     "PipelineBundle": "store.pipelines.pipeline_runner",
@@ -109,7 +109,7 @@ _LATE = {
     "TraceAdapter": "store.adapters.base",
     "TraceToMessages": "store.adapters.messages",
     "TraceTree": "store.adapters.tree",
-    "Tracer": "store.training.tracing.tracer",
+    "Tracer": "store.training.tracer",
     "TracerTraceToTriplet": "store.adapters.triplets",
     "Trainer": "store.training.trainer",
     "Trajectories": "store.adapters.rows",
@@ -131,8 +131,8 @@ _LATE = {
     "get_message_value": "store.training.tracing.emit",
     "get_object_value": "store.training.tracing.emit",
     "get_reward_value": "store.training.tracing.reward_spans",
-    "instrument_anthropic": "store.training.tracing.model_clients.anthropic_spans",
-    "instrument_openai": "store.training.tracing.model_clients.openai_spans",
+    "instrument_anthropic": "store.training.model_clients.anthropic_spans",
+    "instrument_openai": "store.training.model_clients.openai_spans",
     "is_reward_span": "store.training.tracing.reward_spans",
     "llm_rollout": "store.training.running.agent",
     "make_link_attributes": "store.training.tracing.attrs",

@@ -26,7 +26,7 @@ from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.running.agent_threads import future_of
 from store.training.running.failing_agent import first_attempts_fail
 from store.training.running.runner import ExecutionEvent, Runner
-from store.training.tracing.tracer import Tracer
+from store.training.tracer import Tracer
 
 if TYPE_CHECKING:
     from store.interface.store import Store

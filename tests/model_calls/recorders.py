@@ -19,8 +19,8 @@ from store.llm_proxy import Backend, LLMProxy
 from store.model_calls import ModelCall, call_of
 from store.models import Span
 from store.training import Tracer
-from store.training.tracing.model_clients.openai_spans import uninstrument_openai
-from store.training.tracing.tracer import ATTEMPT_SPAN
+from store.training.model_clients.openai_spans import uninstrument_openai
+from store.training.tracer import ATTEMPT_SPAN
 from tests.llm_proxy.model_server import ModelServer, model_server, sends
 from tests.model_calls import chat, responses
 from tests.model_calls.corpus import CORPUS

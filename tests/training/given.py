@@ -12,7 +12,7 @@ from typing import Any
 from store.interface.store import Store
 from store.models import LLM, AttemptedRollout, PromptTemplate, RolloutConfig, Span
 from store.training import Tracer
-from store.training.tracing.tracer import ATTEMPT_SPAN
+from store.training.tracer import ATTEMPT_SPAN
 
 RESOURCES = {
     "main_llm": LLM(endpoint="http://127.0.0.1:9/v1", model="m"),

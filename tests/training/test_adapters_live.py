@@ -21,7 +21,7 @@ from store.training import (
     operation,
     trajectories,
 )
-from store.training.tracing.model_clients.openai_spans import uninstrument_openai
+from store.training.model_clients.openai_spans import uninstrument_openai
 from tests.llm_proxy.given import CLIENT_KEY, backend_of
 from tests.llm_proxy.model_server import MESSAGES, MODEL, chats, model_server
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from store.training.tracing.model_clients.client_patches import ClientMethods, patch_client, unpatch_client
+from store.training.model_clients.client_patches import ClientMethods, patch_client, unpatch_client
 
 SOURCE = "class Things:\n    def create(self): return 'made'\nclass AsyncThings:\n    def create(self): return 'made'\n"
 

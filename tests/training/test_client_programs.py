@@ -21,9 +21,9 @@ from store.interface.store import Store
 from store.model_calls.attributes import TRUNCATED
 from store.models import Span
 from store.training import emit_reward, instrument_anthropic
-from store.training.tracing.model_clients import client_attributes
-from store.training.tracing.model_clients.anthropic_spans import uninstrument_anthropic
-from store.training.tracing.model_clients.openai_spans import instrument_openai, uninstrument_openai
+from store.training.model_clients import client_attributes
+from store.training.model_clients.anthropic_spans import uninstrument_anthropic
+from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
 from tests.llm_proxy.model_server import (
     MESSAGES,
     MODEL,

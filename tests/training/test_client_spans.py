@@ -21,8 +21,8 @@ from store.interface.store import Store
 from store.model_calls import call_of
 from store.models import Span
 from store.training import Tracer, TracerTraceToTriplet, TraceToMessages, instrument_anthropic, run_in_scope
-from store.training.tracing.model_clients.anthropic_spans import uninstrument_anthropic
-from store.training.tracing.model_clients.openai_spans import instrument_openai, uninstrument_openai
+from store.training.model_clients.anthropic_spans import uninstrument_anthropic
+from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, breaks_off, model_server, says
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.given import spans_of_attempt

@@ -12,7 +12,7 @@ import pytest
 from store.interface.store import Store
 from store.models import Span
 from store.training import Tracer, TracerTraceToTriplet, TraceToMessages
-from store.training.tracing.model_clients.openai_spans import uninstrument_openai
+from store.training.model_clients.openai_spans import uninstrument_openai
 from tests.llm_proxy.model_server import MODEL, ModelServer, chats, delta, events, model_server, says
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.given import spans_of_attempt

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from store.interface.store import Store
 from store.models import Span
 from store.training import emit_reward
-from store.training.tracing.model_clients.openai_spans import instrument_openai, uninstrument_openai
+from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server, says
 from tests.llm_proxy.model_server import streams as streaming
 from tests.training.given import spans_of_attempt

@@ -36,9 +36,9 @@ from store.training import (
     emit_reward,
     operation,
 )
-from store.training.tracing.model_clients.client_calls import CALL_SPAN
+from store.training.model_clients.client_calls import CALL_SPAN
+from store.training.tracer import ATTEMPT_SPAN
 from store.training.tracing.reward_spans import get_rewards_from_span
-from store.training.tracing.tracer import ATTEMPT_SPAN
 from tests.training.any_values import NUMBERS, TEXTS, VALUES, TextlessError, build
 from tests.training.given import started
 

@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from store.interface.store import Store
 from store.training import Tracer, current_scope, emit_message, emit_reward
+from store.training.tracer import ATTEMPT_SPAN
 from store.training.tracing import recorder as recording
 from store.training.tracing.span_thread import span_thread
 from store.training.tracing.spool import SpanSpool
-from store.training.tracing.tracer import ATTEMPT_SPAN
 from tests.torture import rounds
 from tests.training.given import names_of, spans_of, started, until
 from tests.training.unreliable import Unreliable

@@ -33,10 +33,10 @@ from store.training import (
     operation,
     rollout,
 )
+from store.training.tracer import ATTEMPT_SPAN
 from store.training.tracing.attrs import sanitize_attributes
 from store.training.tracing.reward_spans import get_reward_value, get_rewards_from_span
 from store.training.tracing.spool import SpanSpool
-from store.training.tracing.tracer import ATTEMPT_SPAN
 from tests.training.any_values import Textless, TextlessError, deep, endless
 from tests.training.given import names_of, spans_of, spans_of_attempt, started
 from tests.training.unreliable import Unreliable

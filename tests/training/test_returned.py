@@ -18,7 +18,7 @@ from store.training import (
     emit_reward,
     get_reward_value,
 )
-from store.training.tracing.tracer import ATTEMPT_SPAN
+from store.training.tracer import ATTEMPT_SPAN
 from tests.training.doing import (
     Doing,
     Recording,

@@ -26,7 +26,7 @@ from store.training import (
 )
 from store.training import rollout as decorated
 from store.training.running import runner as runner_module
-from store.training.tracing.tracer import ATTEMPT_SPAN
+from store.training.tracer import ATTEMPT_SPAN
 from tests.torture import rounds
 from tests.training.doing import (
     Doing,

@@ -12,8 +12,8 @@ import pytest
 from store.interface.store import Store
 from store.models import RolloutConfig
 from store.training import Hook
+from store.training.tracer import ATTEMPT_SPAN
 from store.training.tracing.emit import emit_message
-from store.training.tracing.tracer import ATTEMPT_SPAN
 from tests.training.doing import (
     Doing,
     Gate,

@@ -19,7 +19,7 @@ from store.training import (
     get_message_value,
     get_reward_value,
 )
-from store.training.tracing.tracer import ATTEMPT_SPAN
+from store.training.tracer import ATTEMPT_SPAN
 from tests.client.server_process import ServerProcess
 from tests.training.doing import (
     Doing,

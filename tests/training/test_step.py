@@ -23,7 +23,7 @@ from store.training import (
     emit_message,
     emit_reward,
 )
-from store.training.tracing.tracer import ATTEMPT_SPAN
+from store.training.tracer import ATTEMPT_SPAN
 from tests.training.doing import (
     Doing,
     Recording,

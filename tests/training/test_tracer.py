@@ -23,8 +23,8 @@ from store.server.app import build_app
 from store.server.partitions import Partitions
 from store.server.process.serve import Server
 from store.training import Tracer, current_scope, emit_message, emit_reward, get_message_value, get_reward_value
+from store.training.tracer import ATTEMPT_SPAN
 from store.training.tracing.span_thread import span_thread
-from store.training.tracing.tracer import ATTEMPT_SPAN
 from store.wire.listener import bind
 from tests.training.given import names_of, spans_of, started, until
 

@@ -28,7 +28,7 @@ from store.training.running.agent import llm_rollout as agent
 from store.training.running.failing_agent import AgentFails
 from store.training.running.hooks import Hook
 from store.training.running.runner import Runner
-from store.training.tracing.tracer import Tracer
+from store.training.tracer import Tracer
 from store.training.trainer import Trainer
 from store.wire.listener import PortTaken
 from tests.training import agents

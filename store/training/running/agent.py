@@ -18,7 +18,7 @@ from store.training.tracing.scope import current_scope
 
 if TYPE_CHECKING:
     from store.interface.store import Store
-    from store.training.tracing.tracer import Tracer
+    from store.training.tracer import Tracer
 
 T = TypeVar("T", default=Any)
 R = TypeVar("R", bound=Resource)

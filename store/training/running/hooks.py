@@ -13,7 +13,7 @@ from store.models import AttemptedRollout, Span
 
 if TYPE_CHECKING:
     from store.training.running.agent import AgentRunner, LitAgent
-    from store.training.tracing.tracer import Tracer
+    from store.training.tracer import Tracer
 
 logger = logging.getLogger("store.training.hooks")
 

@@ -16,7 +16,7 @@ from store.training.tracing.emit import emit_reward
 from store.training.tracing.recorder import StoreRecorder
 from store.training.tracing.reward_spans import check_rewards, finite
 from store.training.tracing.scope import AttemptScope
-from store.training.tracing.tracer import record_fields
+from store.training.tracing.span_recording import record_fields
 
 logger = logging.getLogger("store.training.returned")
 

@@ -40,8 +40,8 @@ from store.training.running.outcome import Outcome
 from store.training.running.runner_metrics import metrics
 from store.training.running.single_flight import SingleFlight
 from store.training.running.watch import Watch
+from store.training.tracer import Tracer
 from store.training.tracing.reward_spans import find_final_reward
-from store.training.tracing.tracer import Tracer
 
 T = TypeVar("T", default=Any)
 

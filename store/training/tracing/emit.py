@@ -246,7 +246,7 @@ def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool) -> SpanC
     )
     if propagate:
         # The import is here, because building a span must not import the SDK of OpenTelemetry.
-        from store.training.tracing.tracer import record_fields
+        from store.training.tracing.span_recording import record_fields
 
         record_fields(require_scope(name), fields)
     return fields

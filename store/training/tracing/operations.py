@@ -185,7 +185,7 @@ class UnrecordedOperation:
 def _recorded(attributes: Mapping[str, Any], *, propagate: bool, required: bool) -> Generator[SpanRecordingContext]:
     # Modules with decorated functions must be importable without the SDK, so the tracer is imported here.
     from store.training.tracing.scope import current_scope
-    from store.training.tracing.tracer import recording
+    from store.training.tracing.span_recording import recording
 
     scope = require_scope("operation") if propagate and required else current_scope()
     if propagate and scope is not None:

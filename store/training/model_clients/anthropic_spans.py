@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from store.model_calls import Protocol
-from store.training.tracing.model_clients.client_calls import (
+from store.training.model_clients.client_calls import (
     RecordedApi,
     recording_conversion,
     recording_manager,
     recording_method,
 )
-from store.training.tracing.model_clients.client_patches import ClientMethods, patch_client, unpatch_client
+from store.training.model_clients.client_patches import ClientMethods, patch_client, unpatch_client
 
 _MESSAGES: Final = RecordedApi(Protocol.MESSAGES, "content")
 _CLASSES: Final = ("Messages", "AsyncMessages")

@@ -21,9 +21,9 @@ from opentelemetry.context import Context
 
 from store.model_calls import Protocol
 from store.model_calls.attributes import CALL_SPAN, EMBEDDINGS_SPAN
+from store.training.model_clients.client_attributes import CallRecord
+from store.training.model_clients.client_streams import record_body, record_stream
 from store.training.tracing.core_fields import record_exception
-from store.training.tracing.model_clients.client_attributes import CallRecord
-from store.training.tracing.model_clients.client_streams import record_body, record_stream
 from store.training.tracing.scope import AttemptScope, current_scope
 
 # Programs configure logging by this name, which is older than the module.
