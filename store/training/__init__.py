@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from store.pipelines.pipeline_runner import PipelineBundle, PipelineRunner
     from store.training.algorithms.algorithm import Algorithm, Dataset, FastAlgorithm, algo, with_llm_proxy, with_store
     from store.training.algorithms.baseline import Baseline
-    from store.training.algorithms.continuous import Finished, follow
     from store.training.algorithms.fit_report import FitReport
     from store.training.algorithms.plan import Plan
+    from store.training.algorithms.rollout_ends import Finished, follow
     from store.training.execution import (
         ClientServerExecutionStrategy,
         ExecutionReport,
@@ -36,14 +36,13 @@ if TYPE_CHECKING:
     from store.training.model_clients.anthropic_spans import instrument_anthropic
     from store.training.model_clients.openai_spans import instrument_openai
     from store.training.running.agent import LitAgent, UnsupportedSignature, llm_rollout, prompt_rollout, rollout
-    from store.training.running.failing_agent import AgentFails
+    from store.training.running.early_failure import AgentFails
     from store.training.running.hooks import Hook
     from store.training.running.outcome import Outcome
     from store.training.running.runner import LitAgentRunner, Runner
     from store.training.tracer import OtelTracer, Tracer
-    from store.training.tracing.attrs import make_link_attributes, make_tag_attributes, query_linked_spans
     from store.training.tracing.core_fields import SpanCoreFields
-    from store.training.tracing.emit import (
+    from store.training.tracing.emitters import (
         emit_annotation,
         emit_annotation_async,
         emit_exception,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         is_reward_span,
     )
     from store.training.tracing.scope import AttemptScope, current_scope, run_in_scope
+    from store.training.tracing.span_attributes import make_link_attributes, make_tag_attributes, query_linked_spans
     from store.training.tracing.spool import SpanSpool
     from store.training.trainer import Trainer
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _LATE = {
     "AdaptReport": "store.adapters.records",
     "Adapter": "store.adapters.base",
-    "AgentFails": "store.training.running.failing_agent",
+    "AgentFails": "store.training.running.early_failure",
     "Algorithm": "store.training.algorithms.algorithm",
     "AttemptScope": "store.training.tracing.scope",
     "Backend": "store.llm_proxy",
@@ -81,7 +81,7 @@ _LATE = {
     "ExecutionReport": "store.training.execution",
     "ExecutionStrategy": "store.training.execution",
     "FastAlgorithm": "store.training.algorithms.algorithm",
-    "Finished": "store.training.algorithms.continuous",
+    "Finished": "store.training.algorithms.rollout_ends",
     "FitReport": "store.training.algorithms.fit_report",
     "Hook": "store.training.running.hooks",
     "LLMProxy": "store.llm_proxy",
@@ -118,28 +118,28 @@ _LATE = {
     "algo": "store.training.algorithms.algorithm",
     "current_scope": "store.training.tracing.scope",
     "data_proto_fields": "store.adapters.data_proto",
-    "emit_annotation": "store.training.tracing.emit",
-    "emit_annotation_async": "store.training.tracing.emit",
-    "emit_exception": "store.training.tracing.emit",
-    "emit_message": "store.training.tracing.emit",
-    "emit_object": "store.training.tracing.emit",
-    "emit_reward": "store.training.tracing.emit",
-    "emit_reward_async": "store.training.tracing.emit",
+    "emit_annotation": "store.training.tracing.emitters",
+    "emit_annotation_async": "store.training.tracing.emitters",
+    "emit_exception": "store.training.tracing.emitters",
+    "emit_message": "store.training.tracing.emitters",
+    "emit_object": "store.training.tracing.emitters",
+    "emit_reward": "store.training.tracing.emitters",
+    "emit_reward_async": "store.training.tracing.emitters",
     "find_final_reward": "store.training.tracing.reward_spans",
     "find_reward_spans": "store.training.tracing.reward_spans",
-    "follow": "store.training.algorithms.continuous",
-    "get_message_value": "store.training.tracing.emit",
-    "get_object_value": "store.training.tracing.emit",
+    "follow": "store.training.algorithms.rollout_ends",
+    "get_message_value": "store.training.tracing.emitters",
+    "get_object_value": "store.training.tracing.emitters",
     "get_reward_value": "store.training.tracing.reward_spans",
     "instrument_anthropic": "store.training.model_clients.anthropic_spans",
     "instrument_openai": "store.training.model_clients.openai_spans",
     "is_reward_span": "store.training.tracing.reward_spans",
     "llm_rollout": "store.training.running.agent",
-    "make_link_attributes": "store.training.tracing.attrs",
-    "make_tag_attributes": "store.training.tracing.attrs",
+    "make_link_attributes": "store.training.tracing.span_attributes",
+    "make_tag_attributes": "store.training.tracing.span_attributes",
     "operation": "store.training.tracing.operations",
     "prompt_rollout": "store.training.running.agent",
-    "query_linked_spans": "store.training.tracing.attrs",
+    "query_linked_spans": "store.training.tracing.span_attributes",
     "rollout": "store.training.running.agent",
     "run_in_scope": "store.training.tracing.scope",
     "trajectories": "store.adapters.rows",

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from store.adapters.triplets import TracerTraceToTriplet
-from store.training.algorithms.addresses import move_to_proxy
 from store.training.algorithms.algorithm import Algorithm, AlgorithmTrainer, Dataset, SpanAdapter
-from store.training.algorithms.continuous import newest_cursor
+from store.training.algorithms.model_addresses import move_to_proxy
+from store.training.algorithms.rollout_ends import newest_cursor
 from store.training.components import Components
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.running.agent_threads import future_of
-from store.training.running.failing_agent import first_attempts_fail
+from store.training.running.early_failure import first_attempts_fail
 from store.training.running.runner import ExecutionEvent, Runner
 from store.training.tracer import Tracer
 

@@ -28,13 +28,19 @@ from store.semconv import ATTEMPT_ID, OPERATION_NAME, ROLLOUT_ID
 from store.training.model_clients.anthropic_spans import instrument_anthropic
 from store.training.model_clients.client_calls import end_open_calls
 from store.training.model_clients.openai_spans import instrument_openai
-from store.training.tracing.attrs import sanitize_attributes
 from store.training.tracing.core_fields import SpanCoreFields, core_fields, record_exception
-from store.training.tracing.providers import change_id, global_provider, new_provider, recording_tracer, use_system_ids
 from store.training.tracing.recorder import LocalRecorder, RecordedSpans, StoreRecorder
 from store.training.tracing.scope import AttemptScope, current_scope, entered, require_scope
+from store.training.tracing.span_attributes import sanitize_attributes
 from store.training.tracing.span_recording import LiveOperation, record_fields, recording
 from store.training.tracing.spool import SpanSpool
+from store.training.tracing.tracer_providers import (
+    change_id,
+    global_provider,
+    new_provider,
+    recording_tracer,
+    use_system_ids,
+)
 
 if TYPE_CHECKING:
     from store.interface.store import Store

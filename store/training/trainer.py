@@ -15,8 +15,8 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.training.algorithms.algorithm import Algorithm, Dataset, FastAlgorithm, algo
 from store.training.algorithms.baseline import Baseline
-from store.training.algorithms.continuous import newest_cursor
 from store.training.algorithms.fit_report import FitReport, read_report
+from store.training.algorithms.rollout_ends import newest_cursor
 from store.training.bundle import ADAPTERS, AlgorithmBundle, RunnerBundle, start_proxy
 from store.training.components import Components
 from store.training.execution import ClientServerExecutionStrategy, ExecutionStrategy

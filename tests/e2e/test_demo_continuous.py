@@ -18,7 +18,7 @@ from store import open_store
 from store.examples.doc_search.live import BATCH, LEARNED, LIVE, Learned
 from store.interface.store import Store
 from store.models import PromptTemplate
-from store.training.algorithms.continuous import ENDED
+from store.training.algorithms.rollout_ends import ENDED
 from tests.conftest import SQLITE
 from tests.torture import IS_TORTURE
 

@@ -16,7 +16,7 @@ from store.training.algorithms.plan import Plan
 from store.training.running.agent import LitAgent, rollout
 from store.training.running.hooks import Hook
 from store.training.running.runner import Runner
-from store.training.tracing.emit import emit_annotation, emit_message
+from store.training.tracing.emitters import emit_annotation, emit_message
 from tests.faults import processes
 
 RESOURCES: NamedResources = {

@@ -10,7 +10,7 @@ from store import open_store
 from store.interface.store import Store
 from store.llm_proxy import Backend, LLMProxy
 from store.models import NamedResources, PromptTemplate, ProxyLLM, RolloutStatus
-from store.training.algorithms.addresses import meaning, move_to_proxy
+from store.training.algorithms.model_addresses import meaning, move_to_proxy
 from store.training.algorithms.plan import Plan
 from tests.llm_proxy.model_server import model_server
 from tests.postgres import free_port

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.models import Span
-from store.training.tracing.attrs import (
+from store.training.tracing.span_attributes import (
     check_attributes_sanity,
     extract_links_from_attributes,
     extract_tags_from_attributes,

@@ -11,8 +11,8 @@ from store.interface.liveness import WORKER_GONE
 from store.interface.store import Store
 from store.models import AttemptError, AttemptStatus
 from store.training import Runner
-from store.training.algorithms.continuous import newest_cursor
-from store.training.running.failing_agent import PATIENCE, first_attempts_fail
+from store.training.algorithms.rollout_ends import newest_cursor
+from store.training.running.early_failure import PATIENCE, first_attempts_fail
 from tests.training.doing import Gate
 from tests.training.given import RESOURCES, started
 

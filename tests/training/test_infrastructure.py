@@ -17,7 +17,7 @@ from store.errors import NotFound, Unavailable
 from store.interface.store import Store
 from store.models import LLM, AttemptedRollout, NamedResources, ProxyLLM
 from store.training.running.agent import LitAgent, rollout
-from store.training.running.infrastructure import unreachable_part
+from store.training.running.outages import unreachable_part
 from store.training.running.runner import Runner
 from tests.llm_proxy.model_server import ModelServer, model_server, says
 from tests.postgres import free_port

@@ -15,7 +15,7 @@ import pytest
 from store.interface.store import Store
 from store.models import AttemptedRollout, Span
 from store.training import Runner, Tracer
-from store.training.running.leftovers import replay
+from store.training.running.spool_replay import replay
 from store.training.tracing.spool import SpanSpool, SpoolFile
 from tests.training.doing import returning
 from tests.training.given import names_of, started

@@ -13,7 +13,7 @@ from store import open_store
 from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import Rollout, RolloutConfig, RolloutStatus
-from store.training.algorithms.continuous import Finished, finished, follow, left_the_queue
+from store.training.algorithms.rollout_ends import Finished, finished, follow, left_the_queue
 from tests.training.unreliable import Unreliable
 
 

@@ -34,8 +34,8 @@ from store.training import (
     rollout,
 )
 from store.training.tracer import ATTEMPT_SPAN
-from store.training.tracing.attrs import sanitize_attributes
 from store.training.tracing.reward_spans import get_reward_value, get_rewards_from_span
+from store.training.tracing.span_attributes import sanitize_attributes
 from store.training.tracing.spool import SpanSpool
 from tests.training.any_values import Textless, TextlessError, deep, endless
 from tests.training.given import names_of, spans_of, spans_of_attempt, started

@@ -21,7 +21,7 @@ from store.runtime.process import is_gone, this_process, worker_name
 from store.testing import ManualClock
 from store.training import Runner
 from store.training.running import heartbeat
-from store.training.running.machine import snapshot
+from store.training.running.machine_state import snapshot
 from tests.faults import processes
 from tests.training.agents import runner_at_work
 from tests.training.doing import (

@@ -13,7 +13,7 @@ from store.interface.store import Store
 from store.models import RolloutConfig
 from store.training import Hook
 from store.training.tracer import ATTEMPT_SPAN
-from store.training.tracing.emit import emit_message
+from store.training.tracing.emitters import emit_message
 from tests.training.doing import (
     Doing,
     Gate,

@@ -23,9 +23,9 @@ from store.training.algorithms.fit_report import Version
 from store.training.bundle import AlgorithmBundle, RunnerBundle
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone, SharedMemoryExecutionStrategy
 from store.training.execution.algorithm_store import AlgorithmStore
-from store.training.execution.sending import pack, unpack
+from store.training.execution.pickling import pack, unpack
 from store.training.running.agent import llm_rollout as agent
-from store.training.running.failing_agent import AgentFails
+from store.training.running.early_failure import AgentFails
 from store.training.running.hooks import Hook
 from store.training.running.runner import Runner
 from store.training.tracer import Tracer

@@ -160,7 +160,7 @@ async def _nothing(store: Store) -> None:
 def _exit_codes() -> Generator[None]:
     """Convert an interruption or a failure of the training to an exit code."""
     from store.training.execution import RunnersGone
-    from store.training.running.failing_agent import AgentFails
+    from store.training.running.early_failure import AgentFails
 
     try:
         yield

@@ -12,7 +12,7 @@ from store.examples.doc_search.corpus import split_words
 from store.examples.doc_search.library import Library
 from store.models import NamedResources, PromptTemplate, Rollout
 from store.training.running.agent import LitAgent
-from store.training.tracing.emit import emit_annotation, emit_message, emit_reward
+from store.training.tracing.emitters import emit_annotation, emit_message, emit_reward
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,8 +23,8 @@ from store.examples.doc_search.runs import Run, begin, last_finished
 from store.examples.doc_search.tuner import CANDIDATES, ROUNDS, Tuner
 from store.models import AttemptedRollout
 from store.training.algorithms.algorithm import Algorithm, Dataset
-from store.training.algorithms.continuous import ENDED
 from store.training.algorithms.plan import Plan
+from store.training.algorithms.rollout_ends import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,7 +32,7 @@ from store.examples.doc_search.runs import end
 from store.opening import open_store
 from store.training.execution import ClientServerExecutionStrategy, RunnersGone
 from store.training.execution.blocking import run_blocking
-from store.training.running.failing_agent import AgentFails
+from store.training.running.early_failure import AgentFails
 from store.training.running.runner import Runner
 from store.training.trainer import Trainer
 

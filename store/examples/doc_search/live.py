@@ -19,7 +19,7 @@ from store.examples.doc_search.bm25f import Ranking
 from store.examples.doc_search.corpus import FIELDS
 from store.examples.doc_search.tuner import nearby
 from store.models import PromptTemplate
-from store.training.algorithms.continuous import Finished, follow
+from store.training.algorithms.rollout_ends import Finished, follow
 from store.training.running.heartbeat import Heartbeat
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from store.errors import Incompatible, Invalid, Unsupported
 from store.training.algorithms.algorithm import Dataset, FastAlgorithm
-from store.training.algorithms.continuous import left_the_queue
 from store.training.algorithms.plan import STEADY
+from store.training.algorithms.rollout_ends import left_the_queue
 
 if TYPE_CHECKING:
     from store.interface.store import Store

@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from store.errors import Incompatible, Unsupported
-from store.training.algorithms.addresses import meaning
-from store.training.algorithms.continuous import ENDED
+from store.training.algorithms.model_addresses import meaning
+from store.training.algorithms.rollout_ends import ENDED
 from store.training.execution.algorithm_store import plan_of
 from store.training.execution.strategy import ExecutionReport
 

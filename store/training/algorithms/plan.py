@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from store.errors import Invalid
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.semconv import GROUP_KEY, PLAN_KEY, STEP_KEY
-from store.training.algorithms.addresses import with_addresses
-from store.training.algorithms.continuous import finished
+from store.training.algorithms.model_addresses import with_addresses
+from store.training.algorithms.rollout_ends import finished
 from store.training.running.outcome import CUT_SHORT
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Plan:
         return [requeued.get(rollout.rollout_id, rollout) for rollout in rollouts]
 
     async def finished(self, store: Store, rollouts: Iterable[Rollout]) -> AsyncGenerator[Rollout]:
-        """Yield each rollout once it has ended; see `continuous.finished`.
+        """Yield each rollout once it has ended; see `rollout_ends.finished`.
 
         A rollout whose failure the agent did not cause is enqueued again, up to three times, instead of being yielded.
         """

@@ -19,8 +19,8 @@ from store.training.execution import environment
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.blocking import run_blocking
 from store.training.execution.parts import Part, TaskPart
+from store.training.execution.pickling import pack
 from store.training.execution.processes import ProcessAssignment, ProcessPart, opened
-from store.training.execution.sending import pack
 from store.training.execution.strategy import AlgorithmSide, ExecutionReport, ExecutionStrategy, RunnerSide
 from store.training.execution.supervisor import Supervisor, close_open, settle
 

@@ -24,7 +24,7 @@ from store.errors import Incompatible, StoreError
 from store.interface.store import Store
 from store.training.execution.algorithm_store import AlgorithmStore
 from store.training.execution.parts import End, Part
-from store.training.execution.sending import unpack
+from store.training.execution.pickling import unpack
 
 OK: Final = 0
 FAILED: Final = 1

@@ -19,9 +19,9 @@ from store.model_calls.attributes import CALL_SPAN
 from store.model_calls.json_values import Json, as_objects, as_text
 from store.training.model_clients.client_attributes import CallRecord
 from store.training.model_clients.client_calls import ModelRun, current_model_run
-from store.training.tracing.attrs import make_tag_attributes, sanitize_attributes
 from store.training.tracing.core_fields import record_exception
 from store.training.tracing.scope import AttemptScope, current_scope, entered
+from store.training.tracing.span_attributes import make_tag_attributes, sanitize_attributes
 
 # Programs configure logging by this name, which is older than the module.
 logger = logging.getLogger("store.training.openai_spans")

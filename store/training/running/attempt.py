@@ -21,7 +21,7 @@ from store.runtime.lenient_json import safe_text, storable_text
 from store.training.running.agent import AgentRunner
 from store.training.running.agent_threads import AgentThreads, future_of
 from store.training.running.hooks import HookCalls
-from store.training.running.infrastructure import unreachable_part
+from store.training.running.outages import unreachable_part
 from store.training.running.outcome import Outcome, Reason
 from store.training.running.return_value import record_returned
 from store.training.tracing.core_fields import type_name

@@ -18,7 +18,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError
 from store.runtime.limited_log import LimitedLog
 from store.runtime.process import is_gone
-from store.training.running.machine import snapshot
+from store.training.running.machine_state import snapshot
 from store.training.running.outcome import Reason
 from store.training.tracing.span_thread import span_thread
 

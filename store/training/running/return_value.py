@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from store.models import Span
 from store.semconv import PRIMARY
 from store.training.tracing.core_fields import SpanCoreFields, type_name
-from store.training.tracing.emit import emit_reward
+from store.training.tracing.emitters import emit_reward
 from store.training.tracing.recorder import StoreRecorder
 from store.training.tracing.reward_spans import check_rewards, finite
 from store.training.tracing.scope import AttemptScope

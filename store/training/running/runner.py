@@ -34,12 +34,12 @@ from store.training.running.agent import LitAgent
 from store.training.running.attempt import AttemptRun, Exit, returning_exits
 from store.training.running.heartbeat import Beating, Heartbeat, LaunchMode
 from store.training.running.hooks import Hook, HookCalls
-from store.training.running.infrastructure import Pause
-from store.training.running.leftovers import replay
+from store.training.running.outages import Pause
 from store.training.running.outcome import Outcome
+from store.training.running.rollout_watch import Watch
 from store.training.running.runner_metrics import metrics
 from store.training.running.single_flight import SingleFlight
-from store.training.running.watch import Watch
+from store.training.running.spool_replay import replay
 from store.training.tracer import Tracer
 from store.training.tracing.reward_spans import find_final_reward
 

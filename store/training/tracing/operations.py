@@ -14,9 +14,9 @@ from store.models import StatusCode, TraceStatus
 from store.otel.repair import add_attributes
 from store.runtime.lenient_json import safe_text
 from store.semconv import OPERATION_INPUT, OPERATION_NAME, OPERATION_OUTPUT, OPERATION_SPAN
-from store.training.tracing.attrs import flat_attributes, sanitize_attributes
 from store.training.tracing.core_fields import SpanCoreFields, SpanRecordingContext, exception_attributes, trace_status
 from store.training.tracing.scope import require_scope
+from store.training.tracing.span_attributes import flat_attributes, sanitize_attributes
 
 F = TypeVar("F", bound=Callable[..., Any])
 

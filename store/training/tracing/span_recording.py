@@ -14,9 +14,9 @@ from store.errors import Invalid
 from store.models import StatusCode, TraceStatus
 from store.otel.repair import add_attributes
 from store.semconv import CHANGED
-from store.training.tracing.attrs import sanitize_attributes
 from store.training.tracing.core_fields import SpanCoreFields, core_fields, record_exception, trace_status
 from store.training.tracing.scope import AttemptScope
+from store.training.tracing.span_attributes import sanitize_attributes
 
 
 class LiveOperation:

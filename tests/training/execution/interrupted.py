@@ -9,7 +9,7 @@ from typing import Any
 from store.models import NamedResources, PromptTemplate
 from store.training.algorithms.algorithm import algo
 from store.training.running.agent import rollout
-from store.training.tracing.emit import emit_message
+from store.training.tracing.emitters import emit_message
 from store.training.trainer import Trainer
 
 RESOURCES: NamedResources = {"prompt": PromptTemplate(template="0", engine="f-string")}

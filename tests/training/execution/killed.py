@@ -17,7 +17,7 @@ from store.training.algorithms.plan import Plan
 from store.training.execution import ClientServerExecutionStrategy
 from store.training.running.agent import rollout
 from store.training.running.runner import Runner
-from store.training.tracing.emit import emit_message, emit_reward
+from store.training.tracing.emitters import emit_message, emit_reward
 from store.training.trainer import Trainer
 
 RUN = "killed"

@@ -12,7 +12,7 @@ from typing import Any
 from store.interface.store import Store
 from store.models import AttemptedRollout, PromptTemplate, Rollout, RolloutConfig
 from store.runtime.process import worker_name
-from store.training.algorithms.continuous import finished
+from store.training.algorithms.rollout_ends import finished
 from store.training.running.runner import ExecutionEvent
 
 COMPUTED = PromptTemplate(template="computed", engine="f-string")

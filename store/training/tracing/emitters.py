@@ -29,15 +29,15 @@ from store.semconv import (
     PRIMARY,
     REWARD,
 )
-from store.training.tracing.attrs import (
+from store.training.tracing.core_fields import SpanCoreFields, exception_attributes, type_name
+from store.training.tracing.reward_spans import AnySpan, check_rewards, finite, reward_attributes
+from store.training.tracing.scope import require_scope
+from store.training.tracing.span_attributes import (
     check_attributes_sanity,
     flat_attributes,
     flatten_attributes,
     sanitize_attributes,
 )
-from store.training.tracing.core_fields import SpanCoreFields, exception_attributes, type_name
-from store.training.tracing.reward_spans import AnySpan, check_rewards, finite, reward_attributes
-from store.training.tracing.scope import require_scope
 
 _LITERALS: Final[Mapping[str, Callable[[str], Any]]] = {
     "str": str,
