@@ -27,8 +27,8 @@ _DESCRIPTION: Final = 200
 _MAX_CHANGES: Final = 16
 
 
-class Whole:
-    """Collector of a response that is not a stream. A response of more than `limit` bytes is discarded."""
+class BodyReader:
+    """Reader of a response that is not a stream. A response of more than `limit` bytes is discarded."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -95,7 +95,7 @@ class ProxiedCall:
         self.tries = 0
         self.status: int | None = None
         self.is_cached = False
-        self.reader: StreamReader | Whole | None = None
+        self.reader: StreamReader | BodyReader | None = None
         self._error: tuple[str, str] | None = None
         self._is_unreadable = False
         self.is_recorded = False
@@ -161,7 +161,7 @@ class ProxiedCall:
         if content_type == "text/event-stream" and protocol is not None and protocol is not Protocol.EMBEDDINGS:
             self.reader = stream_reader(protocol, limit)
         else:
-            self.reader = Whole(limit)
+            self.reader = BodyReader(limit)
 
     def received(self, chunk: bytes) -> bool:
         """Process the next bytes of the response, and return whether the response is now known to be complete."""
@@ -198,7 +198,7 @@ class ProxiedCall:
         if not self._is_exact:
             recorded.put_long(names.RAW_REQUEST, self.body.decode(errors="replace"))
             recorded.is_truncated = True
-        if isinstance(self.reader, Whole) and not self.reader.is_truncated and self.reader.value[0] is None:
+        if isinstance(self.reader, BodyReader) and not self.reader.is_truncated and self.reader.value[0] is None:
             recorded.put_long(names.RAW_ANSWER, self.reader.body.decode(errors="replace"))
         names.put_truncated(recorded, call, is_cut=self._is_cut())
         self._note_failure(answer)
@@ -240,7 +240,7 @@ class ProxiedCall:
     def _is_cut(self) -> bool:
         if self.reader is None:
             return self._is_unreadable
-        if isinstance(self.reader, Whole) and not self.reader.is_truncated:
+        if isinstance(self.reader, BodyReader) and not self.reader.is_truncated:
             value, is_exact = self.reader.value
             return not is_exact or not isinstance(value, dict)
         return self.reader.is_truncated

@@ -17,7 +17,7 @@ from store.errors import StoreError
 from store.llm_proxy.addresses import Endpoint
 from store.llm_proxy.backends import Backend
 from store.llm_proxy.cache import AnswerCache, CachedAnswer
-from store.llm_proxy.call import ProxiedCall, Whole
+from store.llm_proxy.call import BodyReader, ProxiedCall
 from store.llm_proxy.disconnect import Client
 from store.llm_proxy.headers import SHOULD_RETRY, keys_of, to_backend, to_client
 from store.llm_proxy.recorder import CallRecorder
@@ -86,7 +86,7 @@ class Forwarder:
                 # If the response is incomplete, this closes the connection, so that the backend can stop generating.
                 response.release()
             reader = call.reader
-            if key is not None and response.status == 200 and isinstance(reader, Whole) and reader.response():
+            if key is not None and response.status == 200 and isinstance(reader, BodyReader) and reader.response():
                 self._cache.put(key, CachedAnswer(tuple(to_client(response.raw_headers)), reader.body))
         finally:
             self._routes.leave(active)

@@ -38,6 +38,7 @@ from store.training.tracing.span_attributes import (
     flatten_attributes,
     sanitize_attributes,
 )
+from store.training.tracing.span_recording import record_fields
 
 _LITERALS: Final[Mapping[str, Callable[[str], Any]]] = {
     "str": str,
@@ -245,9 +246,6 @@ def _emit(name: str, attributes: Mapping[str, Any], *, propagate: bool) -> SpanC
         end_time=now,
     )
     if propagate:
-        # The import is here, because building a span must not import the SDK of OpenTelemetry.
-        from store.training.tracing.span_recording import record_fields
-
         record_fields(require_scope(name), fields)
     return fields
 

@@ -10,13 +10,11 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
-from store.models import StatusCode, TraceStatus
-from store.otel.repair import add_attributes
-from store.runtime.lenient_json import safe_text
 from store.semconv import OPERATION_INPUT, OPERATION_NAME, OPERATION_OUTPUT, OPERATION_SPAN
-from store.training.tracing.core_fields import SpanCoreFields, SpanRecordingContext, exception_attributes, trace_status
-from store.training.tracing.scope import require_scope
+from store.training.tracing.core_fields import SpanCoreFields, SpanRecordingContext
+from store.training.tracing.scope import current_scope, require_scope
 from store.training.tracing.span_attributes import flat_attributes, sanitize_attributes
+from store.training.tracing.span_recording import OperationFields, recording
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,70 +134,21 @@ class OperationContext:
         return self._recording
 
 
-class UnrecordedOperation:
-    """An operation whose span is built but not recorded."""
-
-    def __init__(self, attributes: Mapping[str, Any]) -> None:
-        self._attributes = sanitize_attributes(attributes)
-        self._start_time = time.time()
-        self._end_time: float | None = None
-        self._status = TraceStatus(status_code="UNSET")
-
-    def record_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes; values of types that spans do not support become JSON text."""
-        add_attributes(self._attributes, sanitize_attributes(attributes))
-
-    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        """Set the status."""
-        self._status = trace_status(status_code, description)
-
-    def record_exception(self, exception: BaseException) -> None:
-        """Record an exception as attributes, and set the status to an error."""
-        self._attributes |= exception_attributes(exception)
-        self.record_status("ERROR", safe_text(exception))
-
-    def finish(self) -> None:
-        """End the span."""
-        if self._status.status_code == "UNSET":
-            self.record_status("OK")
-        self._end_time = time.time()
-
-    def get_recorded_span(self) -> SpanCoreFields:
-        """Return the span that was built.
-
-        Raises:
-            RuntimeError: the span has not ended yet.
-        """
-        if self._end_time is None:
-            raise RuntimeError("the operation has not ended; call span() after its with block")
-        return SpanCoreFields(
-            name=OPERATION_SPAN,
-            status=self._status,
-            attributes=self._attributes,
-            start_time=self._start_time,
-            end_time=self._end_time,
-        )
-
-
 @contextmanager
 def _recorded(attributes: Mapping[str, Any], *, propagate: bool, required: bool) -> Generator[SpanRecordingContext]:
-    # Modules with decorated functions must be importable without the SDK, so the tracer is imported here.
-    from store.training.tracing.scope import current_scope
-    from store.training.tracing.span_recording import recording
-
     scope = require_scope("operation") if propagate and required else current_scope()
     if propagate and scope is not None:
         with recording(scope, OPERATION_SPAN, attributes) as span:
             yield span
         return
-    built = UnrecordedOperation(attributes)
+    fields = OperationFields(OPERATION_SPAN, sanitize_attributes(attributes), time.time())
     try:
-        yield built
+        yield fields
     except BaseException as error:
-        built.record_exception(error)
+        fields.record_exception(error)
         raise
     finally:
-        built.finish()
+        fields.finish()
 
 
 def _bound(signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -11,24 +11,69 @@ from typing import Any
 from opentelemetry import trace
 
 from store.errors import Invalid
-from store.models import StatusCode, TraceStatus
+from store.models import AttributeValue, StatusCode, TraceStatus
 from store.otel.repair import add_attributes
+from store.runtime.lenient_json import safe_text
 from store.semconv import CHANGED
-from store.training.tracing.core_fields import SpanCoreFields, core_fields, record_exception, trace_status
+from store.training.tracing.core_fields import (
+    SpanCoreFields,
+    core_fields,
+    exception_attributes,
+    record_exception,
+    trace_status,
+)
 from store.training.tracing.scope import AttemptScope
 from store.training.tracing.span_attributes import sanitize_attributes
 
 
-class LiveOperation:
-    """A block of code that is being recorded as a span of the SDK. This object keeps a copy of the span's fields."""
+class OperationFields:
+    """The fields of the span of a block of code. The span is built, but not recorded."""
 
-    def __init__(self, span: trace.Span, name: str, attributes: Mapping[str, Any], start_time: float) -> None:
-        self._span = span
+    def __init__(self, name: str, attributes: Mapping[str, AttributeValue], start_time: float) -> None:
         self._name = name
         self._attributes = dict(attributes)
         self._start_time = start_time
         self._status = TraceStatus(status_code="UNSET")
         self._end_time: float | None = None
+
+    def record_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes; values of types that spans do not support become JSON text."""
+        add_attributes(self._attributes, sanitize_attributes(attributes))
+
+    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        """Set the status."""
+        self._status = trace_status(status_code, description)
+
+    def record_exception(self, exception: BaseException) -> None:
+        """Record an exception as attributes, and set the status to an error."""
+        self._attributes |= exception_attributes(exception)
+        self.record_status("ERROR", safe_text(exception))
+
+    def finish(self, end_time: float | None = None) -> None:
+        """End the span, now by default."""
+        if self._status.status_code == "UNSET":
+            self.record_status("OK")
+        self._end_time = time.time() if end_time is None else end_time
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        """Return the span.
+
+        Raises:
+            RuntimeError: the span has not ended yet.
+        """
+        if self._end_time is None:
+            raise RuntimeError(f"the operation {self._name} has not ended; get its span after its with block")
+        return core_fields(self._name, self._status, self._attributes, self._start_time, self._end_time)
+
+
+class LiveOperation(OperationFields):
+    """A block of code that is being recorded as a span of the SDK. This object keeps a copy of the span's fields."""
+
+    def __init__(
+        self, span: trace.Span, name: str, attributes: Mapping[str, AttributeValue], start_time: float
+    ) -> None:
+        super().__init__(name, attributes, start_time)
+        self._span = span
 
     def record_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Add attributes; values of types that spans do not support become JSON text."""
@@ -40,29 +85,18 @@ class LiveOperation:
 
     def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
         """Set the status."""
-        self._status = trace_status(status_code, description)
+        super().record_status(status_code, description)
         self._span.set_status(trace.StatusCode[status_code], description if status_code == "ERROR" else None)
 
     def record_exception(self, exception: BaseException) -> None:
         """Record an exception as an event, and set the status to an error."""
         self.record_status("ERROR", record_exception(self._span, exception))
 
-    def finish(self, end_time: float | None) -> None:
-        """End the span."""
-        if self._status.status_code == "UNSET":
-            self.record_status("OK")
-        self._end_time = time.time() if end_time is None else end_time
-        self._span.end(_nanoseconds(self._end_time))
-
-    def get_recorded_span(self) -> SpanCoreFields:
-        """Return the recorded span.
-
-        Raises:
-            RuntimeError: the span has not ended yet.
-        """
-        if self._end_time is None:
-            raise RuntimeError(f"the operation {self._name} has not ended; get its span after its with block")
-        return core_fields(self._name, self._status, self._attributes, self._start_time, self._end_time)
+    def finish(self, end_time: float | None = None) -> None:
+        """End the span, now by default."""
+        end_time = time.time() if end_time is None else end_time
+        super().finish(end_time)
+        self._span.end(_nanoseconds(end_time))
 
 
 @contextmanager
