@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from tests.cli.conftest import Filled, Rollbook
+from tests.run_folders.folder_samples import FLOW, RUN, Written, lines, tree
 from tests.run_folders.foreign import COMPLETE
-from tests.run_folders.given import FLOW, RUN, Written, lines, tree
 
 
 def test_a_folder_goes_in_once_and_out_as_it_was(rollbook: Rollbook, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from store import open_store
 from store.testing import ManualClock
-from store.testing.contract.given import started, statuses, worker_of
+from store.testing.contract.rollout_helpers import started, statuses, worker_of
 
 FOR_EVER = 10_000.0
 

@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models import Rollout
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from store.testing.contract.given import started, statuses
+from store.testing.contract.rollout_helpers import started, statuses
 from store.testing.samples import make_span
 from tests.conftest import SQLITE
 from tests.faults.sessions import Trouble, Unreliable, wrapped

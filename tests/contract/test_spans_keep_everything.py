@@ -25,8 +25,8 @@ from store.models import Attempt, Span
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID
 from store.server.partitions import Partitions
 from tests.conftest import SQLITE
-from tests.journal.given import run_sql
-from tests.otel.otlp_given import as_json, pairs
+from tests.journal.database_helpers import run_sql
+from tests.otel.otlp_messages import as_json, pairs
 from tests.server.api import Api, speaking_to
 
 ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)

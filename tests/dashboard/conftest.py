@@ -21,7 +21,7 @@ from tests.server.api import Api, speaking_to
 
 @pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An SQLite file, or a partition of Postgres in tests marked `ON_BOTH` (`tests.dashboard.given`)."""
+    """An SQLite file, or a partition of Postgres in tests marked `ON_BOTH` (`tests.dashboard.page_helpers`)."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'rollbook.db'}"
     url: str = request.getfixturevalue("postgres_url")

@@ -20,7 +20,7 @@ from store.models import (
     TraceStatus,
 )
 from store.sql.store import SQLStore
-from tests.runs.given import auto_run, whole_rerun
+from tests.runs.trading_runs import auto_run, whole_rerun
 
 HOSTILE: Final = (
     "<script>globalThis.hit = 1</script>"

@@ -19,8 +19,8 @@ from store.server.process.scheduler import Scheduler
 from store.server.quotas import Quota, Quotas
 from store.testing import ManualClock
 from tests.conftest import SQLITE
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, succeeded
-from tests.journal.given import run_sql
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, succeeded
+from tests.journal.database_helpers import run_sql
 from tests.server.api import Answer, Api, speaking_to
 from tests.server.keyed import Keyed, keyed_server, own_database
 

@@ -16,7 +16,7 @@ from store.dashboard.request import segment
 from store.dashboard.site import ROUTES
 from store.sql.store import SQLStore
 from tests.dashboard.filled import Filled, address, fill
-from tests.dashboard.given import ON_BOTH
+from tests.dashboard.page_helpers import ON_BOTH
 from tests.dashboard.traces import member
 from tests.server.api import Api
 

@@ -13,7 +13,7 @@ from store.db.reports import log_rows
 from store.interface.store import Store
 from store.models import LoggedEvent
 from tests import databases
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.server.api import Api
 
 

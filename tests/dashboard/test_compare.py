@@ -10,7 +10,7 @@ from store.dashboard.pages.compare import MOST_PATHS, MOST_READ
 from store.db.reports.span_rows import SpanRow
 from store.interface.store import Store
 from store.testing.samples import make_span
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.page_helpers import HOSTILE, Read
 from tests.dashboard.traces import a_span, answered, member
 from tests.server.api import Api
 

@@ -10,7 +10,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import RunEvent
-from tests.dashboard.given import Read
+from tests.dashboard.page_helpers import Read
 from tests.dashboard.traces import a_span, member
 from tests.server.api import Api
 

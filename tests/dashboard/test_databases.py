@@ -12,7 +12,7 @@ from store.server.partitions import Partitions
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.dashboard.filled import address, fill, page_paths
-from tests.dashboard.given import Read
+from tests.dashboard.page_helpers import Read
 from tests.dashboard.traces import member
 from tests.server.api import speaking_to
 

@@ -11,7 +11,7 @@ from store.dashboard.views.failed_attempts import alike
 from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed
 from tests.server.api import Api
 
 

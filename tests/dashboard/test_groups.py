@@ -10,7 +10,7 @@ import pytest
 from store.dashboard.pages.groups import WIDTH, Scale
 from store.interface.store import Store
 from store.models import PromptTemplate
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
 from tests.dashboard.traces import member
 from tests.server.api import Api
 

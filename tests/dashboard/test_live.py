@@ -9,7 +9,7 @@ import orjson
 from store.dashboard.pages import live
 from store.interface.store import Store
 from store.sql.store import SQLStore
-from tests.dashboard.given import ON_BOTH
+from tests.dashboard.page_helpers import ON_BOTH
 
 
 async def told(store: Store, after: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, RunEvent
 from tests.client.server_process import ServerProcess
 from tests.dashboard.browsing import BROWSER, Site, watched
-from tests.runs.given import auto_run, say
 from tests.runs.trading import RISK
+from tests.runs.trading_runs import auto_run, say
 
 pytestmark = BROWSER
 

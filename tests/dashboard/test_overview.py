@@ -5,8 +5,8 @@ from __future__ import annotations
 from store.interface.store import Store
 from store.models import AttemptError, RolloutConfig
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
-from tests.journal.given import run_sql
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, succeeded
+from tests.journal.database_helpers import run_sql
 from tests.server.api import Api
 
 

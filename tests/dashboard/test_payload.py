@@ -27,7 +27,7 @@ from store.server.process.scheduler import Scheduler
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.conftest import SQLITE
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, succeeded
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, succeeded
 from tests.operations.test_runs import claimed
 from tests.server.api import Answer, Api, speaking_to
 from tests.server.keyed import bearer, keyed_server, own_database

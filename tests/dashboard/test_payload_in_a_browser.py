@@ -15,7 +15,7 @@ from store.operations.schedule import Schedule
 from store.server.partitions import Partitions
 from store.server.process.scheduler import Scheduler
 from tests.dashboard.browsing import BROWSER, watched
-from tests.dashboard.given import HOSTILE, succeeded
+from tests.dashboard.page_helpers import HOSTILE, succeeded
 from tests.operations.test_runs import claimed
 from tests.server.api import speaking_to
 

@@ -12,10 +12,10 @@ from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.run_folders import import_run_folder
 from store.sql.store import SQLStore
-from tests.dashboard.given import HOSTILE, Read
+from tests.dashboard.page_helpers import HOSTILE, Read
 from tests.run_folders.foreign import ORPHAN
-from tests.runs.given import auto_run, begin, claimed, do_phase, ended, say, seen, whole_rerun
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA, phase
+from tests.runs.trading_runs import auto_run, begin, claimed, do_phase, ended, say, seen, whole_rerun
 from tests.server.api import Answer, Api
 
 TRADER = "node=Trader&scope=RIG"

@@ -13,7 +13,7 @@ from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
 from tests.server.api import Api
 
 

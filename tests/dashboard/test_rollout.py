@@ -10,7 +10,7 @@ from store.models import AttemptError, RolloutConfig, Span
 from store.runtime import context
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed
 from tests.server.api import Answer, Api
 
 TABS = ("", "/transcript", "/waterfall", "/events", "/training", "/raw")

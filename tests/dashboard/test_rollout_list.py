@@ -9,7 +9,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import AttemptError, EnqueueRolloutRequest
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.server.api import Api
 
 

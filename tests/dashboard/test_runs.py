@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read
-from tests.runs.given import auto_run, begin, do_phase, ended, say, whole_rerun
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
 from tests.runs.trading import DEBATE, FUND, MARKET, RISK
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended, say, whole_rerun
 from tests.server.api import Api
 
 

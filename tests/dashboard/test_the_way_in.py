@@ -19,7 +19,7 @@ from store.server.auth import admission
 from store.server.routes.dashboard import COOKIE
 from store.testing import ManualClock
 from tests.conftest import SQLITE
-from tests.dashboard.given import ON_BOTH
+from tests.dashboard.page_helpers import ON_BOTH
 from tests.server.api import Answer
 from tests.server.keyed import Keyed, keyed_server, own_database
 

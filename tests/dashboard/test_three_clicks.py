@@ -7,7 +7,7 @@ import pytest
 from store.interface.store import Store
 from store.models import AttemptError
 from store.testing import ManualClock
-from tests.dashboard.given import Read
+from tests.dashboard.page_helpers import Read
 from tests.server.api import Api, a_span
 
 SPAN_ID = "00f067aa0ba902b7"

@@ -12,7 +12,7 @@ from store.dashboard.pages.waterfall import ROWS
 from store.dashboard.views.span_fields import MOST_FIELDS, fields_of
 from store.interface.store import Store
 from store.models import AttemptedRollout, Event
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read
 from tests.dashboard.traces import START, a_span, answered, rewarded, span_id
 from tests.server.api import Api
 

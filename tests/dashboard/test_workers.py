@@ -12,7 +12,7 @@ from store.models import RolloutConfig
 from store.runtime.clock import MICROSECONDS
 from store.sql.store import SQLStore
 from store.testing import ManualClock
-from tests.dashboard.given import HOSTILE, ON_BOTH, Read, failed, succeeded
+from tests.dashboard.page_helpers import HOSTILE, ON_BOTH, Read, failed, succeeded
 from tests.server.api import Api
 
 

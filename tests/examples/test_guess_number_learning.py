@@ -31,7 +31,7 @@ from tests.conftest import SQLITE
 from tests.examples.guessing import SHORT, train_shortly
 from tests.faults import processes
 from tests.torture import IS_TORTURE
-from tests.training.given import until
+from tests.training.training_helpers import until
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from store.errors import StoreError
 from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.sql.store import SQLStore
-from store.testing.contract.given import started
+from store.testing.contract.rollout_helpers import started
 from store.testing.samples import make_span
 from tests.faults import processes
 from tests.faults.sessions import Trouble, troubled_store

@@ -23,7 +23,7 @@ from store.projections.rollouts import KEY_MICROS
 from store.runtime import context
 from store.testing import ManualClock
 from store.testing.samples import make_llm, make_prompt, make_sdk_span, make_span
-from tests.journal.given import ask, blob, run_sql
+from tests.journal.database_helpers import ask, blob, run_sql
 
 Call = Callable[[Store, AttemptedRollout], Awaitable[Any]]
 

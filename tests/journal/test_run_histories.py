@@ -14,8 +14,8 @@ from store.interface.store import Store
 from store.models.runs import RunEvent
 from store.testing import ManualClock
 from store.testing.samples import make_span
-from tests.journal.given import contents, run_sql
-from tests.journal.given_runs import GRAPH, LONG, NODE, result
+from tests.journal.database_helpers import contents, run_sql
+from tests.journal.sample_run import GRAPH, LONG, NODE, result
 from tests.torture import rounds
 
 TABLES = [table.name for table in (*core_tables.RUNS, core_tables.rollouts, core_tables.attempts)]

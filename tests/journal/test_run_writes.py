@@ -13,7 +13,7 @@ from store.errors import Conflict, Invalid, NotFound, TooLarge
 from store.interface.store import Store
 from store.models.runs import RunEvent
 from tests.conftest import SQLITE
-from tests.journal.given_runs import GRAPH, LONG, result, run, tell
+from tests.journal.sample_run import GRAPH, LONG, result, run, tell
 
 ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 """For a claim about code that is the same on each database."""

@@ -27,7 +27,7 @@ from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.conftest import SQLITE
-from tests.journal.given import fill, is_there, tamper
+from tests.journal.database_helpers import fill, is_there, tamper
 
 ON_SQLITE = pytest.mark.parametrize("durable_url", [SQLITE], indirect=True)
 """For a claim about code that is the same on each database."""

@@ -13,8 +13,8 @@ import pytest
 
 from store.interface.store import Store
 from store.llm_proxy import LLMProxy, ProxySettings
-from tests.llm_proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.llm_proxy.model_server import ModelServer, model_server
+from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.training.stores import live, memory, place, training_server
 
 __all__ = ["live", "memory", "place", "training_server"]

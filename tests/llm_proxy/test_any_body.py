@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from store.interface.store import Store
-from tests.llm_proxy.given import Agent, NewProxy, backend_of
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, completion, delta, events, says, sends, streams
+from tests.llm_proxy.proxied_agent import Agent, NewProxy, backend_of
 
 
 async def post(http: aiohttp.ClientSession, agent: Agent, body: bytes) -> tuple[int, bytes]:

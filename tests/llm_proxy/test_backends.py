@@ -18,7 +18,6 @@ from store.llm_proxy import Backend, LLMProxy
 from store.llm_proxy.refusals import Refusal
 from store.llm_proxy.routes import Routes
 from store.runtime.rates import TokenBucket
-from tests.llm_proxy.given import Agent, NewClient, NewProxy, backend_of
 from tests.llm_proxy.model_server import (
     MESSAGES,
     MODEL,
@@ -31,9 +30,10 @@ from tests.llm_proxy.model_server import (
     streams,
     waits,
 )
+from tests.llm_proxy.proxied_agent import Agent, NewClient, NewProxy, backend_of
 from tests.server.test_metrics import families, table
 from tests.server.test_monitoring import promtool
-from tests.training.given import until
+from tests.training.training_helpers import until
 
 BUSY = {"error": {"message": "busy"}}
 GIVEN: dict[str, Any] = {"name": "a", "base_url": "http://host"}

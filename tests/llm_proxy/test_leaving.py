@@ -9,9 +9,9 @@ import openai
 import pytest
 
 from store.llm_proxy import LLMProxy
-from tests.llm_proxy.given import Agent, NewProxy
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, delta, events
-from tests.training.given import until
+from tests.llm_proxy.proxied_agent import Agent, NewProxy
+from tests.training.training_helpers import until
 
 
 async def test_departure_of_a_client_cancels_the_backend_call_and_is_recorded(agent: Agent, model: ModelServer) -> None:

@@ -22,9 +22,9 @@ from store.llm_proxy import Backend, LLMProxy, ProxySettings
 from store.model_calls import attributes
 from store.models import LLM, ProxyLLM
 from store.wire.listener import PortTaken
-from tests.llm_proxy.given import Agent, NewClient, NewProxy, backend_of
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer
-from tests.training.given import until
+from tests.llm_proxy.proxied_agent import Agent, NewClient, NewProxy, backend_of
+from tests.training.training_helpers import until
 
 BACKEND = Backend("main", "http://127.0.0.1:9", models=[MODEL])
 

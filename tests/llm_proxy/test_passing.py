@@ -13,7 +13,6 @@ from yarl import URL
 from store.interface.store import Store
 from store.llm_proxy import LLMProxy
 from store.llm_proxy.addresses import Endpoint
-from tests.llm_proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.llm_proxy.model_server import (
     MESSAGES,
     MODEL,
@@ -26,7 +25,8 @@ from tests.llm_proxy.model_server import (
     says,
     streams,
 )
-from tests.training.given import until
+from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
+from tests.training.training_helpers import until
 
 STREAM = events(delta("Café ", [1]), delta("\N{SNOWMAN}", [2]), delta(finish="stop"))
 

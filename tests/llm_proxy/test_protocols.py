@@ -8,8 +8,8 @@ import aiohttp
 import orjson
 import pytest
 
-from tests.llm_proxy.given import CLIENT_KEY, Agent
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, events, says, streams
+from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent
 
 ANTHROPIC: dict[str, Any] = {
     "id": "msg_1",

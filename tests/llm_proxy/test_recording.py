@@ -14,8 +14,8 @@ from store.interface.store import Store
 from store.llm_proxy import LLMProxy
 from store.models import Span
 from store.training import TracerTraceToTriplet
-from tests.llm_proxy.given import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, completion, delta, events, says, streams
+from tests.llm_proxy.proxied_agent import CLIENT_KEY, Agent, NewClient, NewProxy, backend_of
 
 BACKEND_KEY = "sk-backend-secret"
 TOOL = {"name": "multiply", "description": "a times b", "parameters": {"type": "object"}}

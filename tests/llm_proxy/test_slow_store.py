@@ -11,9 +11,9 @@ import pytest
 from store.errors import Invalid, Unavailable
 from store.interface.store import Store
 from store.llm_proxy import LLMProxy
-from tests.llm_proxy.given import Agent, Gated, NewProxy
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, delta, events, streams
-from tests.training.given import until
+from tests.llm_proxy.proxied_agent import Agent, Gated, NewProxy
+from tests.training.training_helpers import until
 
 STREAM = events(delta("It is 42.", [1]), delta(finish="stop"))
 

@@ -17,8 +17,8 @@ from aiohttp import web
 from store.errors import Invalid
 from store.interface.store import Store
 from store.llm_proxy import Backend
-from tests.llm_proxy.given import Agent, NewProxy
 from tests.llm_proxy.model_server import MODEL
+from tests.llm_proxy.proxied_agent import Agent, NewProxy
 
 pytestmark = [
     pytest.mark.slow,

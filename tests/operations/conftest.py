@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from tests.conftest import POSTGRES, SQLITE
-from tests.operations.given import fill
+from tests.operations.filled_stores import fill
 
 MakeURL = Callable[[str], str]
 

@@ -20,8 +20,8 @@ from store.models import VerifyReport
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests import postgres
-from tests.journal import given, given_runs
-from tests.journal.given import ask
+from tests.journal import database_helpers, sample_run
+from tests.journal.database_helpers import ask
 
 ON_SQLITE = pytest.mark.parametrize("durable_url", ["sqlite"], indirect=True)
 """Operations are the same Python code for all databases, and need a test on Postgres only where its SQL differs."""
@@ -96,11 +96,11 @@ def _copy_database(place: Place) -> Place:
 
 async def _fill(url: str, clock: ManualClock) -> Place:
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
-        first = await given.fill(store, clock)
-        run = await given_runs.run(store)
+        first = await database_helpers.fill(store, clock)
+        run = await sample_run.run(store)
         active = await store.start_rollout({"text": SECRET}, metadata={"rollbook.group": "flow"})
         await store.runs.save_artifact(
-            active.rollout_id, active.attempt.attempt_id, scope="RIG", name="report", content=given_runs.LONG, key="a"
+            active.rollout_id, active.attempt.attempt_id, scope="RIG", name="report", content=sample_run.LONG, key="a"
         )
         await store.add_span(make_span(active.attempt, 1, attributes={"text": SECRET}))
         await store.annotations.annotate(first.rollout_id, "look again", add_labels=["good"])

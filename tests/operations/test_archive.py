@@ -29,9 +29,9 @@ from store.operations.removal import database, remover
 from store.semconv import DROPPED
 from store.testing.samples import make_span
 from tests.faults import processes
-from tests.journal.given import run_sql, tamper
+from tests.journal.database_helpers import run_sql, tamper
 from tests.operations.conftest import MakeURL
-from tests.operations.given import assert_equal
+from tests.operations.filled_stores import assert_equal
 from tests.operations.payloads import ON_SQLITE, SECRET, Place, bodies_of, fill, opened, payload_rows, rows, verified
 from tests.operations.work import archive_in_small_steps, archive_until_full
 from tests.torture import Rounds

@@ -21,10 +21,10 @@ from store.errors import AlreadyExists, Corrupt, Incompatible, Invalid, NotFound
 from store.models import Seal
 from store.operations import CopyReport, RetentionPolicy, backup_store, copy_store, remove_payload, restore_store
 from tests.command_line import logging_restored
-from tests.journal.given import ask, run_sql, tamper
+from tests.journal.database_helpers import ask, run_sql, tamper
 from tests.migrations.test_alembic_commands import run as run_alembic
 from tests.operations.conftest import MakeURL
-from tests.operations.given import assert_equal, content, verified
+from tests.operations.filled_stores import assert_equal, content, verified
 from tests.operations.test_copy import is_there
 from tests.torture import Rounds
 

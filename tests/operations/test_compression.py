@@ -45,7 +45,7 @@ from store.testing.samples import make_span
 from tests import databases, postgres
 from tests.cli.conftest import runner
 from tests.faults import processes
-from tests.journal.given import tamper
+from tests.journal.database_helpers import tamper
 from tests.operations import work
 from tests.operations.payloads import ON_SQLITE, verified
 from tests.torture import Rounds

@@ -34,10 +34,10 @@ from store.operations.copying import database
 from store.testing import ManualClock
 from tests import postgres
 from tests.conftest import POSTGRES, SQLITE
-from tests.journal.given import ask, run_sql, tamper
+from tests.journal.database_helpers import ask, run_sql, tamper
 from tests.operations import payloads
 from tests.operations.conftest import MakeURL
-from tests.operations.given import assert_equal, content, drop, keyed, verified
+from tests.operations.filled_stores import assert_equal, content, drop, keyed, verified
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from store.testing import ManualClock
 from store.wire import probe
 from tests import databases, postgres
 from tests.client.served import Served
-from tests.journal.given import run_sql
+from tests.journal.database_helpers import run_sql
 from tests.server.test_fast_path import serving
 
 

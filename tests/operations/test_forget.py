@@ -20,7 +20,7 @@ from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.cli.conftest import runner
 from tests.faults import processes
-from tests.journal import given_runs
+from tests.journal import sample_run
 from tests.operations.payloads import ON_SQLITE, SECRET, Place, fill, opened, payload_rows, verified
 from tests.operations.work import forget_secret
 from tests.torture import Rounds
@@ -79,13 +79,13 @@ async def test_matching_payload_is_removed_and_everything_else_stays(place: Plac
 
 @ON_SQLITE
 async def test_a_long_text_that_several_events_share_is_removed_with_all_of_them(place: Place) -> None:
-    found = await forgotten(place, given_runs.LONG[:1000])
+    found = await forgotten(place, sample_run.LONG[:1000])
     streams = [each.stream for each in found.matches]
     assert set(streams) == {f"rollout/{place.run}", f"rollout/{place.active}"}
     assert {"run.event", "checkpoint.saved", "artifact.saved"} <= {each.type for each in found.matches}
-    done = await forgotten(place, given_runs.LONG[:1000], reason="request 17")
+    done = await forgotten(place, sample_run.LONG[:1000], reason="request 17")
     assert done.blobs > 3
-    assert (await forgotten(place, given_runs.LONG[:1000])).matches == []
+    assert (await forgotten(place, sample_run.LONG[:1000])).matches == []
     await verified(place.url)
 
 
@@ -164,7 +164,7 @@ async def test_blobs_that_a_stopped_call_did_not_reach_are_removed_by_the_next(
     async def stopped(*_: Any) -> None:
         raise ConnectionError("stopped")
 
-    text = given_runs.LONG[:1000]
+    text = sample_run.LONG[:1000]
     before = await payload_rows(place.url)
     with monkeypatch.context() as patched:
         patched.setattr(Remover, "remove_blobs", stopped)

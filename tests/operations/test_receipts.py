@@ -19,7 +19,7 @@ from store.operations import CopyReport, archive_payload, backup_store, copy_sto
 from store.operations.policy import RetentionPolicy
 from tests.conftest import POSTGRES, SQLITE
 from tests.operations.conftest import MakeURL
-from tests.operations.given import verified
+from tests.operations.filled_stores import verified
 
 Repeat = Callable[[], Awaitable[CopyReport]]
 

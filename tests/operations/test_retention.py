@@ -22,7 +22,7 @@ from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.faults import processes
-from tests.journal.given import run_sql, tamper
+from tests.journal.database_helpers import run_sql, tamper
 from tests.operations.payloads import ON_SQLITE, Place, bodies_of, fill, opened, payload_rows, rows, verified
 from tests.operations.work import remove_in_small_steps
 from tests.server.api import speaking_to

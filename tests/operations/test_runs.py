@@ -23,9 +23,9 @@ from store.operations.run import RunOrder, RunOutcome, run
 from store.runtime.clock import system_clock
 from store.sql.store import SQLStore
 from store.verification import verify as verification
-from tests.journal.given import ask, run_sql, tamper
+from tests.journal.database_helpers import ask, run_sql, tamper
 from tests.operations.conftest import MakeURL
-from tests.operations.given import assert_equal
+from tests.operations.filled_stores import assert_equal
 from tests.operations.payloads import ON_SQLITE
 from tests.operations.work import ENOUGH
 

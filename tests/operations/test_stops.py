@@ -17,7 +17,7 @@ from tests import postgres
 from tests.conftest import POSTGRES, SQLITE
 from tests.faults import processes
 from tests.operations.conftest import MakeURL
-from tests.operations.given import assert_equal
+from tests.operations.filled_stores import assert_equal
 from tests.operations.work import copy, copy_until_full
 from tests.torture import rounds
 

@@ -14,7 +14,7 @@ from store.errors import StoreError
 from store.otel.decode import PROTOBUF, Traces
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
 from store.sql.commands import spans as span_commands
-from tests.otel.otlp_given import group, request, span
+from tests.otel.otlp_messages import group, request, span
 from tests.otel.test_otlp_encodings import requests
 from tests.torture import rounds
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from store import models
 from store.otel.decode import JSON, PROTOBUF, Traces
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
-from tests.otel.otlp_given import as_json, group, pairs, request, value
+from tests.otel.otlp_messages import as_json, group, pairs, request, value
 from tests.torture import rounds
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

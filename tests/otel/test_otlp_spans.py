@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 from store import models
 from store.otel.decode import JSON, PROTOBUF, Encoding, Traces, Undecodable
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
-from tests.otel.otlp_given import as_json, group, pairs, request, span
+from tests.otel.otlp_messages import as_json, group, pairs, request, span
 
 OWNED: dict[str, Any] = {ROLLOUT_ID: "ro-1", ATTEMPT_ID: "at-1"}
 

@@ -24,7 +24,7 @@ from store.training import find_final_reward
 from tests import postgres
 from tests.client.served import Served
 from tests.conftest import POSTGRES, SQLITE
-from tests.journal.given import run_sql
+from tests.journal.database_helpers import run_sql
 from tests.recorded import recording, story
 from tests.recorded.reads import answers
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.run_folders.given import DAY, FLOW, RUN, lines
+from tests.run_folders.folder_samples import DAY, FLOW, RUN, lines
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, RISK
 
 NODES = (*ANALYSTS, *DEBATE, *RISK)

@@ -9,8 +9,8 @@ from store import open_store
 from store.interface.store import Store
 from store.run_folders import Mirror, export_run_folder, import_runs
 from tests.client.served import Served
+from tests.run_folders.folder_samples import Written, event, lines, tree
 from tests.run_folders.foreign import HALF_WAY
-from tests.run_folders.given import Written, event, lines, tree
 from tests.run_folders.test_reruns_of_imports import Desk
 from tests.runs.trading import FUND
 

@@ -12,7 +12,7 @@ import pytest
 from store.run_folders import names, reading
 from store.run_folders.mirroring import PLACE_FILE
 from store.run_folders.records import ORPHANED
-from tests.run_folders.given import Written
+from tests.run_folders.folder_samples import Written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-folders.md").read_text()
 

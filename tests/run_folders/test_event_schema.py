@@ -11,9 +11,9 @@ from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import export_run_folder, import_run_folder
 from store.training import Pipeline, Step
-from tests.run_folders.given import DAY, everything, told, tree, with_defaults
-from tests.runs.given import auto_run, begin, ended, rerun, whole_rerun
+from tests.run_folders.folder_samples import DAY, everything, told, tree, with_defaults
 from tests.runs.trading import TA
+from tests.runs.trading_runs import auto_run, begin, ended, rerun, whole_rerun
 
 ALWAYS = {"type", "node_id", "identifier", "agent", "timestamp", "message", "service", "metrics", "rerun_seq", "id"}
 KINDS = {"thought", "tool", "tool_result", "result", "log", "system"}

@@ -22,8 +22,8 @@ from store.run_folders import ImportReport, export_run_folder, import_runs, writ
 from tests.conftest import SQLITE
 from tests.faults import processes
 from tests.run_folders.conftest import POSTGRES_TOO
-from tests.run_folders.given import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
-from tests.runs.given import auto_run, whole_rerun
+from tests.run_folders.folder_samples import DAY, FLOW, OTHER, RUN, Written, everything, left, tree
+from tests.runs.trading_runs import auto_run, whole_rerun
 from tests.torture import Rounds
 
 

@@ -15,7 +15,7 @@ from store.run_folders import export_run_folder, import_runs
 from tests.conftest import SQLITE
 from tests.faults import processes
 from tests.run_folders.conftest import POSTGRES_TOO
-from tests.run_folders.given import Written, event, lines, tree
+from tests.run_folders.folder_samples import Written, event, lines, tree
 from tests.torture import Rounds
 
 

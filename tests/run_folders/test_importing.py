@@ -20,7 +20,7 @@ from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import ImportReport, export_run_folder, import_run_folder, import_runs
 from tests.conftest import POSTGRES, SQLITE
-from tests.run_folders.given import (
+from tests.run_folders.folder_samples import (
     ADR_NAMES,
     DAY,
     EVENTS,
@@ -34,8 +34,8 @@ from tests.run_folders.given import (
     lines,
     tree,
 )
-from tests.runs.given import auto_run
 from tests.runs.trading import TA
+from tests.runs.trading_runs import auto_run
 
 GOLDEN = Path(__file__).parent / "golden"
 

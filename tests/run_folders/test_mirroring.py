@@ -19,8 +19,8 @@ from store.run_folders import Mirror, export_run_folder
 from tests.cli.conftest import COMMAND, environment
 from tests.conftest import SQLITE
 from tests.run_folders.conftest import POSTGRES_TOO
-from tests.run_folders.given import DAY, tree
-from tests.runs.given import auto_run, begin, say, whole_rerun
+from tests.run_folders.folder_samples import DAY, tree
+from tests.runs.trading_runs import auto_run, begin, say, whole_rerun
 
 
 def written(root: Path) -> dict[str, bytes]:

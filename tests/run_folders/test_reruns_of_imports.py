@@ -12,8 +12,8 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult
 from store.run_folders import export_run_folder, import_run_folder
 from store.training import Pipeline, Step
+from tests.run_folders.folder_samples import tree
 from tests.run_folders.foreign import COMPLETE, FOLDERS, HALF_WAY, NODES, ORPHAN, STOPPED_RERUN, Foreign, checkpoints
-from tests.run_folders.given import tree
 from tests.runs.trading import FUND, MARKET, TA
 
 

@@ -15,7 +15,7 @@ from store.interface.store import Store
 from store.models import RunEvent
 from store.run_folders import export_run_folder, import_run_folder, import_runs
 from tests.conftest import POSTGRES, SQLITE
-from tests.run_folders.given import (
+from tests.run_folders.folder_samples import (
     ADR_NAMES,
     EVENTS,
     FLOW,
@@ -28,7 +28,7 @@ from tests.run_folders.given import (
     tree,
     with_defaults,
 )
-from tests.runs.given import auto_run, whole_rerun
+from tests.runs.trading_runs import auto_run, whole_rerun
 from tests.torture import rounds
 
 OWN_WORD = RunEvent.model_validate({"kind": "own word", "message": "m", "more": [1], "prompt": "p" * 3000})

@@ -23,8 +23,8 @@ from store.testing.contract.wrong_kinds import NO_TEXT, NO_WHOLE_NUMBER
 from tests.client.lossy_proxy import LossyProxy
 from tests.client.served import Served
 from tests.runs.conftest import MEMORY_HTTP
-from tests.runs.given import auto_run, begin, do_phase, ended, rerun, seen
 from tests.runs.trading import FUND, TA, node
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended, rerun, seen
 
 pytestmark = pytest.mark.parametrize("way", [MEMORY_HTTP], indirect=True)
 

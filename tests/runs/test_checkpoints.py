@@ -12,8 +12,19 @@ import pytest
 from store.errors import CheckpointMissing, GraphChanged, Invalid, NotFound
 from store.interface.store import Store
 from store.models import AttemptedRollout
-from tests.runs.given import TICKER_PHASES, auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, REPORTS, TA, phase
+from tests.runs.trading_runs import (
+    TICKER_PHASES,
+    auto_run,
+    begin,
+    do_phase,
+    ended,
+    nodes_of,
+    rerun,
+    say,
+    seen,
+    whole_rerun,
+)
 
 
 async def save(

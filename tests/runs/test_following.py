@@ -12,8 +12,8 @@ from store.errors import Invalid, NotFound
 from store.interface.store import Store
 from store.models import AttemptedRollout, AttemptError, RolloutConfig, RunEvent, RunFrame
 from tests.runs.following import PATIENCE, Reader, kinds_after, last_of
-from tests.runs.given import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.torture import IS_TORTURE
 
 Happening = Callable[[Store, AttemptedRollout], Awaitable[object]]

@@ -14,8 +14,8 @@ from store.client import HTTPStore
 from store.models import AttemptedRollout, RunEvent, RunFrame, apply_frames
 from tests.client.server_process import ServerProcess
 from tests.runs.following import last_of
-from tests.runs.given import begin, ended, seen
 from tests.runs.trading import MARKET
+from tests.runs.trading_runs import begin, ended, seen
 from tests.torture import Rounds
 
 BETWEEN_KILLS = 12

@@ -15,8 +15,8 @@ from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Fork, RolloutConfig
 from store.sql.store import SQLStore
 from tests.faults.sessions import Trouble, taken, troubled_store, until, waiting
-from tests.runs.given import auto_run, begin, do_phase, ended, rerun
 from tests.runs.trading import RISK, phase
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended, rerun
 
 RETRIED = RolloutConfig(max_attempts=2, retry_condition=["failed"])
 

@@ -11,8 +11,8 @@ from store.errors import AttemptActive, Invalid, NotFound
 from store.interface.store import Store
 from store.models import RolloutConfig, RunEvent
 from store.testing import ManualClock
-from tests.runs.given import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, node, phase
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 
 TICKER = {*ANALYSTS, *DEBATE, *RISK, "tool_x"}
 

@@ -15,8 +15,8 @@ from store import open_store
 from store.errors import AttemptActive, Conflict, HeadMoved, Invalid, SideEffectsUnconfirmed
 from store.interface.store import Store
 from store.models import AttemptedRollout, ForkResult, RunEvent
-from tests.runs.given import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, node, phase
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended, nodes_of, rerun, say, seen, whole_rerun
 from tests.torture import Rounds
 
 

@@ -12,9 +12,9 @@ from store.models import AttemptedRollout, RolloutConfig, RunEvent
 from store.sql.store import SQLStore
 from tests.conftest import POSTGRES
 from tests.runs.conftest import MEMORY
-from tests.runs.given import begin, ended, seen
 from tests.runs.reference import Attempt, Reference, Said, filtered, versions
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA_COMPAT
+from tests.runs.trading_runs import begin, ended, seen
 from tests.torture import Rounds
 
 # What a server adds is tried elsewhere, with fewer histories.

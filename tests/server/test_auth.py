@@ -34,8 +34,8 @@ from tests import databases
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import Api
 from tests.server.front_end import PROTECTED
-from tests.server.given import served
 from tests.server.keyed import Keyed, bearer, keyed_server, own_database
+from tests.server.loopback_server import served
 
 STRANGERS = "rbk_0123456789_" + "a" * 32
 

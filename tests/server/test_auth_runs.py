@@ -9,7 +9,7 @@ import pytest
 
 from store.interface.store import Store
 from store.testing import ManualClock
-from tests.runs.given import auto_run
+from tests.runs.trading_runs import auto_run
 from tests.server.keyed import Keyed, keyed_server
 
 

@@ -17,9 +17,9 @@ from store.interface.store import Store
 from store.server.auth import admission
 from store.server.streaming.paths import LOG_SOCKET
 from store.testing import ManualClock
-from tests.otel.otlp_given import ids_of
+from tests.otel.otlp_messages import ids_of
 from tests.server.keyed import Keyed, bearer, keyed_server
-from tests.server.stream_given import LOG, Events, Socket, until
+from tests.server.stream_clients import LOG, Events, Socket, until
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from store.run_folders.listing import listed_runs, run_with_events
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.postgres import PostgresServer, with_partition
-from tests.run_folders.given import DAY, EVENTS, FLOW, OTHER, RUN, Written, event, lines
+from tests.run_folders.folder_samples import DAY, EVENTS, FLOW, OTHER, RUN, Written, event, lines
 from tests.server.keyed import keyed_server
-from tests.server.stream_given import serving
+from tests.server.stream_clients import serving
 from tests.torture import IS_TORTURE, rounds
 
 

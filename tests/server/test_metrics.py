@@ -30,10 +30,10 @@ from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_span
 from tests.conftest import SQLITE
-from tests.journal.given import run_sql
+from tests.journal.database_helpers import run_sql
 from tests.server.api import Api, speaking_to
 from tests.server.keyed import Steps
-from tests.server.stream_given import LOG, serving, until, unused_partition
+from tests.server.stream_clients import LOG, serving, until, unused_partition
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 HANG = 60

@@ -15,7 +15,7 @@ import pytest
 from store.interface.store import Store
 from store.server.partitions import Partitions
 from store.server.quotas import Quota, Quotas
-from tests.server.stream_given import LOG, serving
+from tests.server.stream_clients import LOG, serving
 from tests.server.test_metrics import OF_MANY, reward
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"

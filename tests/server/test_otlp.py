@@ -15,8 +15,8 @@ from store.interface.store import Store
 from store.journal import writer
 from store.models import Attempt
 from store.semconv import ATTEMPT_ID, ROLLOUT_ID, SPAN_SEQUENCE_ID
-from tests.otel.otlp_given import NANOS, as_json, group, ids_of, pairs, request, span
-from tests.server.otlp_given import JSON, PROTOBUF, Exporter, exporting, message_of, numbers, stored
+from tests.otel.otlp_messages import NANOS, as_json, group, ids_of, pairs, request, span
+from tests.server.otlp_exporter import JSON, PROTOBUF, Exporter, exporting, message_of, numbers, stored
 
 
 @pytest.fixture

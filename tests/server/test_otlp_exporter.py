@@ -20,9 +20,9 @@ from store.journal import writer
 from store.models import Attempt, Span
 from store.server.app import build_app
 from store.server.partitions import Partitions
-from tests.otel.otlp_given import ids_of
-from tests.server.given import served as server
-from tests.server.otlp_given import Exporter, exporting
+from tests.otel.otlp_messages import ids_of
+from tests.server.loopback_server import served as server
+from tests.server.otlp_exporter import Exporter, exporting
 
 
 class Remembering(SpanExporter):

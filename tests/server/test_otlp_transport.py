@@ -17,8 +17,8 @@ from store import open_store
 from store.interface.store import Store
 from store.models import Attempt
 from store.server.decompress import Broken, TooLong, expand
-from tests.otel.otlp_given import as_json, group, ids_of, request, span
-from tests.server.otlp_given import JSON, PROTOBUF, Exporter, exporting, message_of, stored
+from tests.otel.otlp_messages import as_json, group, ids_of, request, span
+from tests.server.otlp_exporter import JSON, PROTOBUF, Exporter, exporting, message_of, stored
 
 MIB = 1024 * 1024
 LIMIT = 4 * MIB

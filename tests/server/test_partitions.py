@@ -14,7 +14,7 @@ from store.db.url import parse
 from store.errors import Unavailable
 from store.interface.store import Store
 from store.server.partitions import Partitions, with_partition
-from tests.runs.given import auto_run
+from tests.runs.trading_runs import auto_run
 from tests.server.api import ON_BOTH_DATABASES, Api, speaking_to
 
 HANG = 20

@@ -46,7 +46,7 @@ from store.server.partitions import Partitions
 from store.server.quotas import PartitionQuota, Quota, Quotas, StoreLimiter, adds
 from store.server.streaming.paths import LOG_SOCKET
 from store.sql.store import SQLStore
-from tests.runs.given import auto_run
+from tests.runs.trading_runs import auto_run
 from tests.server.api import ON_BOTH_DATABASES, PREFIX, Answer, Api, a_span, speaking_to
 from tests.server.keyed import Steps
 

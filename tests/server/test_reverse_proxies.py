@@ -17,7 +17,7 @@ import pytest
 from store import open_store
 from store.server.store_server import StoreServer
 from store.server.streaming.paths import LOG_SOCKET
-from tests.server.stream_given import Socket
+from tests.server.stream_clients import Socket
 from tests.server.test_tls import openssl
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"

@@ -13,8 +13,8 @@ from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.server.partitions import Partitions
 from store.wire.errors import error_of
-from tests.runs.given import auto_run, begin, do_phase, ended
 from tests.runs.trading import RISK, TA
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended
 from tests.server.api import Answer, Api, speaking_to
 
 RISK_OF_RIG: dict[str, Any] = {"phase": "risk", "scopes": ["RIG"]}

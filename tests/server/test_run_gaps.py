@@ -13,12 +13,12 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, RunEvent
 from store.sql import core, waiters
 from store.sql.store import SQLStore
-from tests.journal.given import tamper
+from tests.journal.database_helpers import tamper
 from tests.runs.following import Reader
-from tests.runs.given import begin, do_phase, say, seen
 from tests.runs.trading import MARKET
+from tests.runs.trading_runs import begin, do_phase, say, seen
 from tests.server.api import ON_BOTH_DATABASES
-from tests.server.stream_given import Json, serving
+from tests.server.stream_clients import Json, serving
 from tests.server.test_run_streams import follow, frames_to, held, places
 from tests.server.test_streams import WAYS
 

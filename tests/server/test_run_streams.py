@@ -26,11 +26,11 @@ from store.sql.waiters import WaitingCalls
 from store.testing import ManualClock
 from store.wire import paths
 from tests.runs.following import PATIENCE, last_of
-from tests.runs.given import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import MARKET
+from tests.runs.trading_runs import auto_run, begin, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.server.api import ON_BOTH_DATABASES
 from tests.server.keyed import bearer, keyed_server
-from tests.server.stream_given import Client, Events, Json, Stream, serving, until
+from tests.server.stream_clients import Client, Events, Json, Stream, serving, until
 from tests.server.test_streams import WAYS, NotReading
 
 VIEWERS = 20

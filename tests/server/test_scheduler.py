@@ -32,7 +32,7 @@ from store.server.partitions import Partitions
 from store.server.process.scheduler import Scheduler
 from store.sql.store import SQLStore
 from tests.conftest import POSTGRES, SQLITE
-from tests.journal.given import run_sql
+from tests.journal.database_helpers import run_sql
 from tests.server.api import speaking_to
 from tests.server.test_serving import finish, serving
 

@@ -19,7 +19,7 @@ from store.server.streaming.paths import LOG_SOCKET
 from store.server.streaming.slots import StreamSlots
 from store.testing import ManualClock
 from tests.server.keyed import bearer, keyed_server
-from tests.server.stream_given import LOG, Client, Socket, serving, until
+from tests.server.stream_clients import LOG, Client, Socket, serving, until
 from tests.server.test_hub import ALL, HANG, Counting, counting
 from tests.server.test_streams import NotReading, as_events, logged
 

@@ -24,9 +24,9 @@ from store.server.streaming.paths import LOG_SOCKET
 from store.sql import core, waiters
 from store.testing import ManualClock
 from store.testing.samples import make_span
-from tests.journal.given import fill, tamper
+from tests.journal.database_helpers import fill, tamper
 from tests.server.api import ON_BOTH_DATABASES
-from tests.server.stream_given import LOG, Client, Json, serving, until, unused_partition
+from tests.server.stream_clients import LOG, Client, Json, serving, until, unused_partition
 
 WAYS = ["events", "socket"]
 

@@ -22,10 +22,21 @@ from store.run_folders import import_run_folder
 from store.server.partitions import Partitions, with_partition
 from store.testing import ManualClock
 from store.testing.samples import make_prompt
-from tests.runs.given import TICKER_PHASES, auto_run, begin, claimed, do_phase, ended, rerun, say, seen, whole_rerun
 from tests.runs.trading import FUND, MARKET, PORTFOLIO, TA, TA_COMPAT, node
+from tests.runs.trading_runs import (
+    TICKER_PHASES,
+    auto_run,
+    begin,
+    claimed,
+    do_phase,
+    ended,
+    rerun,
+    say,
+    seen,
+    whole_rerun,
+)
 from tests.server.keyed import bearer, keyed_server
-from tests.server.stream_given import Client, Json, serving, unused_partition
+from tests.server.stream_clients import Client, Json, serving, unused_partition
 
 DAY = "2026-11-20"
 NO_RUNNER = (

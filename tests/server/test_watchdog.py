@@ -18,7 +18,7 @@ from store.db.url import parse, with_partition
 from store.interface.store import Store
 from store.server.partitions import Partitions
 from store.sql.store import SQLStore
-from store.testing.contract.given import started, worker_of
+from store.testing.contract.rollout_helpers import started, worker_of
 from tests.conftest import POSTGRES, SQLITE
 from tests.server.api import speaking_to
 from tests.server.fleet import HANG, fleet

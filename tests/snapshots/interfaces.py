@@ -19,7 +19,7 @@ from store.server.partitions import Partitions
 from store.server.quotas import Quota, Quotas
 from store.wire.errors import error_body, error_of, status_of
 from tests.errors import EXAMPLES
-from tests.server.stream_given import LOG, serving
+from tests.server.stream_clients import LOG, serving
 
 Json = dict[str, Any]
 

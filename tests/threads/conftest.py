@@ -14,7 +14,7 @@ from tests.conftest import SQLITE
 
 @pytest.fixture(params=[SQLITE])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An SQLite file, or a partition of Postgres in tests marked `ON_BOTH` (`tests.threads.given`)."""
+    """An SQLite file, or a partition of Postgres in tests marked `ON_BOTH` (`tests.threads.langgraph_samples`)."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'rollbook.db'}"
     url: str = request.getfixturevalue("postgres_url")

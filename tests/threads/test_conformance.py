@@ -10,7 +10,7 @@ import pytest
 
 from store import open_store
 from store.integrations.langgraph import RollbookSaver
-from tests.threads.given import ON_BOTH
+from tests.threads.langgraph_samples import ON_BOTH
 
 # Without types; it is asked for four things.
 _suite: Any = import_module("langgraph.checkpoint.conformance")

@@ -12,7 +12,7 @@ from store.integrations.langgraph import RollbookSaver
 from store.sql.store import SQLStore
 from tests.faults import processes
 from tests.threads import work
-from tests.threads.given import ON_BOTH, abc, config, saying, side_by_side
+from tests.threads.langgraph_samples import ON_BOTH, abc, config, saying, side_by_side
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from store.errors import SideEffectsUnconfirmed
 from store.integrations.langgraph import RollbookSaver, pointer_to_phase_end, start_from
 from store.models import AttemptedRollout, RunEventRow
 from store.sql.store import SQLStore
-from tests.runs.given import begin, do_phase, ended, rerun, seen
 from tests.runs.reference import Said, filtered
 from tests.runs.trading import FUND, MARKET, TA_COMPAT, node
-from tests.threads.given import State, config, line
+from tests.runs.trading_runs import begin, do_phase, ended, rerun, seen
+from tests.threads.langgraph_samples import State, config, line
 
 TICKER = ("analysts", "debate_and_trader", "risk")
 CHECKPOINTS = {"analysts": "analysts_checkpoint", "debate_and_trader": "trader_checkpoint"}

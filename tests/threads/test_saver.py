@@ -19,7 +19,7 @@ from store.models import RolloutConfig
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests.client.served import Served
-from tests.threads.given import abc, config, line, saying
+from tests.threads.langgraph_samples import abc, config, line, saying
 
 
 async def test_thread_continues_with_its_earlier_messages(saver: RollbookSaver) -> None:

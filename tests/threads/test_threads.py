@@ -11,8 +11,8 @@ from store.errors import Invalid, NotFound, TooLarge
 from store.models.threads import ThreadWrite
 from store.sql.commands import threads as thread_commands
 from store.sql.store import SQLStore
-from tests.journal.given import ask
-from tests.threads.given import ON_BOTH, checkpoint, ids, said_in, write
+from tests.journal.database_helpers import ask
+from tests.threads.langgraph_samples import ON_BOTH, checkpoint, ids, said_in, write
 
 
 async def types(store: SQLStore) -> list[str]:

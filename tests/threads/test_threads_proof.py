@@ -13,8 +13,8 @@ from store.db.tables import core as core_tables
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.verification import pool
-from tests.journal.given import ask, run_sql, tamper
-from tests.threads.given import ON_BOTH, checkpoint, write
+from tests.journal.database_helpers import ask, run_sql, tamper
+from tests.threads.langgraph_samples import ON_BOTH, checkpoint, write
 
 THREADS = [table.name for table in core_tables.THREADS]
 LONG = b"long " * 1000

@@ -8,7 +8,7 @@ from typing import Any
 
 from store import open_store
 from store.integrations.langgraph import RollbookSaver
-from tests.threads.given import State, config, line, saying, side_by_side
+from tests.threads.langgraph_samples import State, config, line, saying, side_by_side
 
 
 async def run_until_c(url: str, thread_id: str, attempt_id: str, told: Connection) -> None:

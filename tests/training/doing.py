@@ -11,7 +11,7 @@ from typing import Any
 from store.interface.store import Store
 from store.models import NamedResources, Rollout
 from store.training import Hook, LitAgent, Outcome, Runner
-from tests.training.given import RESOURCES
+from tests.training.training_helpers import RESOURCES
 
 
 class Doing(LitAgent[Any]):

@@ -22,8 +22,8 @@ from store.training import (
     trajectories,
 )
 from store.training.model_clients.openai_spans import uninstrument_openai
-from tests.llm_proxy.given import CLIENT_KEY, backend_of
 from tests.llm_proxy.model_server import MESSAGES, MODEL, chats, model_server
+from tests.llm_proxy.proxied_agent import CLIENT_KEY, backend_of
 
 TOKENS = ([11, 12, 13, 14], [21, 22, 23])
 

@@ -13,7 +13,7 @@ from store.interface.store import Store
 from store.llm_proxy import LLMProxy
 from store.models import LLM, NamedResources, Span
 from store.training.algorithms.algorithm import Algorithm, algo, with_llm_proxy, with_store
-from tests.training.given import collect
+from tests.training.training_helpers import collect
 
 RESOURCES: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:9", model="m")}
 

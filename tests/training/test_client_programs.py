@@ -37,8 +37,8 @@ from tests.llm_proxy.model_server import (
     says,
     streams,
 )
-from tests.training.given import spans_of_attempt
 from tests.training.test_client_spans import MESSAGE, QUESTION, RESPONSE, USAGE, named
+from tests.training.training_helpers import spans_of_attempt
 
 pytestmark = pytest.mark.slow
 

@@ -33,7 +33,7 @@ from store.training import (
     run_in_scope,
 )
 from store.training.tracing.reward_spans import get_rewards_from_span
-from tests.training.given import spans_of, started
+from tests.training.training_helpers import spans_of, started
 
 INPUT = "agentlightning.operation.input"
 OUTPUT = "agentlightning.operation.output"

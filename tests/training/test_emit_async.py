@@ -12,7 +12,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout
 from store.semconv import ANNOTATION_SPAN
 from store.training import Tracer, emit_annotation_async, emit_message, emit_reward_async, get_reward_value
-from tests.training.given import started, until
+from tests.training.training_helpers import started, until
 from tests.training.unreliable import Unreliable
 
 EMITTERS: dict[str, Callable[[], Awaitable[Any]]] = {

@@ -14,7 +14,7 @@ from store.training import Runner
 from store.training.algorithms.rollout_ends import newest_cursor
 from store.training.running.early_failure import PATIENCE, first_attempts_fail
 from tests.training.doing import Gate
-from tests.training.given import RESOURCES, started
+from tests.training.training_helpers import RESOURCES, started
 
 
 async def end(store: Store, rollouts: list[Any], status: AttemptStatus, **error: Any) -> None:

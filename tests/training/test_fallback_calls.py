@@ -20,7 +20,7 @@ from store.pipelines.fallback.fallback_store import FallbackStore
 from store.runtime.process import started_at, this_process
 from store.semconv import CHANGED
 from store.training.tracing.spool import process_name
-from tests.run_folders.given import everything
+from tests.run_folders.folder_samples import everything
 from tests.training.test_fallback import GRAPH, journals, posted
 from tests.training.unreliable import Unreliable
 

@@ -21,7 +21,7 @@ from store.training.running.outages import unreachable_part
 from store.training.running.runner import Runner
 from tests.llm_proxy.model_server import ModelServer, model_server, says
 from tests.postgres import free_port
-from tests.training.given import until
+from tests.training.training_helpers import until
 
 Call = Callable[[str], Awaitable[Any]]
 

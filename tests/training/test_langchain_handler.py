@@ -15,7 +15,7 @@ from store.training import Tracer, TracerTraceToTriplet, TraceToMessages
 from store.training.model_clients.openai_spans import uninstrument_openai
 from tests.llm_proxy.model_server import MODEL, ModelServer, chats, delta, events, model_server, says
 from tests.llm_proxy.model_server import streams as streaming
-from tests.training.given import spans_of_attempt
+from tests.training.training_helpers import spans_of_attempt
 
 pytest.importorskip("langchain_core")
 langchain_openai: Any = pytest.importorskip("langchain_openai")

@@ -18,7 +18,7 @@ from store.training import Runner, Tracer
 from store.training.running.spool_replay import replay
 from store.training.tracing.spool import SpanSpool, SpoolFile
 from tests.training.doing import returning
-from tests.training.given import names_of, started
+from tests.training.training_helpers import names_of, started
 
 DIE = """
 import os, signal, sys

@@ -19,7 +19,7 @@ from store.training import emit_reward
 from store.training.model_clients.openai_spans import instrument_openai, uninstrument_openai
 from tests.llm_proxy.model_server import MESSAGES, MODEL, ModelServer, chats, delta, events, model_server, says
 from tests.llm_proxy.model_server import streams as streaming
-from tests.training.given import spans_of_attempt
+from tests.training.training_helpers import spans_of_attempt
 
 TOOL: Any = {
     "type": "function",

@@ -15,8 +15,8 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, LightningStoreCapabilities, RolloutConfig, RunEvent
 from store.testing import ManualClock
 from store.training import Pipeline, Step
-from tests.runs.given import begin, nodes_of, seen
 from tests.runs.trading import ANALYSTS, DEBATE, FUND, MARKET, PORTFOLIO, RISK, SCAN, TA
+from tests.runs.trading_runs import begin, nodes_of, seen
 
 SCOPES = {"ticker": ["rig", "TSDD"], "portfolio": [FUND]}
 

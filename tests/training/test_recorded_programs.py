@@ -40,7 +40,7 @@ from store.training.model_clients.client_calls import CALL_SPAN
 from store.training.tracer import ATTEMPT_SPAN
 from store.training.tracing.reward_spans import get_rewards_from_span
 from tests.training.any_values import NUMBERS, TEXTS, VALUES, TextlessError, build
-from tests.training.given import started
+from tests.training.training_helpers import started
 
 
 @dataclass

@@ -18,7 +18,7 @@ from store.training.tracing import recorder as recording
 from store.training.tracing.span_thread import span_thread
 from store.training.tracing.spool import SpanSpool
 from tests.torture import rounds
-from tests.training.given import names_of, spans_of, started, until
+from tests.training.training_helpers import names_of, spans_of, started, until
 from tests.training.unreliable import Unreliable
 
 

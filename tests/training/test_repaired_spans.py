@@ -38,7 +38,7 @@ from store.training.tracing.reward_spans import get_reward_value, get_rewards_fr
 from store.training.tracing.span_attributes import sanitize_attributes
 from store.training.tracing.spool import SpanSpool
 from tests.training.any_values import Textless, TextlessError, deep, endless
-from tests.training.given import names_of, spans_of, spans_of_attempt, started
+from tests.training.training_helpers import names_of, spans_of, spans_of_attempt, started
 from tests.training.unreliable import Unreliable
 
 REPLACED = "U+0000 or a lone surrogate became U+FFFD"

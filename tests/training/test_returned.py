@@ -26,7 +26,7 @@ from tests.training.doing import (
     returning,
     step,
 )
-from tests.training.given import names_of, spans_of
+from tests.training.training_helpers import names_of, spans_of
 
 
 class Numpyish:

@@ -37,7 +37,7 @@ from tests.training.doing import (
     running,
     status_of,
 )
-from tests.training.given import RESOURCES, spans_of, until
+from tests.training.training_helpers import RESOURCES, spans_of, until
 
 
 async def test_rollouts_of_the_queue_are_run_and_reported(live: Store) -> None:

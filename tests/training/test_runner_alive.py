@@ -32,7 +32,7 @@ from tests.training.doing import (
     running,
     status_of,
 )
-from tests.training.given import RESOURCES, until
+from tests.training.training_helpers import RESOURCES, until
 from tests.training.unreliable import Unreliable
 
 OFTEN: dict[str, Any] = {"heartbeat_interval": 0.3, "interval_jitter": 0.0}

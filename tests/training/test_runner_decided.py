@@ -22,7 +22,7 @@ from tests.training.doing import (
     running,
     status_of,
 )
-from tests.training.given import names_of, until
+from tests.training.training_helpers import names_of, until
 
 
 @pytest.mark.parametrize("retries", [0, 2])

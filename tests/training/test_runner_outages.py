@@ -28,7 +28,7 @@ from tests.training.doing import (
     returning,
     running,
 )
-from tests.training.given import names_of, spans_of, until
+from tests.training.training_helpers import names_of, spans_of, until
 from tests.training.unreliable import Unreliable
 
 

@@ -15,7 +15,7 @@ from store.training import Runner
 from tests.faults import processes
 from tests.training.agents import runner_at_work
 from tests.training.doing import Doing, ended, returning, running, status_of
-from tests.training.given import RESOURCES, until
+from tests.training.training_helpers import RESOURCES, until
 
 FAST: dict[str, Any] = {"heartbeat_interval": 0.2, "interval_jitter": 0.0}
 

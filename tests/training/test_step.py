@@ -33,7 +33,7 @@ from tests.training.doing import (
     returning,
     step,
 )
-from tests.training.given import RESOURCES, names_of, spans_of
+from tests.training.training_helpers import RESOURCES, names_of, spans_of
 from tests.training.unreliable import Unreliable
 
 

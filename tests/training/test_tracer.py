@@ -26,7 +26,7 @@ from store.training import Tracer, current_scope, emit_message, emit_reward, get
 from store.training.tracer import ATTEMPT_SPAN
 from store.training.tracing.span_thread import span_thread
 from store.wire.listener import bind
-from tests.training.given import names_of, spans_of, started, until
+from tests.training.training_helpers import names_of, spans_of, started, until
 
 
 def ids(rollout: Any) -> dict[str, Any]:

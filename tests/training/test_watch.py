@@ -11,7 +11,7 @@ import pytest
 from store.interface.store import Store
 from store.models import Rollout, RolloutConfig
 from store.training.running.rollout_watch import Watch
-from tests.training.given import started, until
+from tests.training.training_helpers import started, until
 
 
 class Told:

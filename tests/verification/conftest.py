@@ -10,7 +10,7 @@ import pytest
 from store.testing import ManualClock
 from tests.conftest import POSTGRES, SQLITE
 from tests.journal.copies import opened_copy
-from tests.journal.given import fill
+from tests.journal.database_helpers import fill
 from tests.verification.filled import Filled
 
 

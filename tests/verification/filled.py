@@ -23,7 +23,7 @@ from store.testing import ManualClock
 from store.verification import log_scan, rebuild
 from store.verification.differences import Differences
 from tests.faults import processes
-from tests.journal.given import ask
+from tests.journal.database_helpers import ask
 
 T = TypeVar("T")
 

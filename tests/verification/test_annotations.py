@@ -14,7 +14,7 @@ from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.verification import compare
 from tests.journal.copies import opened_copy
-from tests.journal.given import ask, contents, run_sql, tamper
+from tests.journal.database_helpers import ask, contents, run_sql, tamper
 from tests.verification.filled import ON_SQLITE, Filled
 
 TABLES = ("labels", "notes")

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from store.models import RolloutConfig
-from tests.journal.given import ask, blob, run_sql, tamper
+from tests.journal.database_helpers import ask, blob, run_sql, tamper
 from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled, database_of
 
 

@@ -16,7 +16,7 @@ from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing import ManualClock
 from store.testing.samples import make_prompt, make_span
-from tests.journal.given import REWARD, untouched
+from tests.journal.database_helpers import REWARD, untouched
 from tests.torture import IS_TORTURE
 
 STATUSES: list[Any] = ["queuing", "preparing", "running", "failed", "succeeded", "cancelled", "requeuing"]

@@ -9,7 +9,7 @@ from store.db.tables.core import metadata
 from store.domain.events import BodyDropped
 from store.sql.store import SQLStore
 from store.verification import log_scan
-from tests.journal.given import ask, blob, run_sql, tamper
+from tests.journal.database_helpers import ask, blob, run_sql, tamper
 from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled, database_of, number_of, record
 
 

@@ -17,7 +17,7 @@ from store.verification import pool
 from store.verification.compare import STRETCHES
 from store.verification.log_scan import Bounds
 from store.verification.pool import CheckRest, Compare, ProofJob, Walk
-from tests.journal.given import blob, run_sql, tamper
+from tests.journal.database_helpers import blob, run_sql, tamper
 from tests.torture import Rounds
 from tests.verification.filled import ON_SQLITE, Filled
 

@@ -18,7 +18,7 @@ from store.testing import ManualClock
 from store.testing.samples import make_sdk_span, make_span
 from tests.faults import processes
 from tests.journal.copies import opened_copy
-from tests.journal.given import REWARD, SPAN, ask, claimed, contents, fill, run_sql, tamper, untouched
+from tests.journal.database_helpers import REWARD, SPAN, ask, claimed, contents, fill, run_sql, tamper, untouched
 from tests.verification.filled import ON_POSTGRES, ON_SQLITE, rebuild_until_repair
 
 TABLES = ("rollouts", "attempts", "spans", "rewards", "resources", "workers", "queue")

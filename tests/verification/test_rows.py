@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.testing.samples import make_span
-from tests.journal.given import SPAN, run_sql
+from tests.journal.database_helpers import SPAN, run_sql
 from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled
 
 EDITS = [

@@ -15,8 +15,8 @@ from store.testing import ManualClock
 from store.testing.samples import make_span
 from store.verification import compare
 from tests.journal.copies import opened_copy
-from tests.journal.given import ask, blob, contents, run_sql, tamper
-from tests.journal.given_runs import LONG, NODE, run, tell
+from tests.journal.database_helpers import ask, blob, contents, run_sql, tamper
+from tests.journal.sample_run import LONG, NODE, run, tell
 from tests.verification.filled import ON_POSTGRES, ON_SQLITE, Filled
 
 RUNS = [table.name for table in core_tables.RUNS]

@@ -7,7 +7,7 @@ import pytest
 from store.models import Difference
 from store.sql.store import SQLStore
 from store.verification.sample import SampleReport, verify_sample
-from tests.journal.given import ask, run_sql, tamper
+from tests.journal.database_helpers import ask, run_sql, tamper
 from tests.verification.filled import ON_SQLITE, Filled
 
 

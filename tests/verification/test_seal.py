@@ -11,7 +11,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.models import Seal
 from store.testing import ManualClock
-from tests.journal.given import fill
+from tests.journal.database_helpers import fill
 
 ON_SQLITE = pytest.mark.parametrize("durable_url", ["sqlite"], indirect=True)
 """For tests of files, which are the same for every database."""

@@ -28,8 +28,8 @@ from store.errors import Corrupt
 from store.interface.store import Store
 from store.models.threads import ThreadCheckpoint, ThreadWrite
 from store.testing import ManualClock
-from tests.journal.given import fill
-from tests.journal.given_runs import run
+from tests.journal.database_helpers import fill
+from tests.journal.sample_run import run
 from tests.torture import IS_TORTURE
 
 pytestmark = pytest.mark.slow

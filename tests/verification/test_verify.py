@@ -20,7 +20,7 @@ from store.sql.commands import rollouts as rollout_commands
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from store.testing.samples import make_prompt
-from tests.journal.given import fill, run_sql, tamper
+from tests.journal.database_helpers import fill, run_sql, tamper
 from tests.verification.filled import ON_SQLITE, Filled, database_of
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from store.errors import Invalid, NotFound, TooLarge
 from store.interface.store import Store
-from store.testing.contract.given import reread, started
+from store.testing.contract.rollout_helpers import reread, started
 
 __all__ = ["AnnotationsContract"]
 

@@ -12,7 +12,7 @@ import pytest
 from store.errors import Invalid, Unsupported
 from store.interface.store import Store
 from store.models import AttemptError, Rollout, RolloutConfig
-from store.testing.contract.given import reread, started, worker_of
+from store.testing.contract.rollout_helpers import reread, started, worker_of
 
 ERROR = AttemptError(type="LookupError", message="no such page", span_id="00f067aa0ba902b7")
 

@@ -12,7 +12,7 @@ import pytest
 from store.errors import NotFound
 from store.interface.store import Store
 from store.models import UNSET, AttemptedRollout, RolloutConfig
-from store.testing.contract.given import attempt_of, attempts_of, reread, started, statuses
+from store.testing.contract.rollout_helpers import attempt_of, attempts_of, reread, started, statuses
 
 __all__ = ["AttemptsContract", "RolloutUpdatesContract"]
 

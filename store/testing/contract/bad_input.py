@@ -11,7 +11,7 @@ import pytest
 from store.errors import Invalid, TooLarge
 from store.interface.store import Store
 from store.models import LLM, EnqueueRolloutRequest, Event, RolloutConfig
-from store.testing.contract.given import attempt_of, reread, started
+from store.testing.contract.rollout_helpers import attempt_of, reread, started
 from store.testing.samples import make_llm, make_sdk_span, make_span
 
 __all__ = ["BadInputContract"]

@@ -8,7 +8,7 @@ import pytest
 
 from store.errors import Closed
 from store.interface.store import Store
-from store.testing.contract.given import started
+from store.testing.contract.rollout_helpers import started
 from store.testing.samples import make_span
 
 __all__ = ["ClosingContract"]

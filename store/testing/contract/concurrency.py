@@ -10,7 +10,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import Rollout
-from store.testing.contract.given import attempt_of, attempts_of, reread, started, statuses
+from store.testing.contract.rollout_helpers import attempt_of, attempts_of, reread, started, statuses
 from store.testing.samples import make_llm, make_sdk_span, make_span
 
 __all__ = ["ConcurrencyContract"]

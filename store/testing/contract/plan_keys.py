@@ -9,7 +9,7 @@ import pytest
 from store.errors import Conflict, Invalid
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest
-from store.testing.contract.given import reread, statuses
+from store.testing.contract.rollout_helpers import reread, statuses
 
 __all__ = ["PlanKeyContract"]
 

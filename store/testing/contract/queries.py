@@ -14,7 +14,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Rollout
 from store.testing.clock import ManualClock
-from store.testing.contract.given import started
+from store.testing.contract.rollout_helpers import started
 from store.testing.samples import make_llm
 
 __all__ = ["QueriesContract"]

@@ -11,7 +11,7 @@ import pytest
 from store.interface.store import Store
 from store.models import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from store.testing.clock import ManualClock
-from store.testing.contract.given import reread, started, statuses
+from store.testing.contract.rollout_helpers import reread, started, statuses
 
 __all__ = ["QueueContract"]
 

@@ -10,7 +10,7 @@ import pytest
 from store.interface.store import Store
 from store.models import LLM, NamedResources, PromptTemplate, ProxyLLM
 from store.testing.clock import ManualClock
-from store.testing.contract.given import reread
+from store.testing.contract.rollout_helpers import reread
 from store.testing.samples import make_llm, make_prompt
 
 __all__ = ["ResourcesContract"]

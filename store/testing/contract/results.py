@@ -9,7 +9,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import PaginatedResult
-from store.testing.contract.given import attempt_of, reread, started, worker_of
+from store.testing.contract.rollout_helpers import attempt_of, reread, started, worker_of
 from store.testing.samples import make_llm, make_span
 
 __all__ = ["ResultsContract"]

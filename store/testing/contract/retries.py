@@ -8,7 +8,7 @@ import pytest
 
 from store.interface.store import Store
 from store.models import RolloutConfig
-from store.testing.contract.given import reread, started, statuses
+from store.testing.contract.rollout_helpers import reread, started, statuses
 from store.testing.samples import make_span
 
 __all__ = ["RetriesContract"]

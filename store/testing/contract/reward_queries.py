@@ -9,7 +9,7 @@ import pytest
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout
-from store.testing.contract.given import started
+from store.testing.contract.rollout_helpers import started
 from store.testing.samples import make_prompt, make_span
 
 __all__ = ["RewardQueriesContract"]

@@ -6,7 +6,7 @@ import pytest
 
 from store.errors import NotFound
 from store.interface.store import Store
-from store.testing.contract.given import started
+from store.testing.contract.rollout_helpers import started
 from store.testing.samples import make_sdk_span, make_span
 
 __all__ = ["SpanNumbersContract"]

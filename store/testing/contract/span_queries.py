@@ -13,7 +13,7 @@ import pytest
 from store.errors import Invalid
 from store.interface.store import Store
 from store.models import AttemptedRollout
-from store.testing.contract.given import reread, started
+from store.testing.contract.rollout_helpers import reread, started
 from store.testing.samples import make_span
 
 __all__ = ["SpanQueriesContract"]

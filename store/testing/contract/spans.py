@@ -16,7 +16,7 @@ from store.errors import NotFound, SpanConflict
 from store.interface.store import Store
 from store.models import Attempt, AttemptedRollout, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from store.testing.clock import ManualClock
-from store.testing.contract.given import attempt_of, reread, started, statuses, worker_of
+from store.testing.contract.rollout_helpers import attempt_of, reread, started, statuses, worker_of
 from store.testing.samples import make_sdk_span, make_span
 
 __all__ = ["SpansContract"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from store.interface.store import Store
-from store.testing.contract.given import started
+from store.testing.contract.rollout_helpers import started
 from store.testing.samples import make_llm, make_span
 
 __all__ = ["StatisticsContract"]

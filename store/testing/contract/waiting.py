@@ -19,7 +19,7 @@ from store.errors import Invalid
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, Rollout
 from store.testing.clock import ManualClock
-from store.testing.contract.given import reread, started, statuses, worker_of
+from store.testing.contract.rollout_helpers import reread, started, statuses, worker_of
 
 __all__ = ["WaitingContract", "WaitingForWorkContract"]
 

@@ -14,7 +14,7 @@ import pytest
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, Rollout, RolloutConfig
 from store.testing.clock import ManualClock
-from store.testing.contract.given import attempt_of, reread, started, statuses, worker_of
+from store.testing.contract.rollout_helpers import attempt_of, reread, started, statuses, worker_of
 from store.testing.samples import make_llm, make_span
 
 __all__ = ["WatchdogContract"]

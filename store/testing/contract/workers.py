@@ -12,7 +12,7 @@ import pytest
 from store.interface.store import Store
 from store.models import EnqueueRolloutRequest, Worker
 from store.testing.clock import ManualClock
-from store.testing.contract.given import started, worker_of
+from store.testing.contract.rollout_helpers import started, worker_of
 
 __all__ = ["WorkersContract"]
 

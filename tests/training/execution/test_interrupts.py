@@ -14,7 +14,7 @@ import pytest
 
 from store import open_store
 from store.interface.store import Store
-from tests.training.given import until
+from tests.training.training_helpers import until
 
 pytestmark = [pytest.mark.slow]
 

@@ -22,8 +22,8 @@ from tests.client.server_process import ServerProcess
 from tests.conftest import POSTGRES, SQLITE
 from tests.torture import rounds
 from tests.training.execution.killed import EPOCHS, MESSAGES, RUN
-from tests.training.given import until
 from tests.training.stores import POSTGRES_IN_TORTURE, SQLITE_IN_TORTURE
+from tests.training.training_helpers import until
 
 pytestmark = [pytest.mark.torture, pytest.mark.slow, pytest.mark.timeout(1800)]
 

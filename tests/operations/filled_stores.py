@@ -13,9 +13,9 @@ from store.operations.beside_log import TREATMENTS
 from store.sql.store import SQLStore
 from store.testing import ManualClock
 from tests import databases
-from tests.journal import given, given_runs
+from tests.journal import database_helpers, sample_run
 from tests.journal.test_idempotency import under
-from tests.threads.given import checkpoint, write
+from tests.threads.langgraph_samples import checkpoint, write
 from tests.verification.filled import record
 
 KEYED = "a call under a key"
@@ -27,8 +27,8 @@ async def fill(url: str) -> None:
     clock = ManualClock()
     async with await open_store(url, clock=clock, scan_debounce_seconds=0) as store:
         assert isinstance(store, SQLStore)
-        first = await given.fill(store, clock)
-        await given_runs.run(store)
+        first = await database_helpers.fill(store, clock)
+        await sample_run.run(store)
         for number in range(3):
             values = {"said": ("msgpack", b"long " * 1000), "short": ("msgpack", b"short")}
             await store.threads.save_checkpoint(checkpoint(number, "t", values=values))
@@ -36,10 +36,12 @@ async def fill(url: str) -> None:
         await store.annotations.annotate(first.rollout_id, "look at this again", add_labels=["good"])
         await store.update_worker("w1", {"load": 0.5})
         await store.get_next_span_sequence_id("a rollout that does not exist", "x")
-        released = await given.claimed(store, "w3")
+        released = await database_helpers.claimed(store, "w3")
         await store.queue.release_claims([released])
         if parse(url).scheme == "postgresql":
-            await given.run_sql(url, "SELECT nextval('event_seq'), nextval('event_seq'), nextval('commit_seq')")
+            await database_helpers.run_sql(
+                url, "SELECT nextval('event_seq'), nextval('event_seq'), nextval('commit_seq')"
+            )
         await keyed(store)
     await drop(url, 1)
 
@@ -53,7 +55,7 @@ async def keyed(store: Any) -> Any:
 async def drop(url: str, position: int) -> int:
     """Drop the body of an event, by an order in the log, and return the position of the order."""
     ordered = await record(url, None, BodyDropped(position=position, policy="a test"))
-    await given.run_sql(
+    await database_helpers.run_sql(
         url, f"INSERT INTO dropped VALUES ({position}, {ordered})", f"DELETE FROM bodies WHERE position = {position}"
     )
     return ordered

@@ -17,8 +17,8 @@ from store.models import Attempt, Span
 from store.server.app import build_app
 from store.server.otlp import MAX_BODY_BYTES
 from store.server.partitions import Partitions
-from tests.otel.otlp_given import as_json, request
-from tests.server.given import served
+from tests.otel.otlp_messages import as_json, request
+from tests.server.loopback_server import served
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
