@@ -113,9 +113,6 @@ def test_without_verl_the_error_names_the_extra() -> None:
         data_proto_fields(rows(), CALLS).to_data_proto()
 
 
-# -- verl's own code ---------------------------------------------------------------------------------------------------
-
-
 def exported() -> DataProtoFields:
     return data_proto_fields(rows(), CALLS, data_ids=TASKS, meta_info={"temperature": 1.0})
 

@@ -147,9 +147,6 @@ async def plain() -> AsyncIterator[CollectionBasedLightningStore[InMemoryLightni
         yield store
 
 
-# -- the store -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_decision_that_is_executed_twice_counts_once() -> None:
     async with CollectionBasedLightningStore(FailingCommits()) as store:
         first = await store.enqueue_rollout(1, metadata={"rollbook.key": "k"})
@@ -311,9 +308,6 @@ async def test_the_documented_backend_runs_and_keeps_its_numbers(tmp_path: Path)
         assert output.decode() == printed
         with contextlib.closing(sqlite3.connect(tmp_path / "numbers.db")) as connection:
             assert connection.execute("SELECT count(*), sum(value) FROM numbers").fetchone() == (number, 2 * number)
-
-
-# -- the collections -------------------------------------------------------------------------------------------------
 
 
 def workers(*names: str) -> ListBasedCollection[Worker]:

@@ -79,8 +79,6 @@ class Client:
     def _span(self, rollout_id: str, attempt_id: str, number: int) -> bytes:
         return post(SPANS, orjson.dumps(span_fields(rollout_id, attempt_id, number, next(self._numbers))))
 
-    # -- one route at a time -----------------------------------------------------------------------------------------
-
     def spans(self, url: str, pid: int, connections: int, count: int, claims: bool = True) -> dict[str, Any]:
         """Post so many spans, one a request; to attempts of made-up ids unless it `claims` them."""
         attempts = self._claim(url, connections) if claims else [("ro-012345678901", "at-01234567")] * connections
@@ -113,8 +111,6 @@ class Client:
             end_time_unix_nano=int(fields["end_time"] * _NANOS),
             attributes=_pairs(fields["attributes"]),
         )
-
-    # -- reads -------------------------------------------------------------------------------------------------------
 
     def fill(self, url: str, rollouts: int, spans: int) -> str:
         """Enqueue so many rollouts, and record spans of one; return its id."""
@@ -157,8 +153,6 @@ class Client:
 
         drive(url, [work()])
         return {"count": len(taken), **percentiles(taken)}
-
-    # -- parts -------------------------------------------------------------------------------------------------------
 
     def _claim(self, url: str, count: int) -> list[Claimed]:
         claimed: list[Claimed] = []

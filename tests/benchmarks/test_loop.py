@@ -163,9 +163,6 @@ def _note_rollouts(report: Report, runners: int, measured: Measured) -> None:
             report.figure(key, ratio(ours, peer), f"{told}; peer {median(peer):,.0f}/s")
 
 
-# -- the proxy -------------------------------------------------------------------------------------------------------
-
-
 class Stage:
     """The processes: those who call, and the ways to the model."""
 

@@ -129,9 +129,6 @@ def view(kept: Runs, name: str = "head") -> list[str]:
     return [event.model_dump_json() for event in page.items]
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
-
-
 def test_runs_are_listed_newest_first_without_plain_rollouts(looking: Rollbook, shared: Runs) -> None:
     rows = looking("runs").table
     assert [row["run"] for row in rows] == [shared.at_work, shared.rerun]
@@ -202,9 +199,6 @@ def test_comparison_on_a_terminal_shows_only_changes_by_default(looking: Rollboo
     assert "Trader" in short
     assert "macro_synthesis" not in short
     assert "macro_synthesis" in looking("compare", shared.rerun, "1", "2", "--all", terminal=True).out
-
-
-# -- running again ---------------------------------------------------------------------------------------------------
 
 
 def test_plan_describes_the_rerun_and_changes_nothing(looking: Rollbook, shared: Runs) -> None:
@@ -355,9 +349,6 @@ def test_behind_a_server_it_is_all_the_same(served: Runs, monkeypatch: pytest.Mo
     assert rollbook("undo", served.rerun).code == 0
     assert view(served) == before
     assert [row["kind"] for row in rollbook("lineage", served.rerun).table] == ["first", "rerun", "rerun"]
-
-
-# -- undo ------------------------------------------------------------------------------------------------------------
 
 
 def test_undo_restores_the_view_and_can_be_undone(rollbook: Rollbook, kept: Runs) -> None:

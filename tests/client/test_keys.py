@@ -126,8 +126,6 @@ async def test_follower_is_refused_when_its_key_is_revoked(
             await asyncio.wait_for(follow(), 30)
 
 
-# -- nobody sees it ----------------------------------------------------------------------------------------------------
-
 SECRET = "rbk_0123456789_" + "s" * 32
 
 
@@ -175,9 +173,6 @@ async def test_a_database_takes_no_key(setting: str) -> None:
     with pytest.raises(Invalid, match=setting) as refused:
         await open_store("memory://", api_key=settings.get("api_key"), ca_file=settings.get("ca_file"))
     assert SECRET not in str(refused.value)
-
-
-# -- servers of other makes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

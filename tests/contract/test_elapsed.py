@@ -38,9 +38,6 @@ async def beat(store: Store, rollout: Rollout, at: float) -> None:
     await store.update_attempt(rollout.rollout_id, "latest", last_heartbeat_time=at)
 
 
-# -- outages -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_sweep_after_an_outage_ends_no_live_attempt_and_later_the_dead_one(
     durable_url: str, clock: ManualClock
 ) -> None:
@@ -124,9 +121,6 @@ async def test_the_time_without_a_database_counts_against_no_attempt(durable_url
         assert await statuses(store, limited) == ALIVE
         clock.advance(5)
         assert await statuses(store, limited) == ("failed", "timeout")
-
-
-# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
 def own(clock: ManualClock, _: float) -> float:

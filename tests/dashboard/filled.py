@@ -164,9 +164,6 @@ def _said() -> RunEvent:
     )  # fmt: skip
 
 
-# -- which pages there are -------------------------------------------------------------------------------------------
-
-
 def page_paths() -> list[str]:
     """Return the path of every page, as its route has it: those that are added are tried without being named."""
     return sorted({route.path for route in ROUTES if route.method == "GET"})

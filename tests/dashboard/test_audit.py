@@ -115,9 +115,6 @@ async def test_empty_log_explains_how_to_begin(api: Api) -> None:
     assert "enqueue_rollout" in Read((await api.get("//ui/audit")).body).text
 
 
-# -- proof -----------------------------------------------------------------------------------------------------------
-
-
 async def test_verification_reports_the_chain_head_of_the_page(api: Api, store: Store) -> None:
     await succeeded(store)
     head = (await api.get("//ui/audit.json")).ok()["chain_head"]

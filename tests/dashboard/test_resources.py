@@ -173,9 +173,6 @@ async def test_missing_resources_and_versions_are_refused(api: Api, store: Store
         assert (await api.get(f"//ui/resources/{path}")).status == status, path
 
 
-# -- differences -----------------------------------------------------------------------------------------------------
-
-
 def _text(pieces: Sequence[tuple[str, bool]]) -> str:
     return "".join(piece for piece, _ in pieces)
 

@@ -211,9 +211,6 @@ async def test_an_axis_or_an_end_of_a_range_that_there_is_not_is_refused(api: Ap
         assert (await api.get(f"//ui/{path}")).status == 422, path
 
 
-# -- without a store -------------------------------------------------------------------------------------------------
-
-
 def _cells(values: list[float], edges: list[float]) -> list[Cell]:
     held: dict[int, list[float]] = {}
     for value in values:

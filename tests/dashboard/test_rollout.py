@@ -64,9 +64,6 @@ async def _act(api: Api, rollout_id: str, action: str) -> Answer:
     return await api.send("POST", path, headers=origin, data=b"", allow_redirects=False)
 
 
-# -- the past --------------------------------------------------------------------------------------------------------
-
-
 @ON_BOTH
 async def test_page_at_each_event_equals_the_state_of_the_store_then(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
@@ -140,9 +137,6 @@ async def test_an_event_that_there_is_not_is_refused(store: SQLStore, api: Api) 
     assert (await api.get("//ui/rollouts/ro-none")).status == 404
 
 
-# -- attempts --------------------------------------------------------------------------------------------------------
-
-
 async def test_the_latest_attempt_is_shown_unless_another_is_named(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
     attempts = (await store.query_attempts(rollout_id)).items
@@ -155,9 +149,6 @@ async def test_the_latest_attempt_is_shown_unless_another_is_named(store: SQLSto
         assert f"ValueError : {HOSTILE}" in page.text
         assert f"/ui/rollouts/{rollout_id}/events?attempt=1" in page.links
     assert (await api.get(f"//ui/rollouts/{rollout_id}?attempt=3")).status == 422
-
-
-# -- text ------------------------------------------------------------------------------------------------------------
 
 
 async def test_texts_of_a_rollout_are_escaped_in_every_tab(store: SQLStore, api: Api) -> None:
@@ -188,9 +179,6 @@ async def test_no_page_is_larger_than_two_megabytes_unasked(store: SQLStore, api
     assert len(whole["text"]["shown"]) > 100_000
 
 
-# -- the log ---------------------------------------------------------------------------------------------------------
-
-
 @ON_BOTH
 async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: Api) -> None:
     rollout_id = await _story(store)
@@ -208,9 +196,6 @@ async def test_the_log_can_be_paged_and_filtered_by_type(store: SQLStore, api: A
     known = {each["number"]: each for each in first["events"]}
     assert known[1]["body_hash"] == history[0].body_hash
     assert known[2]["actor"] == "worker:w-1"
-
-
-# -- what it waits for, and what may be done -------------------------------------------------------------------------
 
 
 async def test_waiting_rollout_shows_its_place_in_the_queue(store: SQLStore, api: Api) -> None:

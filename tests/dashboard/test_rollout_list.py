@@ -178,9 +178,6 @@ async def test_empty_list_explains_the_next_step(api: Api) -> None:
     assert "No rollout matches these filters." in Read((await api.get("//ui/rollouts?status=failed")).body).text
 
 
-# -- how inputs begin ------------------------------------------------------------------------------------------------
-
-
 async def previewed(api: Api, store: Store, given: Any) -> str:
     """Return what is shown of an input."""
     rollout = await store.enqueue_rollout(given)

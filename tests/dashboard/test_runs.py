@@ -24,9 +24,6 @@ async def drawn(api: Api, run: AttemptedRollout, query: str = "") -> dict[Any, A
     return {(scope["scope"], node["node_id"]): node for scope in scopes for node in scope["nodes"]}
 
 
-# -- the list --------------------------------------------------------------------------------------------------------
-
-
 @ON_BOTH
 async def test_rollouts_that_say_nothing_as_runs_do_are_not_listed(api: Api, store: Store) -> None:
     assert "rollbook trading" in Read((await api.get("//ui/runs")).body).text
@@ -57,9 +54,6 @@ async def test_a_phase_that_began_again_counts_as_begun_until_it_is_done_again(a
     await say(store, again, [RunEvent(kind="phase.started", phase="risk", scope="RIG")])
     (row,) = (await api.get("//ui/runs.json")).ok()["runs"]
     assert (row["phases_done"], row["phases_begun"], row["head"]) == (4, 5, 2)
-
-
-# -- the graph -------------------------------------------------------------------------------------------------------
 
 
 async def test_each_scope_is_a_column_and_single_scopes_are_bands(api: Api, store: Store) -> None:
@@ -155,9 +149,6 @@ async def test_attempts_are_indented_below_their_base(api: Api, store: Store) ->
     assert attempts[1]["again"] == "risk of RIG, then portfolio"
 
 
-# -- what a node said ------------------------------------------------------------------------------------------------
-
-
 async def test_node_shows_its_events_and_those_of_its_children(api: Api, store: Store) -> None:
     run = await auto_run(store, tickers=["RIG"])
     node = RISK[-1]
@@ -196,9 +187,6 @@ async def test_the_words_of_strangers_stay_words(api: Api, store: Store) -> None
         assert not [mark for mark in read.marks if "onerror" in mark]
         assert read.tags.count("script") == len([mark for mark in read.marked("src") if mark.endswith(".js")])
     assert chosen.text.count(HOSTILE) >= 5
-
-
-# -- two attempts ----------------------------------------------------------------------------------------------------
 
 
 async def test_two_attempts_are_compared_as_the_api_does(api: Api, store: Store) -> None:

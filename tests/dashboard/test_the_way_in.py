@@ -59,9 +59,6 @@ def set_cookie(answer: Answer) -> Any:
     return SimpleCookie(answer.headers["set-cookie"])[COOKIE]
 
 
-# -- the login -------------------------------------------------------------------------------------------------------
-
-
 async def test_login_returns_to_the_requested_page(keyed: Keyed, subtests: pytest.Subtests) -> None:
     key = await keyed.key("reader")
     for path in ("/", "/ui/", "/ui/rollouts?status=failed&q=%C3%A9%26", "/ui/rollouts/a%2Fb%3Fc%20%C3%A9"):
@@ -143,9 +140,6 @@ async def test_logout_clears_the_cookie(keyed: Keyed) -> None:
     assert (set_cookie(out).value, set_cookie(out)["max-age"]) == ("", "0")
 
 
-# -- what a cookie is good for ---------------------------------------------------------------------------------------
-
-
 async def test_cookie_grants_the_access_of_its_key(keyed: Keyed) -> None:
     key = await keyed.key("reader")
     assert (await visit(keyed, "/ui/rollouts", key)).status == 200
@@ -216,9 +210,6 @@ async def test_the_news_end_with_the_key(keyed: Keyed) -> None:
         await keyed.revoke(key)
         assert b"data" not in await stream.content.read()
     assert (await visit(keyed, "/ui/live", text)).status in {303, 401}
-
-
-# -- every answer ----------------------------------------------------------------------------------------------------
 
 
 async def test_every_answer_has_a_strict_content_security_policy(keyed: Keyed, store: Store) -> None:

@@ -144,9 +144,6 @@ async def test_hostile_texts_stay_text(api: Api, store: Store) -> None:
         assert HOSTILE in " ".join([page.text, *page.marked("title")])
 
 
-# -- lanes -----------------------------------------------------------------------------------------------------------
-
-
 def test_indistinguishable_periods_share_a_bar_inside_the_lane() -> None:
     window = Window(0, HOUR, is_now=True)
     near = [BusyPeriod("w", "succeeded", at * CELL, at * CELL + CELL // 2, 3, "ro-1") for at in range(5)]

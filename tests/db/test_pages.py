@@ -78,9 +78,6 @@ class Counting(ReadSession):
             yield rows
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------
-
-
 def row_of(table: Table, **values: Any) -> Row:
     """Return a row with these values; what has to have one and is not named is 0 or empty."""
     unknown = values.keys() - {column.name for column in table.columns}
@@ -315,9 +312,6 @@ def keys(rows: Sequence[Values], *names: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
-# -- queries ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
 @pytest.mark.torture
@@ -508,9 +502,6 @@ async def test_ids_that_no_database_can_be_asked_for_are_refused_by_name(dialect
             assert refused.value.field == name
 
 
-# -- single rows and numbers -----------------------------------------------------------------------------------------
-
-
 async def test_the_latest_resources_are_those_written_last(dialect: Dialect) -> None:
     async with dialect.read() as session:
         assert await pages.latest_resources(session) is None
@@ -549,9 +540,6 @@ async def test_waiting_and_ended_rollouts_are_counted(dialect: Dialect) -> None:
         assert ended == {"a": True, "b": True, "c": True, "d": False}
         found = await pages.rollouts_by_id(session, ["d", "none", "a", "a"], rollout_mapping.plain_rollout_of_page)
         assert {key: one.status for key, one in found.items()} == {"a": "succeeded", "d": "running"}
-
-
-# -- bodies ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [{"input": None}, {"input": "x" * 5000, "metadata": {"é": [1, 1.0, True]}}])

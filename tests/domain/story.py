@@ -52,8 +52,6 @@ class Story:
         self.events: list[Event] = []
         """What the last command added to the log."""
 
-    # -- when --------------------------------------------------------------------------------------------------------
-
     def tell(self, *commands: Command) -> Any:
         """Decide commands that share a batch and return the answer to the last.
 
@@ -120,8 +118,6 @@ class Story:
         """Return a story that goes on by itself."""
         return copy.deepcopy(self)
 
-    # -- then --------------------------------------------------------------------------------------------------------
-
     @property
     def facts(self) -> list[Fact]:
         """What the last command added to the log."""
@@ -159,9 +155,6 @@ class Story:
         """Who waits, the head first."""
         waiting = [state for state in self.working_set.rollouts.values() if state.queued_position is not None]
         return [state.rollout_id for state in sorted(waiting, key=lambda state: state.queued_position or 0)]
-
-
-# -- commands --------------------------------------------------------------------------------------------------------
 
 
 def config(**fields: Any) -> Json:
@@ -272,9 +265,6 @@ def beat(worker_id: str = "w1", stats: str | None = None) -> BeatWorker:
 
 def _actor(worker_id: str | None) -> str | None:
     return f"worker:{worker_id}" if worker_id else None
-
-
-# -- facts expected ----------------------------------------------------------------------------------------------------
 
 
 def moved(before: str, after: str, reason: str) -> RolloutStatusChanged:

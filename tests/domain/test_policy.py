@@ -212,8 +212,6 @@ class TestWhatFollows:
         assert late.statuses() == story.statuses() == ("failed", "unresponsive")
 
 
-# -- the alarm clock -------------------------------------------------------------------------------------------------
-
 SHORT = st.sampled_from([None, 0.0, 2.0, 5.5, -3.0, 1e300, -1e300])
 
 

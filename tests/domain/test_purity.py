@@ -174,8 +174,6 @@ def test_log_does_not_depend_on_interpreter_settings() -> None:
     assert [_run(_TELL, environment=each) for each in SURROUNDINGS] == [[here], [here]]
 
 
-# -- the same log, elsewhere -----------------------------------------------------------------------------------------
-
 # Told in another process: fold the file's log anew, hold the tables against it, print what they come to.
 _REPLAY = """
 import asyncio, sys

@@ -167,8 +167,6 @@ class TestFolding:
         assert changed <= set(rollout_projection.ATTEMPT_AFTER_SPAN)
 
 
-# -- any story -------------------------------------------------------------------------------------------------------
-
 ROLLOUTS = st.sampled_from(["r1", "r2"])
 ATTEMPT_STATUSES = ("preparing", "running", "failed", "succeeded", "unresponsive", "timeout")
 STATUSES = st.sampled_from([*ATTEMPT_STATUSES[:4], "queuing", "cancelled", "requeuing"])

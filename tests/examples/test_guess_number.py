@@ -97,9 +97,6 @@ def test_a_chat_about_something_else_is_refused(message: object) -> None:
         Game().tokens([{"content": "anything"}, message])
 
 
-# -- advantages --------------------------------------------------------------------------------------------------------
-
-
 def test_an_advantage_is_the_distance_from_the_mean_of_its_group_in_standard_deviations() -> None:
     rewards = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 1.0, "f": 1.0}
     found = advantages(rewards, dict.fromkeys("abcd", "1") | dict.fromkeys("ef", "2"))
@@ -115,9 +112,6 @@ def test_the_advantages_of_a_group_are_bounded_and_add_up_to_nothing(games: dict
         members = [found[name] for name, (_, of) in games.items() if of == group]
         assert abs(sum(members)) < 1e-6
         assert all(abs(each) <= len(members) ** 0.5 for each in members)
-
-
-# -- what is said ------------------------------------------------------------------------------------------------------
 
 
 def test_learning_requires_both_a_gain_and_a_level() -> None:
@@ -196,9 +190,6 @@ def test_documentation_matches_the_chart_and_the_settings() -> None:
     assert f"`--quick` {small}" in page
 
 
-# -- the server --------------------------------------------------------------------------------------------------------
-
-
 class Held(Halving):
     """Holds the first batch back until it is let go."""
 
@@ -274,9 +265,6 @@ async def test_a_call_of_another_version_or_of_nonsense_is_refused() -> None:
             async with http.post(f"{server.url}/v1/chat/completions", json=body) as answer:
                 assert answer.status == 400
                 assert said in (await answer.json())["error"]["message"]
-
-
-# -- without PyTorch ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

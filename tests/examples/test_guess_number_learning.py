@@ -68,9 +68,6 @@ def batch(policy: Policy, calls: Sequence[tuple[Sequence[int], int]]) -> Traject
     return trajectories(made, BEGIN, SMALL.longest_prompt, 1)
 
 
-# -- its parts ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_whole_games_policy_has_about_7500_weights() -> None:
     assert Policy(18).size == 7_506
@@ -130,9 +127,6 @@ def test_an_answer_that_has_become_much_more_probable_is_not_pushed_further() ->
     assert log_probs(policy, PROMPTS[0])[5] > rows.old_log_probs[0][0] + math.log(1.2)
     Learner(policy, Learning(rate=0.05, passes=1, entropy=0.0)).learn(rows, [1.0])
     assert policy.to_text() == pushed, "the ratio is clipped"
-
-
-# -- the whole ---------------------------------------------------------------------------------------------------------
 
 
 async def rewards_by_step(store: Store) -> dict[int, list[float]]:

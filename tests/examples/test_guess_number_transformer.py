@@ -84,9 +84,6 @@ def log_probs(model: LanguageModel, prompt: Sequence[int], answer: Sequence[int]
     return [float(found[0, place, token]) for place, token in enumerate(answer)]
 
 
-# -- its parts ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_number_is_its_digits_and_an_end_and_comes_back_as_text(models: TransformerModels) -> None:
     assert Game().numbers == 15
@@ -140,9 +137,6 @@ def test_without_transformers_the_error_names_the_extra(
         transformers()
     assert run("memory://", SHORT, runners=0) == FAILED
     assert "pip install 'rollbook[huggingface]'" in capsys.readouterr().err
-
-
-# -- the whole ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -206,9 +200,6 @@ def test_a_language_model_learns_although_it_is_killed(tmp_path: Path, capsys: p
     print(printed)
     (lower,) = re.findall(r"^gain: [\d.]+, 95 % interval ([-\d.]+) to", printed, re.MULTILINE)
     assert float(lower) >= TRANSFORMER.least_gain
-
-
-# -- a model of a directory --------------------------------------------------------------------------------------------
 
 
 def saved(models: TransformerModels, directory: Path, *, tied: bool = True) -> str:

@@ -65,9 +65,6 @@ async def decided(store: Store, run: AttemptedRollout, name: str = "head") -> An
     return made.content
 
 
-# -- a run -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_run_goes_through_every_node_of_every_scope_once(store: Store) -> None:
     events = await view(store, await finished(store))
     told = answers(events)
@@ -99,9 +96,6 @@ async def test_the_model_follows_the_first_line_of_its_prompt() -> None:
     assert (await model.ask("Argue for X\nIt rains.")).text == "Little speaks for it."
     said = await model.ask(f"Report\n{material}")
     assert (said.text, said.tokens_in, said.tokens_out) == (material, 13, 12)
-
-
-# -- killed ----------------------------------------------------------------------------------------------------------
 
 
 async def killed_after(store: Store, url: str, events: int) -> AttemptedRollout:
@@ -204,9 +198,6 @@ def test_a_store_that_no_other_process_can_open_is_refused() -> None:
         show("memory://")
 
 
-# -- once more, and back ---------------------------------------------------------------------------------------------
-
-
 def is_replaced(event: RunEventRow) -> bool:
     """Whether the debate of RIG, with what follows from it, hides an event."""
     nodes = {*DEBATE, *RISK} if event.scope == "RIG" else {*PORTFOLIO}
@@ -261,9 +252,6 @@ async def test_undo_brings_the_view_back_byte_for_byte(store: Store) -> None:
     assert texts(await view(store, run)) == before
     await store.runs.move_head(run.rollout_id, again.attempt.attempt_id)
     assert texts(await view(store, run)) == replaced
-
-
-# -- as a command ----------------------------------------------------------------------------------------------------
 
 
 # The one story on Postgres; the other tests show on SQLite what it is made of.

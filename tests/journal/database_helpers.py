@@ -76,9 +76,6 @@ async def is_there(store: Store, rollout_id: str) -> bool:
         return False
 
 
-# -- behind the store's back ----------------------------------------------------------------------------------------
-
-
 async def tamper(url: str, *statements: str) -> None:
     """Run SQL with the guards of the log out of the way, and put them back; names of tables need no schema."""
     await asyncio.to_thread(_run, parse(url), statements, guarded=False)

@@ -69,9 +69,6 @@ async def read(store: Store, after: str | None = None, limit: int | None = None,
     return found
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------
-
-
 async def test_the_whole_log_comes_in_order(filled: Store) -> None:
     events = await read(filled)
     report = await filled.log.verify()
@@ -140,9 +137,6 @@ async def test_a_filtered_reader_that_missed_everything_goes_on_from_there(
         await filled.enqueue_rollout({"not": "asked for"})
         await filled.add_resources({})
         assert (await asyncio.wait_for(waiting, PATIENCE)).position > seen[-1].position
-
-
-# -- following -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -220,9 +214,6 @@ async def test_closing_the_store_ends_a_follower(store_url: str) -> None:
         await asyncio.wait_for(waiting, PATIENCE)
 
 
-# -- cursors ---------------------------------------------------------------------------------------------------------
-
-
 @ON_SQLITE
 async def test_invalid_cursor_is_refused(filled: Store, subtests: pytest.Subtests) -> None:
     for text in ("", "7", "2.a.1.0000000000000000.1", "1.a.x.0000000000000000.1", "1.a.1.00.1", "1"):
@@ -260,9 +251,6 @@ async def test_a_cursor_beyond_a_restored_log_is_refused(durable_url: str, clock
         )
         with pytest.raises(Incompatible):
             await read(store, after=last.cursor)
-
-
-# -- history ---------------------------------------------------------------------------------------------------------
 
 
 async def test_history_numbers_the_facts_of_a_rollout_without_holes(filled: Store) -> None:

@@ -366,9 +366,6 @@ async def test_the_past_answers_as_it_did_when_it_was_the_present(desk: Desk, cl
         assert await life.recall(then) == then
 
 
-# -- moments ---------------------------------------------------------------------------------------------------------
-
-
 async def test_no_call_is_seen_half_done(desk: Desk) -> None:
     await desk.store.enqueue_rollout("before")
     await desk.store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])

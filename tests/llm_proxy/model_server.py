@@ -115,9 +115,6 @@ async def model_server() -> AsyncGenerator[ModelServer]:
         listener.close()
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
-
-
 def completion(**details: Any) -> dict[str, Any]:
     """A chat completion as vLLM gives it with `return_token_ids`."""
     message = {"role": "assistant", "content": "It is 42."}

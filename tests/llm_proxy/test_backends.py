@@ -39,9 +39,6 @@ BUSY = {"error": {"message": "busy"}}
 GIVEN: dict[str, Any] = {"name": "a", "base_url": "http://host"}
 
 
-# -- exchange ----------------------------------------------------------------------------------------------------------
-
-
 async def test_c47_backends_are_exchanged_at_once_while_a_stream_finishes_on_the_old_one(
     agent: Agent, proxy: LLMProxy, model: ModelServer, other_model: ModelServer
 ) -> None:
@@ -120,9 +117,6 @@ async def test_the_models_of_a_single_backend_that_declares_none_are_its_own_ans
     assert (model.asked[0].method, model.asked[0].path) == ("GET", "/v1/models")
 
 
-# -- pauses ------------------------------------------------------------------------------------------------------------
-
-
 async def test_calls_wait_while_their_backend_is_paused(agent: Agent, proxy: LLMProxy, model: ModelServer) -> None:
     gate = asyncio.Event()
     model.will(waits(gate), chats())
@@ -180,9 +174,6 @@ async def test_backends_are_paused_by_their_names_alone(proxy: LLMProxy) -> None
     for change in (proxy.pause, proxy.resume):
         with pytest.raises(NotFound, match=r"no backend is named 'other'; the backends are \['main'\]"):
             change("other")
-
-
-# -- tries -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -268,9 +259,6 @@ async def test_a_silent_backend_is_a_504(new_proxy: NewProxy, store: Store, mode
     assert len(model.asked) == 1
 
 
-# -- rates -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_bucket_gives_its_burst_at_once_and_then_one_place_after_the_other() -> None:
     now = 0.0
     bucket = TokenBucket(2, 3, now=lambda: now)
@@ -316,9 +304,6 @@ async def test_a_pause_also_holds_a_call_that_waits_for_its_turn() -> None:
     assert routes.in_flight("a") == routes.waiting_calls == 0
 
 
-# -- the cache ---------------------------------------------------------------------------------------------------------
-
-
 async def test_an_equal_request_at_temperature_zero_is_answered_from_the_cache_and_recorded_as_such(
     new_proxy: NewProxy, store: Store, model: ModelServer
 ) -> None:
@@ -354,9 +339,6 @@ async def test_without_a_cache_every_request_is_asked(agent: Agent, model: Model
     await agent.chat(temperature=0)
     await agent.chat(temperature=0)
     assert len(model.asked) == 2
-
-
-# -- what is given -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,6 @@ from tests.training.training_helpers import until
 BACKEND = Backend("main", "http://127.0.0.1:9", models=[MODEL])
 
 
-# -- its resource ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "endpoint, url",
     [
@@ -85,9 +82,6 @@ async def test_the_key_is_part_of_a_resource_only_if_asked_for() -> None:
     proxy = LLMProxy(4000, backends=[BACKEND], api_key="sk-proxy")
     assert proxy.as_resource().api_key is None
     assert proxy.as_resource(with_api_key=True).api_key == "sk-proxy"
-
-
-# -- its life ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -257,9 +257,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-# -- databases that are used again -----------------------------------------------------------------------------------
-
-
 class SQLiteFiles:
     """One file after the other, each a copy of an empty one."""
 

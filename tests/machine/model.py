@@ -87,15 +87,11 @@ class Model:
         self.observed: tuple[list[int], list[int]] = ([], [])
         """For each of the two stores, the elapsed times at which it certainly read the end of the log."""
 
-    # -- time --------------------------------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         self._now = max(self._clock(), self.last + 1)
 
     def _fact(self) -> None:
         self.last = self._now
-
-    # -- rollouts ----------------------------------------------------------------------------------------------------
 
     def enqueue(self, requests: Sequence[Json], fresh: Iterable[str]) -> list[Json]:
         ids = iter(fresh)
@@ -210,8 +206,6 @@ class Model:
     def is_queued(self, rollout_id: str) -> bool:
         """Whether a rollout has a place in the queue."""
         return any(each == rollout_id for _, each in self.queue)
-
-    # -- attempts ----------------------------------------------------------------------------------------------------
 
     def dequeue(self, limit: int, worker_id: str | None, fresh: Iterable[str]) -> list[Json]:
         ids = iter(fresh)
@@ -362,8 +356,6 @@ class Model:
         if to != row["status"]:
             self._move(row, to)
 
-    # -- the watchdog ------------------------------------------------------------------------------------------------
-
     def must_be_overdue(self, row: Json) -> bool:
         """Whether the store that is called must end the latest attempt of a rollout.
 
@@ -434,8 +426,6 @@ class Model:
         if beat is not None and beat[1] > (attempt["heartbeat_stamped_at"] or 0):
             return beat[0]
         return attempt["last_heartbeat_time"]
-
-    # -- spans -------------------------------------------------------------------------------------------------------
 
     def add_spans(self, spans: Sequence[Json], *, number: bool = False) -> list[Json]:
         """Store spans group by group and return those that were new; with `number`, each gets the next number."""
@@ -558,8 +548,6 @@ class Model:
         """Return the last number of each rollout and the last reserved one."""
         return {each: (number, self.reserved.get(each, 0)) for each, number in self.counters.items()}
 
-    # -- resources ---------------------------------------------------------------------------------------------------
-
     def publish(self, resources_id: str, resources: Json) -> Json:
         self._begin()
         self._fact()
@@ -577,8 +565,6 @@ class Model:
     def _version(self, resources_id: str | None) -> int | None:
         known = self.resources.get(resources_id or "")
         return None if known is None else known["version"]
-
-    # -- workers -----------------------------------------------------------------------------------------------------
 
     def update_worker(self, worker_id: str, stats: Json | None) -> Json:
         self._begin()
@@ -633,8 +619,6 @@ class Model:
         worker["status"] = status
         worker["current_rollout_id"], worker["current_attempt_id"] = rollout_id, attempt_id
         worker[f"last_{kind}_at"] = self._now
-
-    # -- what callers see --------------------------------------------------------------------------------------------
 
     def latest(self, rollout_id: str) -> Json | None:
         attempts = self.attempts[rollout_id]
@@ -720,8 +704,6 @@ class Model:
             "total_resources": len(self.resources),
             "total_workers": len(self.workers),
         }
-
-    # -- what the tables should hold ---------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, list[Json]]:
         """Return the rows of every projection, without places in the log, each table in the order of its key."""

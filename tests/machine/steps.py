@@ -53,8 +53,6 @@ class Claims:
     views: dict[str, ClaimView] = field(default_factory=dict[str, ClaimView])
 
 
-# -- what is drawn ---------------------------------------------------------------------------------------------------
-
 NUMBERS = st.integers(0, 9)
 ROLLOUTS = st.sampled_from(["current", "current", "current", "current", -1, 0, 1, 2, "unknown"])
 """Mostly the one that is being worked on, so that stories get somewhere."""
@@ -180,9 +178,6 @@ WRITES = st.one_of(
 )
 """Steps that give the writer one command, and so may share a commit."""
 CALLS = st.one_of(WRITES, WRITES, WRITES, WRITES, _WAIT, _CLAIM_NOTHING)
-
-
-# -- what it means ---------------------------------------------------------------------------------------------------
 
 
 def resolve(step: Step, model: Model, clock: ManualClock, claims: Claims) -> Op | None:
@@ -457,9 +452,6 @@ _RESOLVE: dict[str, Callable[[Json, Model, ManualClock, Claims], Op | None]] = {
     "sweep": _sweep,
     "wait": _wait,
 }
-
-
-# -- names -----------------------------------------------------------------------------------------------------------
 
 
 def rollout_of(model: Model, number: int | str) -> str:

@@ -68,8 +68,6 @@ class Machine(RuleBasedStateMachine):
             await backend.open()
             self._backends.append(backend)
 
-    # -- what happens ------------------------------------------------------------------------------------------------
-
     @rule(steps=st.lists(st.tuples(CALLS, TURN), min_size=1, max_size=6))
     def call(self, steps: list[tuple[Step, int]]) -> None:
         """Calls, one after the other, each on both databases."""
@@ -164,8 +162,6 @@ class Machine(RuleBasedStateMachine):
 
     def _running(self) -> bool:
         return bool(self._backends)
-
-    # -- what must hold ----------------------------------------------------------------------------------------------
 
     def _compare(self, step: Step, op: Op, answers: list[Any]) -> None:
         first, *others = answers

@@ -177,9 +177,6 @@ async def test_second_archive_contains_later_payload(place: Place, archive: Path
         assert (await store.log.verify()).differences == []
 
 
-# -- files that exist, and damage --------------------------------------------------------------------------------------
-
-
 async def test_nothing_is_overwritten_and_no_payload_is_lost(file_place: Place, archive: Path) -> None:
     before = await payload_rows(file_place.url)
 
@@ -360,9 +357,6 @@ async def test_a_damaged_store_loses_nothing(file_place: Place, archive: Path) -
     assert await payload_rows(file_place.url) == before
 
 
-# -- stops and other writers -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.torture
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
@@ -459,9 +453,6 @@ async def test_an_unfinished_archive_without_other_payload_is_written_again(
     assert (await archived(file_place, archive)).rollouts == 2
     async with await open_store(f"sqlite:///{archive}", read_only=True) as store:
         assert (await store.log.verify()).ok
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_counts_moves_and_says_where_the_payload_is(

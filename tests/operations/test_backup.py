@@ -114,9 +114,6 @@ async def test_nothing_is_overwritten(backup: Path, full: str, make_url: MakeURL
     await verified(full)
 
 
-# -- damage ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -134,9 +134,6 @@ async def test_a_copy_without_verification_says_so(make_url: MakeURL, full: str)
     await assert_equal(full, target)
 
 
-# -- the tables beside the log -----------------------------------------------------------------------------------------
-
-
 def test_every_table_beside_the_log_is_treated() -> None:
     computed = {*core_tables.LOG, *core_tables.PROJECTIONS}
     assert TREATMENTS.keys() == set(core_tables.metadata.tables.values()) - computed
@@ -155,9 +152,6 @@ async def test_keys_are_copied_between_default_partitions_only(
     await copy_store(full, target)
     copied = await content(target, core_tables.keys, core_tables.key_policy)
     assert {name: len(rows) for name, rows in copied.items()} == {"keys": expected, "key_policy": expected}
-
-
-# -- while the source is in use ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [SQLITE, POSTGRES])
@@ -229,9 +223,6 @@ def _elsewhere(work: Any) -> None:
     thread = threading.Thread(target=asyncio.run, args=(work,))
     thread.start()
     thread.join()
-
-
-# -- unfinished copies -------------------------------------------------------------------------------------------------
 
 
 class Stop(Exception):
@@ -410,9 +401,6 @@ async def test_the_processes_that_verify_can_open_an_unfinished_copy(kind: str, 
 
     report = await copy_store(full, target, on_progress=on_progress)
     assert opened == [report.store_id]
-
-
-# -- refused -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [SQLITE, POSTGRES])

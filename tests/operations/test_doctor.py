@@ -233,9 +233,6 @@ def option(url: str) -> str:
     return f"--db {url}" if "?" not in url else f"--db '{url}'"
 
 
-# -- SQLite ------------------------------------------------------------------------------------------------------------
-
-
 async def test_a_file_that_is_no_database_is_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     path.write_text("these are my notes, and they are long enough to be a page" * 100)
@@ -324,9 +321,6 @@ def test_the_limits_between_outcomes(found: Any, outcome: str) -> None:
     assert (found.remedy is None) == (outcome == "ok")
 
 
-# -- Postgres ----------------------------------------------------------------------------------------------------------
-
-
 async def test_harmful_settings_are_found(postgres_database: Callable[..., str]) -> None:
     url = postgres_database(synchronous_commit="off", statement_timeout="5s", idle_session_timeout="10s")
     async with await open_store(url):
@@ -392,9 +386,6 @@ async def test_a_server_that_is_not_there_is_unavailable_and_no_password_is_show
     assert "s3cret" not in found.model_dump_json()
 
 
-# -- servers -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def keyed(tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
     """The URL of a server that requires a key, and a key."""
@@ -432,9 +423,6 @@ async def test_a_partition_or_a_server_that_is_not_there() -> None:
         assert (elsewhere.problem, "not a Rollbook server" in elsewhere.found) == ("missing", True)
     gone = await diagnose(served.url)
     assert [(each.name, each.problem) for each in gone.problems] == [("server", "unavailable")]
-
-
-# -- the machine -------------------------------------------------------------------------------------------------------
 
 
 async def test_the_program_that_holds_the_port_is_named(full: str, monkeypatch: pytest.MonkeyPatch) -> None:

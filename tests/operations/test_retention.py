@@ -217,9 +217,6 @@ def bare_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'none.db'}"
 
 
-# -- damage ----------------------------------------------------------------------------------------------------------
-
-
 async def differences(place: Place) -> set[tuple[str, str, str | None]]:
     async with await open_store(place.url, read_only=True) as store:
         return {(each.check, each.key, each.field) for each in (await store.log.verify()).differences}
@@ -268,9 +265,6 @@ async def test_a_blob_removed_by_hand_is_found(place: Place) -> None:
     found = await differences(place)
     assert len(names) == len(found) == 1
     assert {check for check, _, _ in found} <= {"bodies", "blobs"}
-
-
-# -- stops and other writers -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.torture

@@ -38,9 +38,6 @@ def only(traces: Traces) -> models.Span:
     return found
 
 
-# -- fields ----------------------------------------------------------------------------------------------------------
-
-
 def test_every_field_has_its_place(encoding: Encoding) -> None:
     found = only(
         decoded(
@@ -235,9 +232,6 @@ def test_status_codes_become_names(code: int, name: str) -> None:
     assert only(JSON.decode(orjson.dumps(body))).status.status_code == name
 
 
-# -- whose span it is ------------------------------------------------------------------------------------------------
-
-
 def test_each_id_of_a_span_wins_over_that_of_its_resource(encoding: Encoding) -> None:
     traces = decoded(
         encoding,
@@ -296,9 +290,6 @@ def test_span_without_rollout_is_refused_and_its_neighbours_accepted(
     traces = decoded(encoding, group(span(), span(OWNED), resource=ids), group(span(), resource=OWNED))
     assert len(traces.spans) == 2
     assert traces.refused.reasons == {reason: 1}
-
-
-# -- JSON ------------------------------------------------------------------------------------------------------------
 
 
 IN_OTHER_WORDS: list[dict[str, Any]] = [
@@ -403,9 +394,6 @@ def test_an_attribute_nested_without_end_is_refused_alone() -> None:
 def test_json_that_is_not_otlp_is_undecodable(body: bytes) -> None:
     with pytest.raises(Undecodable, match="Unable to parse OTLP traces payload: "):
         JSON.decode(body)
-
-
-# -- protobuf --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"not protobuf", b"\x0a\x05\x01"], ids=repr)

@@ -111,9 +111,6 @@ async def _write_keys(url: str) -> list[dict[str, Any]]:
     ]
 
 
-# -- packing ---------------------------------------------------------------------------------------------------------
-
-
 def pack(file: Path, content: bytes) -> None:
     """Write a compressed file."""
     file.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
@@ -127,9 +124,6 @@ def dumped(url: str) -> bytes:
 def write_json(file: Path, content: Any) -> None:
     """Write JSON in a form that diffs well."""
     file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-# -- restoring -------------------------------------------------------------------------------------------------------
 
 
 def restore(url: str) -> None:

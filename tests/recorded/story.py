@@ -128,9 +128,6 @@ async def write_second(store: SQLStore, clock: ManualClock) -> None:
     await store.annotations.annotate(claimed.rollout_id, add_labels=["other"])
 
 
-# -- resources -------------------------------------------------------------------------------------------------------
-
-
 async def _resources(store: SQLStore, clock: ManualClock) -> None:
     await store.update_resources("prompts", {"prompt": PromptTemplate(template="Answer {q}", engine="f-string")})
     clock.advance(1)
@@ -146,9 +143,6 @@ async def _published_again(store: SQLStore, clock: ManualClock) -> None:
     await store.update_resources("prompts", {"prompt": PromptTemplate(template="{{q}}", engine="poml")})
     await store.add_resources({"phases": GRAPH})
     clock.advance(1)
-
-
-# -- the queue -------------------------------------------------------------------------------------------------------
 
 
 async def _queue(store: SQLStore, clock: ManualClock) -> None:
@@ -283,9 +277,6 @@ async def _overdue(store: SQLStore, clock: ManualClock) -> None:
     clock.advance(0.5)
 
 
-# -- runs ------------------------------------------------------------------------------------------------------------
-
-
 async def _run(store: SQLStore, clock: ManualClock) -> AttemptedRollout:
     """Play a run to its end, run a part of it again twice, and move the head back and forth; return its start."""
     first = await store.start_rollout({"date": "2026-01-02"}, metadata={"rollbook.group": "desk"}, worker_id="desk-1")
@@ -397,9 +388,6 @@ async def _tell(store: SQLStore, run: AttemptedRollout, *events: RunEvent) -> No
     await store.runs.append_events(run.rollout_id, run.attempt.attempt_id, events)
 
 
-# -- threads, annotations, keys of calls -----------------------------------------------------------------------------
-
-
 def _checkpoint(number: int, thread_id: str, ns: str = "", **more: Any) -> ThreadCheckpoint:
     parent = f"cp-{number - 1:04}" if number > 1 else None
     rest = f'{{"v": 4, "id": "cp-{number:04}", "ts": "2026-01-02T00:00:00+00:00", "channel_versions": {{}}}}'
@@ -456,9 +444,6 @@ async def _repeated(store: SQLStore, clock: ManualClock) -> None:
     await store.enqueue_rollout(REPEATED_INPUT, "test")
     context.idempotency_key.reset(given)
     clock.advance(0.25)
-
-
-# -- small parts -----------------------------------------------------------------------------------------------------
 
 
 async def _claimed(store: SQLStore, worker_id: str) -> AttemptedRollout:

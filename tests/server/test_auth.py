@@ -55,9 +55,6 @@ async def keyed(store: Store, store_url: str, clock: ManualClock) -> AsyncIterat
         yield keyed
 
 
-# -- when keys are demanded --------------------------------------------------------------------------------------------
-
-
 async def test_keys_are_required_once_that_is_enforced_and_no_sooner(keyed: Keyed) -> None:
     keyed.enforces = False
     assert (await keyed.ask(STRANGERS)).status == 200
@@ -287,8 +284,6 @@ async def test_keys_of_the_last_read_are_valid_while_the_database_is_away(
     ]
 
 
-# -- what is no key ----------------------------------------------------------------------------------------------------
-
 REFUSED: dict[str, list[tuple[str, str]]] = {
     "none": [],
     "empty": [("Authorization", "")],
@@ -394,9 +389,6 @@ async def test_only_a_hash_is_kept_and_nothing_is_logged(
     assert any(vars(record).get("key") == key.key_id for record in told)
 
 
-# -- what each role may ------------------------------------------------------------------------------------------------
-
-
 async def test_every_route_has_one_role() -> None:
     async with await open_store("memory://") as store:
         app = build_app(Partitions(store), front_end=TradingFrontEnd())
@@ -487,9 +479,6 @@ async def test_no_spelling_of_a_path_gives_a_reader_more(keyed: Keyed) -> None:
             assert answer.status in statuses, (method, path, answer)
 
 
-# -- of which partition ------------------------------------------------------------------------------------------------
-
-
 def _in(partition: str, path: str) -> str:
     return f"//p/{partition}/v1/agl{path}"
 
@@ -555,9 +544,6 @@ async def test_readiness_hides_database_errors_from_clients_without_a_key(keyed:
     assert (answer.status, answer.json["missing"]) == (503, {"database": "see the server's log"})
 
 
-# -- idempotency -------------------------------------------------------------------------------------------------------
-
-
 @ON_ONE
 async def test_idempotency_keys_are_separate_for_each_api_key(keyed: Keyed) -> None:
     one, two = await keyed.key("algorithm"), await keyed.key("algorithm")
@@ -569,9 +555,6 @@ async def test_idempotency_keys_are_separate_for_each_api_key(keyed: Keyed) -> N
     ]
     assert ids == [ids[0], ids[1]] * 2
     assert ids[0] != ids[1]
-
-
-# -- what is kept of their use -----------------------------------------------------------------------------------------
 
 
 async def test_it_is_kept_when_a_key_was_last_used(store: Store, store_url: str, clock: ManualClock) -> None:

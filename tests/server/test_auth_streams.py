@@ -103,9 +103,6 @@ async def test_waiting_call_continues_while_its_key_is_valid(keyed: Keyed) -> No
     assert [each["rollout_id"] for each in await waiting] == [rollout["rollout_id"]]
 
 
-# -- how a WebSocket carries a key -------------------------------------------------------------------------------------
-
-
 async def test_a_page_sends_its_key_as_a_subprotocol_and_another_is_chosen(keyed: Keyed) -> None:
     text = await keyed.key("reader")
     protocols = ["rollbook", f"rollbook.key.{text}"]
@@ -132,9 +129,6 @@ async def test_a_socket_of_another_partition_or_path_is_not_opened(keyed: Keyed)
         with pytest.raises(aiohttp.WSServerHandshakeError):
             async with keyed.api.session.ws_connect(keyed.api.url + path, headers=bearer(text)):
                 pass
-
-
-# -- exporters ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("header", ["authorization=Bearer%20{}", "x-api-key={}"])

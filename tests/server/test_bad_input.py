@@ -60,8 +60,6 @@ async def _said(api: Api, sent: bytes, *, hangs_up: bool = False) -> tuple[list[
     return [int(each) for each in re.findall(rb"HTTP/1\.1 (\d\d\d) ", said)], bytes(said)
 
 
-# -- requests that are none ------------------------------------------------------------------------------------------
-
 MALFORMED: dict[str, bytes] = {
     "two lengths": _posted(b"Content-Length: 26", b"Content-Length: 10"),
     "a length and chunks": _posted(b"Content-Length: 5", b"Transfer-Encoding: chunked", body=CHUNKED),
@@ -141,8 +139,6 @@ async def test_a_compressed_body_is_never_opened(api: Api) -> None:
     assert (answer.status, answer.detail[0]["type"]) == (422, "json_invalid")
 
 
-# -- floods ----------------------------------------------------------------------------------------------------------
-
 FLOODS: dict[str, Callable[[], bytes]] = {
     "a megabyte of a header": lambda: _got(b"X: " + b"y" * MEBIBYTE),
     "many headers": lambda: _got(*(b"x-%d: y" % number for number in range(20_000))),
@@ -201,8 +197,6 @@ def _resident(pid: int) -> int:
     assert found
     return int(found[1]) * 1024
 
-
-# -- ids and numbers -------------------------------------------------------------------------------------------------
 
 ODD_IDS = {
     "a slash": "a%2Fb",

@@ -253,8 +253,6 @@ async def test_headers_that_differ_each_time_do_not_pile_up() -> None:
             assert len(lines) <= MOST_LINES
 
 
-# -- bodies that are not read ------------------------------------------------------------------------------------------
-
 _LARGE = 40_000_000
 _CLOSING = (b"connection", b"close")
 
@@ -296,9 +294,6 @@ async def test_a_body_without_end_is_not_read_for_ever(limit: str, monkeypatch: 
         await asked.ask(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 999999999\r\n\r\nhalf")
         await asked.head()
         assert await asked.rest() == b"whole"
-
-
-# -- clients that leave ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("leaves", ["before it is asked for", "before it is sent", "without reading"])
@@ -366,9 +361,6 @@ async def test_no_part_of_an_answer_waits_until_the_client_acknowledges_the_one_
             assert await options.get()
             writer.close()
             await writer.wait_closed()
-
-
-# -- proxies ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,6 @@ async def test_a_database_writes_its_pages_itself() -> None:
         assert (await api.get(f"/spans?rollout_id={ro}")).ok()["total"] > 1
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------
-
-
 class _FailingPages(JSONPages):
     """Pages whose database goes away in the middle of one."""
 
@@ -217,9 +214,6 @@ def _established(port: int) -> int:
     local, established = f":{port:04X}", "01"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(1 for row in rows if row[1].endswith(local) and row[3] == established)
-
-
-# -- memory ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

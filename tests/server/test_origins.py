@@ -36,9 +36,6 @@ async def _local(store: Store, *origins: str) -> AsyncGenerator[Api]:
         yield api
 
 
-# -- what they send ----------------------------------------------------------------------------------------------------
-
-
 ORIGINS = (EVIL, "null", "http://127.0.0.1:1", "https://127.0.0.1", "http://localhost", "x", "http://[")
 CALLS = (("POST", "/rebuild"), ("POST", "/rollouts/search"), ("PATCH", "/rollouts/x"), ("DELETE", "/x"))
 
@@ -106,9 +103,6 @@ async def test_request_without_origin_may_write(store: Store) -> None:
         assert (await api.post("/workers/w")).status == 200
 
 
-# -- by which name they found it ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:4747", "127.0.0.1.evil.example", "localhost.evil.example"]
 )
@@ -158,9 +152,6 @@ async def test_a_store_server_refuses_them_too(store: Store) -> None:
         for headers in ({"Host": "evil.example"}, {"Origin": EVIL}):
             async with session.post(f"{server.endpoint}/v1/agl/workers/w", headers=headers) as answer:
                 assert answer.status == 403
-
-
-# -- what every answer says --------------------------------------------------------------------------------------------
 
 
 async def test_every_answer_keeps_browsers_from_doing_more_with_it(store: Store) -> None:

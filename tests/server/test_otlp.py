@@ -30,9 +30,6 @@ async def attempt(store: Store) -> Attempt:
     return (await store.start_rollout({"question": 1})).attempt
 
 
-# -- what is stored --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
 async def test_an_exported_span_can_be_read_back_whole(
     store: Store, exporter: Exporter, attempt: Attempt, content_type: str
@@ -115,9 +112,6 @@ async def test_a_span_sent_twice_is_stored_once_and_is_no_refusal(
     assert len(await stored(store, attempt)) == 4
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
-
-
 async def test_numbers_are_drawn_in_order_before_given_ones_count(
     store: Store, exporter: Exporter, attempt: Attempt
 ) -> None:
@@ -147,9 +141,6 @@ async def test_attempts_of_a_rollout_share_its_numbers(store: Store, exporter: E
     await exporter.export(group(span(ids_of(attempt), name="c")))
     assert await numbers(store, attempt) == {"a": 1, "c": 3}
     assert await numbers(store, second) == {"b": 2}
-
-
-# -- what is refused alone -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
@@ -292,9 +283,6 @@ async def test_an_id_no_store_can_hold_is_refused_alone(
     )
     assert refused == 2
     assert set(await numbers(store, attempt)) == {"good"}
-
-
-# -- many at once, and not now ---------------------------------------------------------------------------------------
 
 
 async def test_a_full_inbox_asks_to_come_again(

@@ -54,9 +54,6 @@ async def attempt(store: Store) -> Attempt:
     return (await store.start_rollout({"question": 1})).attempt
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("content_type", ["text/plain", "application/xml; charset=utf-8", "application/octet-stream"])
 async def test_another_content_type_is_refused_by_name(exporter: Exporter, content_type: str) -> None:
     status, body, headers = await exporter.post(b"", content_type)
@@ -106,9 +103,6 @@ async def test_an_unknown_coding_is_refused_by_name(exporter: Exporter) -> None:
         400,
         "Unsupported Content-Encoding 'br', expected 'gzip', 'deflate' or 'identity'",
     )
-
-
-# -- transport -------------------------------------------------------------------------------------------------------
 
 
 async def test_an_empty_body_is_an_empty_success(exporter: Exporter) -> None:
@@ -169,9 +163,6 @@ async def test_a_compressed_request_is_taken(
 async def test_other_methods_are_refused(exporter: Exporter) -> None:
     async with exporter.session.get(exporter.url) as answer:
         assert answer.status == 405
-
-
-# -- limits ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("coding,wbits", BOMBS)

@@ -116,9 +116,6 @@ async def test_partitions_do_not_get_each_others_pages(tmp_path: Any) -> None:
             assert [each["input"] for each in (await api.get("/rollouts")).ok()["items"]] == [name]
 
 
-# -- the memory of it ------------------------------------------------------------------------------------------------
-
-
 def test_cached_page_of_another_state_is_not_returned() -> None:
     pages = KeptPages(100)
     pages.keep("a", 1, b"one")

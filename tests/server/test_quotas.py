@@ -91,9 +91,6 @@ async def metrics_of(api: Api, prefix: str = "rollbook_quota") -> dict[str, floa
     return {name.removeprefix(prefix): float(value) for name, _, value in lines}
 
 
-# -- calls per second ------------------------------------------------------------------------------------------------
-
-
 async def test_calls_beyond_the_rate_are_refused_until_time_passes(store: Store) -> None:
     async with limited(store, Quota(calls=4)) as (api, steps):
         for _ in range(2):
@@ -216,9 +213,6 @@ def test_calls_are_admitted_at_most_at_their_rate_and_one_burst() -> None:
         assert quota.take_call() == 0
         wait = quota.take_call()
         assert wait > 0
-
-
-# -- events ----------------------------------------------------------------------------------------------------------
 
 
 @ON_BOTH_DATABASES
@@ -386,9 +380,6 @@ async def test_traces_beyond_the_quota_are_refused_for_good(store: Store) -> Non
         assert "the quota is 1" in answer.json["message"]
 
 
-# -- bytes -----------------------------------------------------------------------------------------------------------
-
-
 def payload(size: int) -> str:
     """Return a text of this many bytes, of which at least half remain after compression."""
     return random.Random(size).randbytes(size // 2).hex()
@@ -495,9 +486,6 @@ async def test_a_batch_does_not_wait_until_connections_for_reads_are_free(caplog
     limiter.admit(Enqueue(items=[]), 0, 0)
     (record,) = caplog.records
     assert "the size of the partition run_7 could not be measured" in record.getMessage()
-
-
-# -- several partitions ----------------------------------------------------------------------------------------------
 
 
 async def test_a_partition_over_its_quota_affects_no_other(store: Store, store_url: str) -> None:

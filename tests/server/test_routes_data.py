@@ -11,8 +11,6 @@ from tests.server.api import Api, a_span
 LLM = {"resource_type": "llm", "endpoint": "http://localhost:8000/v1", "model": "small"}
 LLM_WHOLE: dict[str, Any] = {**LLM, "api_key": None, "sampling_parameters": {}}
 
-# -- spans -----------------------------------------------------------------------------------------------------------
-
 
 async def test_a_span_comes_back_as_it_went_unknown_keys_included(api: Api) -> None:
     rollout_id, attempt_id = await api.claimed()
@@ -150,9 +148,6 @@ async def test_or_without_conditions_matches_no_span(api: Api) -> None:
     assert (await api.get(f"/spans?rollout_id={ids[0]}&filter_logic=or")).ok()["total"] == 0
 
 
-# -- resources -------------------------------------------------------------------------------------------------------
-
-
 async def test_resources_are_published_without_an_envelope(api: Api) -> None:
     added = (await api.post("/resources", {"llm": LLM})).ok(201)
     assert added["resources_id"].startswith("rs-")
@@ -189,9 +184,6 @@ async def test_resources_are_found_by_id_and_by_a_part_of_it(api: Api) -> None:
     assert [each["resources_id"] for each in page["items"]] == ["alphabet", "alpha"]
     page = (await api.get("/resources?resources_id=beta&limit=1")).ok()
     assert ([each["resources_id"] for each in page["items"]], page["total"]) == (["beta"], 1)
-
-
-# -- workers ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_heartbeat_creates_a_worker_with_or_without_a_body(api: Api) -> None:

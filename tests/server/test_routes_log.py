@@ -132,9 +132,6 @@ async def test_a_worker_without_a_name_is_proved_like_any_other(api: Api) -> Non
     assert (await api.post("/rebuild")).ok()["written"] == {}
 
 
-# -- the past --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", ["get", "search"])
 async def test_pages_are_read_as_they_were_at_a_position(api: Api, way: str) -> None:
     await api.enqueue(1)

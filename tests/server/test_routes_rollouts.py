@@ -142,9 +142,6 @@ async def test_attempts_of_an_unknown_rollout_are_an_empty_page(api: Api) -> Non
     assert (await api.post("/rollouts/nobody/attempts/search", {})).ok() == empty
 
 
-# -- queries ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def five(api: Api, store: Store) -> list[str]:
     """Five rollouts, of which the second has succeeded and the third failed."""

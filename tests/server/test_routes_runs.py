@@ -35,9 +35,6 @@ def own(run: AttemptedRollout, rest: str = "") -> str:
     return at(run, f"/attempts/{run.attempt.attempt_id}{rest}")
 
 
-# -- what a run says -------------------------------------------------------------------------------------------------
-
-
 async def test_appended_run_events_are_read_in_pages(api: Api, store: Store) -> None:
     run = await begin(store)
     said = [{"kind": "log", "node_id": "n", "scope": "RIG", "message": f"{number}", "own": [1]} for number in range(5)]
@@ -87,9 +84,6 @@ async def test_a_graph_is_drawn_by_the_runs_phase_graph_or_by_the_one_that_is_se
     assert {node["phase"] for column in sent["columns"] for node in column["nodes"]} >= {"my_risk", "my_analysts"}
 
 
-# -- what it leaves --------------------------------------------------------------------------------------------------
-
-
 async def test_a_checkpoint_is_saved_listed_and_loaded(api: Api, store: Store) -> None:
     run = await begin(store)
     body = {"attempt_id": run.attempt.attempt_id, "scope": "rig", "name": "trader_checkpoint"}
@@ -124,9 +118,6 @@ async def test_an_artifact_is_saved_found_and_taken_back(api: Api, store: Store)
     ]
 
 
-# -- running a part again --------------------------------------------------------------------------------------------
-
-
 async def test_a_fork_is_planned_begun_and_found_where_it_says(api: Api, run: AttemptedRollout) -> None:
     plan = (await api.post(at(run, "/forks:plan"), RISK_OF_RIG)).ok()
     assert (plan["entry"], plan["unsafe"], plan["head"]) == (RISK[0], ["portfolio"], 1)
@@ -156,8 +147,6 @@ async def test_a_run_that_died_goes_on(api: Api, store: Store) -> None:
     assert (resumed["fork"]["kind"], resumed["fork"]["phase"]) == ("resume", "debate_and_trader")
     assert answer.headers["location"].endswith(resumed["attempt"]["attempt_id"])
 
-
-# -- refusals --------------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "/forks", RISK_OF_RIG, 428, "SideEffectsUnconfirmed"),
@@ -274,9 +263,6 @@ async def test_a_call_that_is_too_large_is_refused(api: Api, store: Store) -> No
     checkpoint = {"attempt_id": run.attempt.attempt_id, "scope": "s", "name": "n", "state": {"x": "y" * 10_000}}
     async with speaking_to(Partitions(store), max_body_bytes=10_000) as small:
         assert (await small.post(at(run, "/checkpoints"), checkpoint)).status == 413
-
-
-# -- once ------------------------------------------------------------------------------------------------------------
 
 
 async def test_repeated_run_call_with_the_same_key_is_done_once(api: Api, run: AttemptedRollout, store: Store) -> None:

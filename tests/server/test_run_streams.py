@@ -69,9 +69,6 @@ def held(frames: list[Json]) -> list[RunEventRow]:
     return apply_frames([], [RunFrame.model_validate(each) for each in frames])
 
 
-# -- frames ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", WAYS)
 async def test_stream_of_an_ended_run_sends_its_events_and_a_terminal_frame(
     store: Store, client: Client, way: str
@@ -180,9 +177,6 @@ async def test_without_the_wish_for_events_the_frames_are_a_page(store: Store, c
     assert held(frames) == held(page["frames"])
 
 
-# -- what cannot be followed -----------------------------------------------------------------------------------------
-
-
 async def test_stream_of_a_missing_run_or_bad_cursor_is_refused(store: Store, client: Client) -> None:
     run = await begin(store)
     last = await last_of(store, run)
@@ -234,9 +228,6 @@ async def test_a_run_is_followed_with_the_key_of_a_reader_and_no_longer_than_it_
             last = (await frames_to(stream, "error"))[-1]
             assert (last["error_type"], last["retryable"]) == ("Unauthorized", False)
             assert await stream.frame() is None
-
-
-# -- many readers, slow ones, and cuts -------------------------------------------------------------------------------
 
 
 class Viewer:

@@ -77,9 +77,6 @@ async def small_api(store: Store) -> AsyncIterator[Api]:
         yield api
 
 
-# -- errors of the store ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "error,status",
     [
@@ -183,9 +180,6 @@ async def test_a_server_that_could_serve_is_ready(api: Api) -> None:
     assert (await api.get("//readyz")).ok() == {"status": "ready"}
 
 
-# -- paths and methods -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "method,path,status",
     [
@@ -225,8 +219,6 @@ async def test_signals_other_than_traces_are_not_implemented(api: Api, path: str
     answer = await api.post(path, data=b"\x00")
     assert (answer.status, answer.body) == (501, b"")
 
-
-# -- bodies ----------------------------------------------------------------------------------------------------------
 
 ENQUEUE = "/queues/rollouts/enqueue"
 
@@ -330,9 +322,6 @@ async def test_a_body_up_to_the_limit_is_taken(small_api: Api) -> None:
     assert (await small_api.post(ENQUEUE, body + b" " * (MAX_BODY - len(body)))).status == 201
 
 
-# -- headers ---------------------------------------------------------------------------------------------------------
-
-
 async def test_a_request_keeps_its_id_or_gets_one(api: Api) -> None:
     assert (await api.get("/health", headers={"X-Request-ID": "mine-1"})).headers["x-request-id"] == "mine-1"
     first, second = [(await api.get("/nothing")).headers["x-request-id"] for _ in range(2)]
@@ -387,8 +376,6 @@ async def test_metrics_of_a_database_that_is_gone_say_so(api: Api, store: Store)
     await store.close()
     assert b'rollbook_partition_up{partition="default"} 0' in (await api.get("//metrics")).body
 
-
-# -- other origins ---------------------------------------------------------------------------------------------------
 
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
 

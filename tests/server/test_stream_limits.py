@@ -28,9 +28,6 @@ LARGE = 5 * 2**20
 __all__ = ["counting"]
 
 
-# -- the number of streams -------------------------------------------------------------------------------------------
-
-
 async def _until_followed(client: Client) -> None:
     """Return once a stream is accepted: the server may learn late that another reader has left."""
     async with asyncio.timeout(HANG):
@@ -86,9 +83,6 @@ async def test_one_key_cannot_take_the_streams_of_others(store_url: str, clock: 
                 assert "--max-streams-per-key" in detail
             async with follow(second[1]) as other:
                 assert other.status == 200
-
-
-# -- large events ----------------------------------------------------------------------------------------------------
 
 
 async def test_followers_at_one_place_read_and_encode_the_past_once(store: Store, counting: Counting) -> None:

@@ -57,9 +57,6 @@ async def add(store: Store, count: int, text: str = "") -> None:
         await store.enqueue_rollout({"number": number, "text": text})
 
 
-# -- frames ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_stream_says_hello_and_then_tells_the_whole_log(
     store: Store, client: Client, filled: list[LoggedEvent], way: str
@@ -122,9 +119,6 @@ async def test_without_the_wish_for_events_the_log_is_a_page(client: Client, fil
     assert (status, [event["number"] for event in history]) == (200, list(range(1, len(history) + 1)))
 
 
-# -- what is asked for -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", WAYS)
 async def test_only_the_types_asked_for_come(store: Store, client: Client, filled: list[LoggedEvent], way: str) -> None:
     wanted = [event for event in filled if event.type in {"span.recorded", "worker.seen"}]
@@ -174,9 +168,6 @@ async def test_an_id_that_must_be_encoded_is_found(client: Client) -> None:
     assert (status, body["error_type"], body["detail"]) == (400, "NotFound", "Rollout a/b not found")
 
 
-# -- what cannot be --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("after", ["7", "x", "1.a.b.c.d", "2.a.1.0000000000000000.1"])
 async def test_invalid_cursor_is_refused(client: Client, after: str) -> None:
     status, body = await client.get(LOG, [("after", after)], Accept="text/event-stream")
@@ -217,9 +208,6 @@ async def test_history_of_an_unknown_rollout_is_not_found(client: Client) -> Non
     assert (status, body["error_type"]) == (400, "NotFound")
 
 
-# -- who, and of which partition -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("origin", ["http://elsewhere.example", "http://127.0.0.1:1", "null", "http://["])
 async def test_a_page_from_elsewhere_cannot_open_a_socket(store: Store, origin: str) -> None:
     async with serving(store) as client:
@@ -257,9 +245,6 @@ async def test_each_partition_has_its_own_streams(store: Store, store_url: str) 
                 assert (await stream.events(1))[0]["body"]["input"]["number"] == 0
     finally:
         await partitions.close()
-
-
-# -- cuts ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -368,9 +353,6 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(store: Store, client: 
             await stream.frame()
     await client.quiet()
     await add(store, 1)
-
-
-# -- slow readers ----------------------------------------------------------------------------------------------------
 
 
 class NotReading:

@@ -111,9 +111,6 @@ def test_a_file_of_certificates_is_for_https() -> None:
         HTTPStore("http://127.0.0.1", ca_file="cert.pem")
 
 
-# -- what a server is given --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "cert,key,field,said",
     [

@@ -96,9 +96,6 @@ async def publish(store: Store, graph: PhaseGraph = TA_COMPAT) -> None:
     await store.add_resources({"phases": graph})
 
 
-# -- posting and listing ---------------------------------------------------------------------------------------------
-
-
 async def test_a_posted_run_is_executed_by_any_runner_and_listed_after_a_restart(store: Store) -> None:
     await publish(store)
     async with serving(store) as client:
@@ -263,9 +260,6 @@ async def test_an_unknown_run_is_not_found(client: Client) -> None:
     assert (await post(client, "rerun-node", run_id="nobody", node_id="Trader", identifier="RIG"))[0] == 404
 
 
-# -- watching --------------------------------------------------------------------------------------------------------
-
-
 async def test_a_viewer_sees_the_same_live_and_after_a_restart(store: Store) -> None:
     await publish(store)
     live: list[Json] = []
@@ -307,9 +301,6 @@ async def test_a_run_whose_runner_is_gone_says_so(store: Store, client: Client) 
     assert [event["seq"] for event in events] == await versions_shown(store, run)
     assert last == {"type": "system", "message": f"Error: Run failed: {text}"}
     assert (await client.get(f"/api/run/{run.rollout_id}"))[1]["error"] == text
-
-
-# -- running again ---------------------------------------------------------------------------------------------------
 
 
 async def test_viewer_of_a_rerun_is_reset_and_shows_the_remaining_events(store: Store, client: Client) -> None:
@@ -442,9 +433,6 @@ async def test_the_portfolio_stage_of_a_day_is_reset(store: Store, client: Clien
         DAY: ["risk", "pm_decision"],
         "2026-11-21": ["pm_decision", "execution_result", "risk", "pm_decision"],
     }
-
-
-# -- who, and of which partition -------------------------------------------------------------------------------------
 
 
 async def test_each_partition_has_its_own_runs(store: Store, store_url: str) -> None:

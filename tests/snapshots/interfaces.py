@@ -42,9 +42,6 @@ async def served() -> dict[Path, Json]:
             return {OPENAPI: operations(document), METRICS: metrics(await answer.text())}
 
 
-# -- OpenAPI ---------------------------------------------------------------------------------------------------------
-
-
 def operations(document: Json) -> Json:
     """Return what each operation takes and which statuses it answers with, without the names of components."""
     return {
@@ -110,9 +107,6 @@ def _fields(schema: Json, document: Json) -> set[str]:
     return set(cast("Json", schema.get("properties", {}))).union(*(_fields(each, document) for each in inner))
 
 
-# -- metrics ---------------------------------------------------------------------------------------------------------
-
-
 def metrics(text: str) -> Json:
     """Return the type and the labels of each metric in Prometheus's text format."""
     found: Json = {}
@@ -123,9 +117,6 @@ def metrics(text: str) -> Json:
             "labels": sorted({label for each in samples for label in re.findall(r'(\w+)="', each)}),
         }
     return found
-
-
-# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 def errors() -> Json:

@@ -179,9 +179,6 @@ async def test_a_graph_that_asked_somebody_goes_on_with_the_answer_in_a_subgraph
     assert (await graph.aget_state(config("t"))).values == done
 
 
-# -- the rollout it belongs to -----------------------------------------------------------------------------------------
-
-
 async def test_a_checkpoint_is_a_sign_of_life_and_shown_in_its_rollout(sql: SQLStore, clock: ManualClock) -> None:
     run = await sql.start_rollout({}, config=RolloutConfig(unresponsive_seconds=10))
     saver, thread_id = RollbookSaver(sql), f"{run.rollout_id}:RIG"
@@ -234,9 +231,6 @@ async def test_an_attempt_that_is_not_the_threads_is_refused(
     with pytest.raises(NotFound):
         await abc(saver).ainvoke({"said": []}, asked)
     assert await sql.threads.list_threads(run.rollout_id) == []
-
-
-# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_store_at_a_distance_says_that_it_keeps_no_threads(sql: SQLStore) -> None:

@@ -114,9 +114,6 @@ async def test_other_processes_prove_threads_as_this_one_does(told: SQLStore, mo
     assert (await told.log.verify()).model_copy(update={"seconds": here.seconds}) == here
 
 
-# -- a story of random calls -------------------------------------------------------------------------------------------
-
-
 async def play(store: SQLStore, clock: ManualClock, calls: int, seed: int) -> Model:
     """Make random calls, and return what the threads hold after them by a model of plain dicts."""
     dice, model = random.Random(seed), Model()

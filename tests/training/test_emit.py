@@ -165,9 +165,6 @@ def test_emitting_outside_of_an_attempt_explains_the_alternatives(emit: Any) -> 
         emit()
 
 
-# -- reading rewards -------------------------------------------------------------------------------------------------
-
-
 def span_with(attributes: Any = None, name: str = "s") -> Span:
     return Span.from_attributes(attributes=attributes or {}, name=name)
 
@@ -190,9 +187,6 @@ def test_the_final_reward_is_that_of_the_last_span_that_has_one() -> None:
     assert [is_reward_span(span) for span in (first, plain)] == [True, False]
     spans = [span_with({"agentlightning.reward.0.value": 1.0}), plain]
     assert find_reward_spans(spans) == spans[:1]
-
-
-# -- operations ------------------------------------------------------------------------------------------------------
 
 
 @operation
@@ -303,9 +297,6 @@ def test_an_operation_is_named_once_and_decorates_functions_only() -> None:
         operation("search")  # pyright: ignore[reportCallIssue, reportArgumentType]
     with pytest.raises(RuntimeError, match="not begun"):
         operation(name="a").set_output(1)
-
-
-# -- threads -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_thread_of_the_agents_own_carries_the_attempt_along(memory: Store) -> None:

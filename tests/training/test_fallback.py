@@ -136,9 +136,6 @@ async def until_there(path: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-# -- a database that stops -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.postgres
 async def test_a_run_outlives_a_postgres_that_is_stopped_in_its_middle(

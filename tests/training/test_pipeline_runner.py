@@ -161,9 +161,6 @@ async def orphaned(store: Store, *, until_phase: str) -> AttemptedRollout:
     raise AssertionError(until_phase)
 
 
-# -- claims ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_posted_run_is_executed_and_a_requested_rerun_by_one_of_two_runners(live: Store) -> None:
     ran: list[tuple[str, str]] = []
     run = await posted(live)
@@ -248,9 +245,6 @@ def test_a_pipeline_is_the_runners_side_of_a_strategy(tmp_path: Any) -> None:
     SharedMemoryExecutionStrategy(1).execute(post, PipelineBundle(desk(ran), options), store)
     store.sync.close()
     assert len(ran) == 5
-
-
-# -- orphans ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_run_whose_process_died_is_resumed_and_repeats_nothing_that_was_done(live: Store) -> None:

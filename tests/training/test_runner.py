@@ -145,9 +145,6 @@ async def test_a_rollout_whose_resources_do_not_exist_fails_alone(memory: Store)
     assert [rollout.status for rollout in await ended(memory, *rollouts)] == ["succeeded", "failed"]
 
 
-# -- resources that are not published yet ------------------------------------------------------------------------------
-
-
 def needing_nothing() -> LitAgent[Any]:
     def agent(task: Any) -> float:
         return float(task)
@@ -225,9 +222,6 @@ async def test_a_runner_that_waits_for_resources_can_be_stopped(memory: Store) -
     await memory.enqueue_rollout(1)
     async with serving(memory, needing_a_prompt()):
         await asyncio.sleep(0.1)
-
-
-# -- stopping ----------------------------------------------------------------------------------------------------------
 
 
 async def test_the_event_ends_it_between_attempts(memory: Store) -> None:
@@ -325,9 +319,6 @@ async def test_an_agent_that_ends_the_process_ends_the_runner_and_is_reported(me
         await runner.iter()
     found: Any = await memory.get_rollout_by_id(rollout.rollout_id)
     assert (found.status, found.attempt.metadata) == ("failed", {"reason": "interrupted"})
-
-
-# -- measured --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -47,9 +47,6 @@ async def test_a_step_creates_its_rollout_runs_it_and_returns_it_ended(live: Sto
     assert await names_of(live, rollout) == ["agentlightning.annotation", ATTEMPT_SPAN]
 
 
-# -- modes -----------------------------------------------------------------------------------------------------------
-
-
 class Modes(LitAgent[Any]):
     """Says which of its methods was called."""
 
@@ -108,9 +105,6 @@ async def test_a_sync_agent_may_be_run_in_the_loop(memory: Store) -> None:
     for in_thread in (True, False):
         await step(memory, Doing(lambda *_: threads.append(threading.current_thread().name)), sync_in_thread=in_thread)
     assert threads == ["rollbook-agent", "MainThread"]
-
-
-# -- what fails --------------------------------------------------------------------------------------------------------
 
 
 async def test_error_of_the_agent_fails_the_attempt_and_is_raised(live: Store) -> None:
@@ -247,9 +241,6 @@ async def test_without_resources_the_attempt_fails_before_any_hook(live: Store) 
     assert hook.told == []
 
 
-# -- deadlines ---------------------------------------------------------------------------------------------------------
-
-
 async def claimed(store: Store, **config: Any) -> Any:
     """Return a rollout of the queue with a config."""
     return await store.enqueue_rollout("t", config=RolloutConfig(**config))
@@ -290,9 +281,6 @@ async def test_an_attempt_that_takes_too_long_is_ended_at_its_deadline(live: Sto
     assert cancelled == [True]
     # What an abandoned agent says later is part of nothing.
     assert await names_of(live, rollout) == [ATTEMPT_SPAN]
-
-
-# -- hooks -------------------------------------------------------------------------------------------------------------
 
 
 async def test_hooks_run_in_order_and_the_last_after_the_report(live: Store) -> None:
@@ -430,9 +418,6 @@ def test_a_hook_with_an_unknown_parameter_is_refused_at_registration(memory: Sto
         Runner().init(returning(0.5), hooks=hooks)
     with pytest.raises(Invalid, match="'reward'"):
         Trainer(strategy="shm", store=memory, hooks=hooks)
-
-
-# -- the runner's life -------------------------------------------------------------------------------------------------
 
 
 def test_runner_without_agent_or_store_explains_how_to_set_them() -> None:

@@ -36,9 +36,6 @@ def rewards_of(spans: list[Span], policy: str = "first_occurrence") -> dict[str,
     return {each.metadata["span_ids"][0]: each.reward for each in report.triplets}
 
 
-# -- the example -----------------------------------------------------------------------------------------------------
-
-
 def inside() -> list[Span]:
     """The example with its last reward under the root."""
     return [*two_agents()[:-1], reward("fin", 19.5, 1.0, parent="root")]
@@ -71,9 +68,6 @@ def test_strict_upstream_equals_agent_lightning_and_default_repairs_levels(
 ) -> None:
     assert shown(TracerTraceToTriplet(**settings, strict_upstream=True).adapt(spans)) == upstream
     assert shown(TracerTraceToTriplet(**settings)(spans)) == (upstream if ours is None else ours)
-
-
-# -- which call a reward belongs to ------------------------------------------------------------------------------------
 
 
 def test_a_second_reward_goes_back_to_the_call_before_and_a_third_is_lost() -> None:
@@ -156,9 +150,6 @@ def test_all_dimensions_of_a_reward_are_kept() -> None:
     assert (triplet.reward, triplet.metadata["rewards"]) == (1.0, {"primary": 1.0, "style": -0.5})
 
 
-# -- which spans are calls ---------------------------------------------------------------------------------------------
-
-
 def test_the_calls_of_a_judge_are_left_out_unless_wanted() -> None:
     spans = [
         call("x", 1, 2, response_id="R1"),
@@ -234,9 +225,6 @@ def test_calls_without_tokens_are_omitted_on_request() -> None:
     assert report.dropped == [Dropped("y", "no_token_ids", "")]
 
 
-# -- the same call seen twice ------------------------------------------------------------------------------------------
-
-
 def proxied() -> list[Span]:
     """An agent whose tracer saw the texts, and a proxy whose spans have the tokens, in a trace of their own."""
     vllm = "llm.hosted_vllm"
@@ -296,9 +284,6 @@ def test_a_span_around_a_call_with_the_same_tokens_is_the_same_call() -> None:
     assert report.dropped == [Dropped("w", "same_tokens", "x")]
 
 
-# -- what a triplet holds ----------------------------------------------------------------------------------------------
-
-
 OUTPUT = "agentlightning.operation.output"
 
 
@@ -348,9 +333,6 @@ def test_numbers_among_other_names_stay_an_object_whose_images_are_still_found()
     (triplet,) = TracerTraceToTriplet().adapt([call("x", 1, 2, attributes=attributes)])
     assert triplet.prompt["raw_content"] == {"0": {"content": image}, "prompt_filter_results": "[]"}
     assert triplet.prompt["image_urls"] == ["u"]
-
-
-# -- order, and input that is not as it should be ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -480,9 +462,6 @@ def test_live_spans_of_the_sdk_are_taken_too() -> None:
     provider.shutdown()
 
 
-# -- the proxy's spans alone -------------------------------------------------------------------------------------------
-
-
 def numbered(number: int, tokens: list[int], **attributes: Any) -> Span:
     return call(
         f"c{number}",
@@ -603,9 +582,6 @@ def test_token_ids_of_choices_are_read_under_the_names_of_each_recorder(attribut
         prompt = {"llm.hosted_vllm.prompt_token_ids": "[1]"}
     triplets = TracerTraceToTriplet().adapt([call("x", 1, 2, attributes=attributes | prompt)])
     assert [each.response["token_ids"] for each in triplets] == [[3], [4]]
-
-
-# -- strict ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -158,9 +158,6 @@ async def test_a_long_run_is_compared_and_mended_piece_by_piece(
     assert (await played.report()).state_hash == whole.state_hash
 
 
-# -- blobs -------------------------------------------------------------------------------------------------------------
-
-
 async def blobs_of(filled: Filled) -> dict[str, str]:
     """Return the hashes of a prompt, a checkpoint's state and an artifact's content."""
     url, found = filled.url, dict[str, str]()

@@ -119,9 +119,6 @@ async def test_a_store_open_for_reading_can_be_verified(filled: Filled) -> None:
         assert (await reader.log.verify()).chain_head == (await filled.report()).chain_head
 
 
-# -- a seal ----------------------------------------------------------------------------------------------------------
-
-
 @ON_SQLITE
 async def test_a_cut_tail_is_found_with_a_seal(filled: Filled, tmp_path: Path) -> None:
     await filled.store.log.seal(tmp_path / "seal.json")
@@ -162,9 +159,6 @@ async def test_a_seal_of_another_store_is_found(filled: Filled, tmp_path: Path) 
     seal = await filled.store.log.seal(tmp_path / "seal.json")
     (found,) = await filled.differences(seal.model_copy(update={"store_id": "other"}))
     assert (found.check, found.field) == ("seal", "store_id")
-
-
-# -- guards ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_dropped_trigger_is_found(filled: Filled) -> None:

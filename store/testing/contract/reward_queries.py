@@ -40,8 +40,6 @@ class RewardQueriesContract:
 
     pytestmark = pytest.mark.asyncio
 
-    # -- rewards -----------------------------------------------------------------------------------------------------
-
     async def test_every_read_returns_the_reward_of_the_latest_attempt(self, store: Store) -> None:
         rollout = await started(store)
         await store.add_span(rewarding(rollout.attempt, 1, accuracy=0.1 + 0.2, length=7))
@@ -134,8 +132,6 @@ class RewardQueriesContract:
         assert len(await store.query_spans(wanted)) == 3
         with pytest.raises(Invalid, match="as_at"):
             await store.query_spans(wanted, at=1)
-
-    # -- filters and orders ------------------------------------------------------------------------------------------
 
     async def filled(self, store: Store) -> list[AttemptedRollout]:
         """Create rollouts that differ in every field that a query can use."""

@@ -143,9 +143,6 @@ async def all_that_a_span_holds_arrives(store: Store) -> None:
     assert stored.resource.schema_url == "https://example.org/schema"
 
 
-# -- what the claims are made of -----------------------------------------------------------------------------------
-
-
 async def _delivers(store: Store, compression: Compression) -> None:
     rollout = await store.start_rollout("task")
     await _export(store, _finished(_ids(rollout), "a", "b"), compression)

@@ -41,9 +41,6 @@ RETRIED = RolloutConfig(timeout_seconds=90.5, unresponsive_seconds=60, max_attem
 _OTEL_ATTRIBUTES = {"count": 3, "ratio": 0.5, "ok": True, "words": ["a", "b"]}
 
 
-# -- creation and the queue ----------------------------------------------------------------------------------------
-
-
 async def a_started_rollout_comes_with_its_first_attempt(store: LightningStore) -> None:
     worker = _name()
     started = await store.start_rollout(TASK, "train", "rs-chosen", RETRIED, {"m": 1}, worker)
@@ -120,9 +117,6 @@ async def another_attempt_can_be_started_with_and_without_a_worker(store: Lightn
     assert [second.attempt.worker_id, third.attempt.worker_id] == [None, worker]
 
 
-# -- reading rollouts ----------------------------------------------------------------------------------------------
-
-
 async def rollouts_are_found_by_status_and_id_and_come_with_their_attempts(store: LightningStore) -> None:
     waiting = await store.enqueue_rollout("waiting")
     started = await store.start_rollout("started")
@@ -148,9 +142,6 @@ async def rollouts_are_found_by_status_and_id_and_come_with_their_attempts(store
     page = await store.query_rollouts(rollout_id_in=ids, limit=1, offset=1)
     assert ([page[0].rollout_id], page.total, page.limit, page.offset) == (ids[1:2], 3, 1, 1)
     await _drain(store)
-
-
-# -- updates -------------------------------------------------------------------------------------------------------
 
 
 async def an_update_replaces_what_it_names_and_leaves_the_rest(store: LightningStore) -> None:
@@ -206,9 +197,6 @@ async def an_attempt_keeps_its_worker_heartbeat_and_metadata(store: LightningSto
     busy = await store.get_worker_by_id(worker)
     assert busy is not None
     assert busy.current_rollout_id == rollout.rollout_id
-
-
-# -- spans ---------------------------------------------------------------------------------------------------------
 
 
 async def a_span_comes_back_as_it_went_and_sets_its_attempt_running(store: LightningStore) -> None:
@@ -286,9 +274,6 @@ async def spans_are_found_by_what_they_carry(store: LightningStore) -> None:
     assert await numbers(rollout.attempt.attempt_id, sort_by="name", sort_order="asc") == [2, 3, 1]
 
 
-# -- resources, workers, waiting -----------------------------------------------------------------------------------
-
-
 async def resources_have_versions_and_the_last_published_are_the_latest(store: LightningStore) -> None:
     named = {
         "llm": LLM(endpoint="http://e/v1", model="m", sampling_parameters={"temperature": 0.5}),
@@ -346,9 +331,6 @@ async def who_waits_gets_the_rollouts_that_ended(store: LightningStore) -> None:
     assert [rollout.status for rollout in await waiting] == ["cancelled"]
 
 
-# -- the store itself ----------------------------------------------------------------------------------------------
-
-
 async def statistics_count_what_is_stored(store: LightningStore) -> None:
     before = await store.statistics()
     rollout = await store.start_rollout("task", worker_id=_name())
@@ -372,9 +354,6 @@ async def a_pickled_copy_sees_the_same_store_from_another_event_loop(store: Ligh
             await copy.close()
 
     assert await asyncio.to_thread(asyncio.run, read_and_close()) == rollout
-
-
-# -- what the claims are made of -----------------------------------------------------------------------------------
 
 
 def _name() -> str:
