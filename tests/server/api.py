@@ -89,7 +89,7 @@ class Api:
 
     async def enqueue(self, *inputs: Any, **fields: Any) -> list[Any]:
         """Enqueue rollouts and return them."""
-        rollouts = [{"input": each, **fields} for each in inputs or ({"question": 1},)]
+        rollouts = [{"input": input_, **fields} for input_ in inputs or ({"question": 1},)]
         return (await self.post("/queues/rollouts/enqueue", {"rollouts": rollouts})).ok(201)
 
     async def dequeue(self, **body: Any) -> list[Any]:

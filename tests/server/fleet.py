@@ -49,7 +49,7 @@ class ForkedCommand:
         self._process.start()
         for written in (its_output, its_errors):
             written.close()
-        self.stdout, self.stderr = (os.fdopen(os.dup(each.fileno())) for each in (output, errors))
+        self.stdout, self.stderr = (os.fdopen(os.dup(connection.fileno())) for connection in (output, errors))
         for read in (output, errors):
             read.close()
 
@@ -115,13 +115,13 @@ class Fleet:
 
     def workers(self) -> list[psutil.Process]:
         """The processes that serve, by their age."""
-        found: list[psutil.Process] = []
+        pool: list[psutil.Process] = []
         for child in psutil.Process(self.process.pid).children():
             # A worker may have ended meanwhile.
             with suppress(psutil.NoSuchProcess):
                 if "--multiprocessing-fork" in child.cmdline():
-                    found.append(child)
-        return found
+                    pool.append(child)
+        return pool
 
     async def measured(self, session: aiohttp.ClientSession) -> dict[str, float]:
         """What the metrics say, by name and labels."""
@@ -154,9 +154,9 @@ async def fleet(db: str, *options: str, workers: int = 2, port: int = 0, script:
         assert process.stdout is not None
         async with asyncio.timeout(HANG):
             told = (await process.stdout.readline()).decode()
-        found = re.search(r"http://\S+", told)
-        assert found, (told, await process.communicate())
-        yield Fleet(process, found[0], told)
+        match = re.search(r"http://\S+", told)
+        assert match, (told, await process.communicate())
+        yield Fleet(process, match[0], told)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -50,12 +50,12 @@ class Keyed:
 
     async def make(self, role: Role, **details: Any) -> tuple[Key, str]:
         """As `key`, with what is kept of it."""
-        made = await self.keys.create(role, **details)
+        created = await self.keys.create(role, **details)
         if self.enforces:
             await self.keys.enforce()
             self.enforces = False
         self.grow_old()
-        return made
+        return created
 
     async def revoke(self, key: Key) -> None:
         """End a key, and let the server hear of it."""

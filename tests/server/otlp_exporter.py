@@ -68,7 +68,7 @@ async def stored(store: Store, attempt: Attempt) -> list[Span]:
 
 async def numbers(store: Store, attempt: Attempt) -> dict[str, int]:
     """Return the number of each span by its name."""
-    return {each.name: each.sequence_id for each in await stored(store, attempt)}
+    return {span.name: span.sequence_id for span in await stored(store, attempt)}
 
 
 def message_of(body: bytes, content_type: str) -> str:

@@ -48,13 +48,13 @@ class _Reading:
         raise NotImplementedError
 
     async def events(self, count: int) -> list[Json]:
-        found: list[Json] = []
-        while len(found) < count:
+        frames: list[Json] = []
+        while len(frames) < count:
             frame = await self.frame()
             assert frame is not None, "the stream ended"
             if frame["kind"] == "event":
-                found.append(frame)
-        return found
+                frames.append(frame)
+        return frames
 
 
 class Events(_Reading):

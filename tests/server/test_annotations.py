@@ -17,9 +17,9 @@ async def test_an_annotation_is_answered_and_read_back(api: Api) -> None:
     path = f"/rollouts/{rollout['rollout_id']}/annotations"
     done = (await api.post(path, {"note": "odd", "add_labels": ["good", "a/b, c"]})).ok()
     assert done == {"labels": ["a/b, c", "good"], "number": 2}
-    found = (await api.get(path)).ok()
-    assert found["labels"] == ["a/b, c", "good"]
-    assert [(note["number"], note["text"], note["actor"]) for note in found["notes"]] == [(2, "odd", None)]
+    state = (await api.get(path)).ok()
+    assert state["labels"] == ["a/b, c", "good"]
+    assert [(note["number"], note["text"], note["actor"]) for note in state["notes"]] == [(2, "odd", None)]
     assert (await api.get(f"{path}?at=1")).ok() == {"labels": [], "notes": []}
     assert (await api.get(f"{path}?limit=0")).ok()["notes"] == []
 
@@ -44,9 +44,9 @@ async def test_a_repeated_request_is_answered_as_the_first_and_done_once(api: Ap
     first = (await api.post(path, body, headers=key)).ok()
     (await api.post(path, {"add_labels": ["later"]})).ok()
     assert (await api.post(path, body, headers=key)).ok() == first
-    found = (await api.get(path)).ok()
-    assert [note["text"] for note in found["notes"]] == ["once"]
-    assert found["labels"] == ["good", "later"]
+    state = (await api.get(path)).ok()
+    assert [note["text"] for note in state["notes"]] == ["once"]
+    assert state["labels"] == ["good", "later"]
 
 
 @pytest.fixture

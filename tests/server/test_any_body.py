@@ -44,10 +44,10 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=8,
 )
 # An unbounded wait is a right answer to some of these, but none to wait for.
-POSTED = sorted(each.path for each in ROUTES if each.method == "POST" and each.path not in {DEQUEUE, WAIT})
-ASKED = sorted(each.path for each in ROUTES if each.method == "GET")
+POSTED = sorted(route.path for route in ROUTES if route.method == "POST" and route.path not in {DEQUEUE, WAIT})
+ASKED = sorted(route.path for route in ROUTES if route.method == "GET")
 
-OWN_STATUSES = {(each.method, each.path) for each in ROUTES if each.own_statuses}
+OWN_STATUSES = {(route.method, route.path) for route in ROUTES if route.own_statuses}
 
 
 @pytest.fixture

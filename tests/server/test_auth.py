@@ -97,7 +97,7 @@ async def test_clients_without_a_key_are_warned_until_the_time_has_come(
         assert warned.status == 200
         assert "requires an API key from" in warned.headers["warning"]
     assert "warning" in (await keyed.ask(None, **enqueue)).headers
-    assert len([each for each in caplog.records if "requires an API key from" in each.getMessage()]) == 1
+    assert len([record for record in caplog.records if "requires an API key from" in record.getMessage()]) == 1
     assert "warning" not in (await keyed.ask(key)).headers
     clock.advance(1)
     refused = await keyed.ask(None)
@@ -150,13 +150,13 @@ async def test_a_rotated_key_keeps_its_rights_and_the_old_one_ends(keyed: Keyed,
     assert new.expires_at - new.created_at == 86_400_000_000
     assert old.expires_at is not None
     clock.advance((old.expires_at - clock()) / 1e6 - 1)
-    assert [(await keyed.ask(each)).status for each in (text, successor)] == [200, 200]
+    assert [(await keyed.ask(secret)).status for secret in (text, successor)] == [200, 200]
     clock.advance(1)
-    assert [(await keyed.ask(each)).status for each in (text, successor)] == [401, 200]
+    assert [(await keyed.ask(secret)).status for secret in (text, successor)] == [401, 200]
     # Without a grace period, the old key is refused at once.
     _, _, last = await keyed.keys.rotate(new.key_id, grace_seconds=0)
     keyed.grow_old()
-    assert [(await keyed.ask(each)).status for each in (successor, last)] == [401, 200]
+    assert [(await keyed.ask(secret)).status for secret in (successor, last)] == [401, 200]
     with pytest.raises(StoreError, match="is revoked"):
         await keyed.keys.rotate(new.key_id, grace_seconds=0)
     with pytest.raises(StoreError, match="is not between"):
@@ -174,8 +174,12 @@ async def test_the_log_of_a_refused_request_names_the_key(
     assert (await keyed.ask(text)).status == 401
     assert (await keyed.ask(STRANGERS)).status == 401
     assert (await keyed.ask("no key at all")).status == 401
-    told = [vars(each) for each in caplog.records if each.name == "store.server.access" and vars(each)["status"] > 400]
-    assert [each["key"] for each in told] == [reader.key_id, reader.key_id, "0123456789", None]
+    told = [
+        vars(record)
+        for record in caplog.records
+        if record.name == "store.server.access" and vars(record)["status"] > 400
+    ]
+    assert [entry["key"] for entry in told] == [reader.key_id, reader.key_id, "0123456789", None]
 
 
 @ON_ONE
@@ -231,9 +235,9 @@ async def test_the_last_key_that_is_revoked_opens_no_server(store: Store, store_
 @ON_ONE
 async def test_a_key_ends_when_its_time_is_over_and_still_keeps_the_door_shut(keyed: Keyed, clock: ManualClock) -> None:
     key = await keyed.key("reader", expires_seconds=3600)
-    made = (await keyed.keys.all())[0]
-    assert made.expires_at is not None
-    clock.advance((made.expires_at - clock()) / 1e6 - 1)
+    expiring = (await keyed.keys.all())[0]
+    assert expiring.expires_at is not None
+    clock.advance((expiring.expires_at - clock()) / 1e6 - 1)
     assert (await keyed.ask(key)).status == 200
     clock.advance(1)
     assert (await keyed.ask(key)).status == 401
@@ -279,7 +283,7 @@ async def test_keys_of_the_last_read_are_valid_while_the_database_is_away(
             assert (await keyed.ask(key)).status == 200
             assert (await keyed.ask(None)).status == 401
         answer.set()
-    assert [each.message for each in caplog.records if "keys cannot be read" in each.message] == [
+    assert [record.message for record in caplog.records if "keys cannot be read" in record.message] == [
         "keys cannot be read: the database is away; try again in 1 s"
     ]
 
@@ -528,10 +532,10 @@ async def test_refusals_do_not_reveal_which_partitions_exist(keyed: Keyed) -> No
     admin = await keyed.key("admin")
     (await keyed.ask(admin, "PUT", _in("one", "/store"))).ok()
     answers = [await keyed.ask(None, path=_in(name, "/health")) for name in ("one", "none")]
-    assert [(each.status, each.body) for each in answers] == [(401, answers[0].body)] * 2
+    assert [(answer.status, answer.body) for answer in answers] == [(401, answers[0].body)] * 2
     of_two = await keyed.key("reader", partition="two")
     answers = [await keyed.ask(of_two, path=_in(name, "/store")) for name in ("one", "none")]
-    assert [(each.status, each.body) for each in answers] == [(403, answers[0].body)] * 2
+    assert [(answer.status, answer.body) for answer in answers] == [(403, answers[0].body)] * 2
 
 
 async def test_readiness_hides_database_errors_from_clients_without_a_key(keyed: Keyed, store: Store) -> None:
@@ -563,10 +567,10 @@ async def test_it_is_kept_when_a_key_was_last_used(store: Store, store_url: str,
         await keyed.make("reader")
         assert (await keyed.ask(text)).status == 200
     keys = await Keys.open(store_url, create=False)
-    kept = {key.key_id: key.used_at for key in await keys.all()}
+    used_at = {key.key_id: key.used_at for key in await keys.all()}
     await keys.close()
-    assert kept.pop(used.key_id) == clock() - clock() % 60_000_000
-    assert list(kept.values()) == [None]
+    assert used_at.pop(used.key_id) == clock() - clock() % 60_000_000
+    assert list(used_at.values()) == [None]
 
 
 @ON_ONE

@@ -100,7 +100,7 @@ async def test_waiting_call_continues_while_its_key_is_valid(keyed: Keyed) -> No
         await keyed.key("reader")
         await until(lambda count=count: len(keyed.ring) == count)
     (rollout,) = await keyed.api.enqueue(1)
-    assert [each["rollout_id"] for each in await waiting] == [rollout["rollout_id"]]
+    assert [entry["rollout_id"] for entry in await waiting] == [rollout["rollout_id"]]
 
 
 async def test_a_page_sends_its_key_as_a_subprotocol_and_another_is_chosen(keyed: Keyed) -> None:

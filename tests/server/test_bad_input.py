@@ -57,7 +57,7 @@ async def _said(api: Api, sent: bytes, *, hangs_up: bool = False) -> tuple[list[
                 pass
     finally:
         writer.close()
-    return [int(each) for each in re.findall(rb"HTTP/1\.1 (\d\d\d) ", said)], bytes(said)
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d\d\d) ", said)], bytes(said)
 
 
 MALFORMED: dict[str, bytes] = {
@@ -193,9 +193,9 @@ def test_headers_after_a_body_and_beside_its_chunks_are_forgotten() -> None:
 
 
 def _resident(pid: int) -> int:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match
+    return int(match[1]) * 1024
 
 
 ODD_IDS = {
@@ -232,9 +232,9 @@ async def test_an_odd_id_finds_nothing_or_is_refused(api: Api, subtests: pytest.
 
 @pytest.mark.parametrize("name", ["a slash", "steps upwards", "two dots", "a percent sign", "the longest"])
 async def test_an_odd_id_names_one_thing_and_no_other(api: Api, name: str) -> None:
-    made = (await api.post(f"/workers/{ODD_IDS[name]}")).ok()
-    assert (await api.get(f"/workers/{ODD_IDS[name]}")).ok() == made
-    assert [each["worker_id"] for each in (await api.get("/workers")).ok()["items"]] == [made["worker_id"]]
+    worker = (await api.post(f"/workers/{ODD_IDS[name]}")).ok()
+    assert (await api.get(f"/workers/{ODD_IDS[name]}")).ok() == worker
+    assert [entry["worker_id"] for entry in (await api.get("/workers")).ok()["items"]] == [worker["worker_id"]]
 
 
 async def test_an_empty_id_is_no_path(api: Api) -> None:

@@ -209,9 +209,9 @@ async def test_requests_sent_at_once_are_answered_in_their_order() -> None:
 
 async def test_expect_continue_is_answered_with_100() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        given = (await receive())["body"]
+        message = (await receive())["body"]
         await send(start(_LENGTH))
-        await send(body(given))
+        await send(body(message))
 
     async with asking(app) as asked:
         await asked.ask(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n")
@@ -298,7 +298,7 @@ async def test_a_body_without_end_is_not_read_for_ever(limit: str, monkeypatch: 
 
 @pytest.mark.parametrize("leaves", ["before it is asked for", "before it is sent", "without reading"])
 async def test_answer_that_the_client_did_not_read_is_undone(leaves: str) -> None:
-    undone, answered, known = asyncio.Event(), asyncio.Event(), list[bool]()
+    undone, answered, is_known = asyncio.Event(), asyncio.Event(), list[bool]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -306,7 +306,7 @@ async def test_answer_that_the_client_did_not_read_is_undone(leaves: str) -> Non
         if leaves == "before it is asked for":
             client.close()
         has_left = scope["rollbook.connection"].if_unread(undone.set)
-        known.append(has_left)
+        is_known.append(has_left)
         if leaves == "before it is sent":
             client.close()
         if not has_left:
@@ -321,7 +321,7 @@ async def test_answer_that_the_client_did_not_read_is_undone(leaves: str) -> Non
                 await answered.wait()
                 client.close()
             await undone.wait()
-    assert known == [leaves == "before it is asked for"]
+    assert is_known == [leaves == "before it is asked for"]
 
 
 async def test_answer_that_the_client_has_read_is_not_undone() -> None:

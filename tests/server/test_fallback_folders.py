@@ -42,20 +42,20 @@ async def test_a_server_shows_the_folders_of_a_mirror_while_its_postgres_is_stop
         await export_run_folder(store, run.rollout_id, tmp_path)
         status, listed = await client.get("/api/run/")
         assert (status, len(listed)) == (200, 1)
-        status, shown = await client.get(f"/api/run/{run.rollout_id}")
+        status, before = await client.get(f"/api/run/{run.rollout_id}")
         private_postgres.stop()
         assert (await client.get("/api/run/"))[0] == 503
         client.app.state.front_end.settings = TradingSettings(fallback=tmp_path)
         assert await client.get("/api/run/") == (200, listed)
-        status, found = await client.get(f"/api/run/{run.rollout_id}")
+        status, summary = await client.get(f"/api/run/{run.rollout_id}")
         assert status == 200
-        assert {name: found[name] for name in found if name != "events"} == listed[0]
+        assert {name: summary[name] for name in summary if name != "events"} == listed[0]
         fields = ("type", "node_id", "identifier", "message", "rerun_seq")
-        assert [[each.get(name) for name in fields] for each in found["events"]] == [
-            [each.get(name) for name in fields] for each in shown["events"]
+        assert [[row.get(name) for name in fields] for row in summary["events"]] == [
+            [row.get(name) for name in fields] for row in before["events"]
         ]
         ((_, with_events),) = [await client.get("/api/run/", [("include", "events")])]
-        assert with_events[0]["events"] == found["events"]
+        assert with_events[0]["events"] == summary["events"]
         assert (await client.get(f"/api/run/{listed[0]['flow_id']}"))[1]["id"] == run.rollout_id
         assert (await client.get("/api/run/nothing"))[0] == 404
 
@@ -98,13 +98,13 @@ def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_pat
     Written(run_id=OTHER, flow_id="", layout="legacy", created_at="2027-01-01T00:00:00Z", files={}).write(tmp_path)
     Written(run_id="flat-one", flow_id="", layout="flat", created_at=1.0, status="failed", files={}).write(tmp_path)
     listed = listed_runs(tmp_path)
-    assert [(each["id"], each["status"]) for each in listed] == [
+    assert [(summary["id"], summary["status"]) for summary in listed] == [
         (OTHER, "completed"),
         (RUN, "completed"),
         ("flat-one", "failed"),
     ]
     assert (listed[0]["created_at"], listed[2]["error"], listed[1]["date"]) == (1798761600.0, "unknown error", DAY)
-    assert [each["message"] for each in run_with_events(tmp_path, RUN)["events"]] == ["flow"]
+    assert [row["message"] for row in run_with_events(tmp_path, RUN)["events"]] == ["flow"]
     assert run_with_events(tmp_path, FLOW)["id"] == RUN
     assert len(run_with_events(tmp_path, OTHER)["events"]) == len(EVENTS)
     with pytest.raises(NotFound, match="nothing"):
@@ -116,9 +116,9 @@ def test_folders_are_read_in_the_order_flow_legacy_flat_newest_run_first(tmp_pat
 def test_the_command_lists_the_folders_of_a_store_that_is_away(tmp_path: Path) -> None:
     Written().write(tmp_path)
     url = "postgresql://postgres@127.0.0.1:1/postgres"
-    found = CliRunner().invoke(app, ["runs", "--db", url, "--fallback", str(tmp_path), "--json"])
-    assert (found.exit_code, RUN in found.stdout) == (0, True)
-    assert "the store is unavailable" in found.stderr
+    result = CliRunner().invoke(app, ["runs", "--db", url, "--fallback", str(tmp_path), "--json"])
+    assert (result.exit_code, RUN in result.stdout) == (0, True)
+    assert "the store is unavailable" in result.stderr
     missing = CliRunner().invoke(app, ["runs", "--db", url])
     assert missing.exit_code != 0
 
@@ -127,19 +127,21 @@ async def test_lists_show_the_times_of_an_imported_run_until_it_goes_on(store: S
     Written(run_id=OTHER, flow_id="0ther", created_at=1775000000.0).write(tmp_path / "a")
     Written(status="running").write(tmp_path / "b")
     for part in ("a", "b"):
-        assert [each.outcome async for each in import_runs(store, tmp_path / part)] == ["imported"]
+        assert [report.outcome async for report in import_runs(store, tmp_path / part)] == ["imported"]
     assert isinstance(store, SQLStore)
     async with serving(store) as client:
         listed = (await client.get("/api/run/"))[1]
-        assert [(each["flow_id"], each["created_at"], each["completed_at"]) for each in listed] == [
+        assert [(run["flow_id"], run["created_at"], run["completed_at"]) for run in listed] == [
             ("0ther", 1775000000.0, 1774000100.5),
             (FLOW, 1774000000.25, 1774000100.5),
         ]
         page = await client.get("/ui/runs.json")
-        (rollout,) = [each for each in await store.query_rollouts() if (each.metadata or {})["run_id"] == OTHER]
+        (rollout,) = [
+            rollout for rollout in await store.query_rollouts() if (rollout.metadata or {})["run_id"] == OTHER
+        ]
         assert rollout.start_time == 1750000000.0, "the log records the time of the import"
         assert page[0] == 200
-        assert [each["start_at"] for each in page[1]["runs"]] == [1775000000000000, 1774000000250000]
+        assert [run["start_at"] for run in page[1]["runs"]] == [1775000000000000, 1774000000250000]
         attempt = await store.start_attempt(rollout.rollout_id)
         await store.update_attempt(rollout.rollout_id, attempt.attempt.attempt_id, status="succeeded")
         first = (await client.get("/api/run/"))[1][0]

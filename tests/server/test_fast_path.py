@@ -147,8 +147,8 @@ async def _story(served: Served, more: bytes = b"") -> list[bytes]:
     async with served.line() as line:
         for path, body in _CALLS:
             text = orjson.dumps(body).decode()
-            for name, own in ids.items():
-                path, text = path.replace(f"{{{name}}}", own), text.replace(f"{{{name}}}", own)  # noqa: PLW2901
+            for name, value in ids.items():
+                path, text = path.replace(f"{{{name}}}", value), text.replace(f"{{{name}}}", value)  # noqa: PLW2901
             _, head, answer = await line.ask(path, text.encode(), more)
             answers.append(_OWN.sub(b"", head + answer))
             for claimed in orjson.loads(answer) if path.endswith("dequeue") else ():
@@ -187,7 +187,7 @@ async def test_a_claim_that_its_client_does_not_read_is_released(store: SQLStore
         claimed = await store.dequeue_rollout(wait_seconds=60)
         assert claimed is not None
         assert claimed.rollout_id == created.rollout_id
-        assert "claim.released" in [each.type for each in await store.log.history(created.rollout_id)]
+        assert "claim.released" in [event.type for event in await store.log.history(created.rollout_id)]
         assert len(served.seen) == (not has_fast_path)
 
 
@@ -367,8 +367,8 @@ async def test_fast_path_separates_idempotency_keys_by_api_key(keyed: Keyed) -> 
     (_, one), (_, other) = await keyed.key("admin"), await keyed.key("admin")
     call, body = b"idempotency-key: 0123456789abcdef\r\n", {"rollouts": [{"input": 1}]}
     async with keyed.served.line() as line:
-        made = [await line.ask("/queues/rollouts/enqueue", body, header + call) for header in (one, other, one)]
-    first, second, again = (orjson.loads(answer)[0]["rollout_id"] for _, _, answer in made)
+        answers = [await line.ask("/queues/rollouts/enqueue", body, header + call) for header in (one, other, one)]
+    first, second, again = (orjson.loads(answer)[0]["rollout_id"] for _, _, answer in answers)
     assert first == again != second
 
 
@@ -415,6 +415,6 @@ async def test_request_in_progress_is_answered_before_the_server_stops(tmp_path:
 async def _once(condition: Any) -> Any:
     """Return what holds once it does."""
     async with asyncio.timeout(60):
-        while not (found := condition()):  # noqa: ASYNC110 - nothing there tells of it
+        while not (result := condition()):  # noqa: ASYNC110 - nothing there tells of it
             await asyncio.sleep(0.01)
-    return found
+    return result

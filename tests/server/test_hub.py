@@ -57,9 +57,9 @@ class CountingLog(SQLLog):
         finally:
             self.following -= follow
 
-    async def page(self, *wanted: Any, **more: Any) -> Any:
+    async def page(self, *filters: Any, **more: Any) -> Any:
         self.read += 1
-        return await super().page(*wanted, **more)
+        return await super().page(*filters, **more)
 
 
 class Counting(SQLStore):
@@ -98,15 +98,15 @@ async def test_many_streams_follow_the_store_once_and_the_last_one_ends_it(store
     await enqueue(store, 10)
     hubs = Hubs()
     streams = [hubs.follow(counting, ALL) for _ in range(20)]
-    assert await asyncio.gather(*(take(each, 10) for each in streams)) == [list(range(1, 11))] * 20
+    assert await asyncio.gather(*(take(stream, 10) for stream in streams)) == [list(range(1, 11))] * 20
     # Some wait, and some do not when it is written.
-    waiting = asyncio.gather(*(take(each, 5) for each in streams[:10]))
+    waiting = asyncio.gather(*(take(stream, 5) for stream in streams[:10]))
     await enqueue(store, 5)
     assert await waiting == [list(range(11, 16))] * 10
-    assert await asyncio.gather(*(take(each, 5) for each in streams[10:])) == [list(range(11, 16))] * 10
+    assert await asyncio.gather(*(take(stream, 5) for stream in streams[10:])) == [list(range(11, 16))] * 10
     assert (counting.followed, counting.following) == (1, 1)
-    for each in streams:
-        await each.aclose()
+    for stream in streams:
+        await stream.aclose()
     assert counting.following == 0
     async with aclosing(hubs.follow(counting, ALL)) as again:
         assert await take(again, 15) == list(range(1, 16))
@@ -147,16 +147,16 @@ async def test_large_events_are_forgotten_sooner(
 @ON_ONE
 async def test_each_stream_gets_the_events_of_its_filter(store: Store, counting: Counting) -> None:
     hubs = Hubs()
-    wanted = await store.start_rollout("wanted")
-    only = Wanted(None, None, wanted.rollout_id)
+    rollout = await store.start_rollout("wanted")
+    only = Wanted(None, None, rollout.rollout_id)
     claims = Wanted(None, ["attempt.started"], None)
     async with aclosing(hubs.follow(counting, only)) as one, aclosing(hubs.follow(counting, claims)) as other:
         assert await take(one, 2) == [1, 2]
         assert await take(other, 1) == [2]
         await enqueue(store, 3)
         await store.start_rollout("another")
-        await store.update_rollout(wanted.rollout_id, status="cancelled")
-        expected = [event.position async for event in store.log.tail(rollout_id=wanted.rollout_id)]
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+        expected = [event.position async for event in store.log.tail(rollout_id=rollout.rollout_id)]
         assert await take(one, len(expected) - 2) == expected[2:]
         assert await take(other, 1) == [7]
 
@@ -177,9 +177,9 @@ async def test_readers_that_come_while_others_write_each_see_everything_once(sto
             return [*before, begin + 1, *await take(stream, total - begin - 1)]
 
     writing = asyncio.ensure_future(write())
-    found = await asyncio.gather(*(read(begin) for begin in range(0, 100, 10)))
+    positions = await asyncio.gather(*(read(begin) for begin in range(0, 100, 10)))
     await writing
-    assert found == [list(range(1, total + 1))] * 10
+    assert positions == [list(range(1, total + 1))] * 10
 
 
 @ON_ONE
@@ -205,12 +205,12 @@ async def test_closing_the_store_ends_present_and_later_streams(durable_url: str
     assert isinstance(store, SQLStore)
     hubs = Hubs()
     streams = [hubs.follow(store, ALL) for _ in range(3)]
-    waiting = [asyncio.ensure_future(anext(each)) for each in streams]
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
     await enqueue(store, 1)
-    assert [(await each).position for each in waiting] == [1, 1, 1]
-    waiting = [asyncio.ensure_future(anext(each)) for each in streams]
+    assert [(await task).position for task in waiting] == [1, 1, 1]
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
     await store.close()
     async with asyncio.timeout(HANG):
-        for each in [*waiting, anext(hubs.follow(store, ALL))]:
+        for task in [*waiting, anext(hubs.follow(store, ALL))]:
             with pytest.raises(Closed):
-                await each
+                await task

@@ -250,6 +250,6 @@ async def _read(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
 
 def _peak(pid: int) -> int:
     """Return the most memory that a process ever had, in bytes."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match
+    return int(match[1]) * 1024

@@ -65,7 +65,7 @@ def families(text: str) -> dict[str, tuple[str, set[str]]]:
     told: dict[str, tuple[str, set[str]]] = {}
     for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE):
         labels = re.findall(rf"^{name}(?:_bucket|_sum|_count)?{{(.*)}} ", text, re.MULTILINE)
-        told[name] = (kind, {label for each in labels for label in re.findall(r"(\w+)=\"", each)} - {"le"})
+        told[name] = (kind, {label for pairs in labels for label in re.findall(r"(\w+)=\"", pairs)} - {"le"})
     return told
 
 
@@ -100,11 +100,11 @@ async def test_metrics_count_the_calls_and_events_of_the_store(store: Store, api
     created = await api.enqueue(1, 2, 3)
     (claimed,) = await api.dequeue()
     await store.add_span(make_span((await store.query_attempts(claimed["rollout_id"]))[0]))
-    found = await measured(api)
+    values = await measured(api)
 
     def of(name: str, **labels: str) -> float:
-        shown = ",".join(f'{key}="{value}"' for key, value in {"partition": "default", **labels}.items())
-        return found[f"rollbook_{name}{{{shown}}}"]
+        shape = ",".join(f'{key}="{value}"' for key, value in {"partition": "default", **labels}.items())
+        return values[f"rollbook_{name}{{{shape}}}"]
 
     assert of("queue_depth") == len(created) - 1
     assert (of("rollouts", status="queuing"), of("rollouts", status="running")) == (2, 1)
@@ -116,9 +116,9 @@ async def test_metrics_count_the_calls_and_events_of_the_store(store: Store, api
     assert of("commit_calls_sum") >= 3
     assert 0 < of("commit_seconds_sum") < HANG
     assert (of("inbox_calls"), of("inbox_bytes")) == (0, 0)
-    assert found["process_cpu_seconds_total"] > 0
-    assert found["process_resident_memory_bytes"] > 2**20
-    assert 0 < found["process_open_fds"] < found["process_max_fds"]
+    assert values["process_cpu_seconds_total"] > 0
+    assert values["process_resident_memory_bytes"] > 2**20
+    assert 0 < values["process_open_fds"] < values["process_max_fds"]
 
 
 async def test_the_state_of_workers_and_the_mean_reward_are_measured(
@@ -132,15 +132,15 @@ async def test_the_state_of_workers_and_the_mean_reward_are_measured(
     await reward(store, 1)
     await reward(store, 0.5)
     await store.enqueue_rollout("without a reward")
-    found = await measured(api)
+    values = await measured(api)
     states = {
-        state: found[f'rollbook_workers{{partition="default",state="{state}"}}']
+        state: values[f'rollbook_workers{{partition="default",state="{state}"}}']
         for state in ("idle", "busy", "unknown", "stopped", "lost")
     }
     assert states == {"idle": 0, "busy": 0, "unknown": 2, "stopped": 1, "lost": 1}
-    assert found['rollbook_mean_reward{partition="default"}'] == 0.75
-    assert found['rollbook_rewarded_rollouts{partition="default"}'] == 2
-    assert found['rollbook_database_bytes{partition="default"}'] > 4096
+    assert values['rollbook_mean_reward{partition="default"}'] == 0.75
+    assert values['rollbook_rewarded_rollouts{partition="default"}'] == 2
+    assert values['rollbook_database_bytes{partition="default"}'] > 4096
 
 
 async def test_the_age_and_the_differences_of_the_last_verification_are_measured(
@@ -148,7 +148,7 @@ async def test_the_age_and_the_differences_of_the_last_verification_are_measured
 ) -> None:
     monkeypatch.setattr(gauges, "_FRESH_SECONDS", 0.0)
     monkeypatch.setattr(gauges, "_COUNTING_SHARE", 1.0)
-    names = [f'rollbook_last_verify_{each}{{partition="default"}}' for each in ("age_seconds", "differences")]
+    names = [f'rollbook_last_verify_{name}{{partition="default"}}' for name in ("age_seconds", "differences")]
     await store.enqueue_rollout("one")
     clock.move_to(time.time())
     for differences, statement in ((0, None), (1, "UPDATE rollouts SET mode = 'val'")):
@@ -157,9 +157,9 @@ async def test_the_age_and_the_differences_of_the_last_verification_are_measured
         assert (await store.log.verify()).difference_count == differences
         async with asyncio.timeout(HANG):
             # A scrape may report values that are as old as they took to count.
-            while (found := await measured(api)).get(names[1]) != differences:
+            while (values := await measured(api)).get(names[1]) != differences:
                 pass
-        assert 0 <= found[names[0]] <= time.time() - clock.seconds
+        assert 0 <= values[names[0]] <= time.time() - clock.seconds
 
 
 async def test_before_the_first_verification_there_is_no_age_of_it(api: Api) -> None:
@@ -170,7 +170,7 @@ async def test_before_the_first_verification_there_is_no_age_of_it(api: Api) -> 
 async def test_partitions_without_requests_are_measured_too(store: Store, durable_url: str) -> None:
     name = unused_partition()
     async with await open_store(with_partition(durable_url, name)) as other:
-        await other.enqueue_many_rollouts([EnqueueRolloutRequest(input=each) for each in range(3)])
+        await other.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
 
     async def open_partition(url: str) -> Store:
         return await open_store(url, create=False)
@@ -178,13 +178,13 @@ async def test_partitions_without_requests_are_measured_too(store: Store, durabl
     partitions = Partitions(store, durable_url, open_partition)
     try:
         async with speaking_to(partitions) as api:
-            found = await measured(api)
+            values = await measured(api)
             # The database of the tests has partitions of other tests too.
-            while f'rollbook_queue_depth{{partition="{name}"}}' not in found:
-                found = await measured(api)
-            assert found[f'rollbook_queue_depth{{partition="{name}"}}'] == 3
-            assert found[f'rollbook_partition_up{{partition="{name}"}}'] == 1
-            assert found["rollbook_partitions"] >= 2
+            while f'rollbook_queue_depth{{partition="{name}"}}' not in values:
+                values = await measured(api)
+            assert values[f'rollbook_queue_depth{{partition="{name}"}}'] == 3
+            assert values[f'rollbook_partition_up{{partition="{name}"}}'] == 1
+            assert values["rollbook_partitions"] >= 2
     finally:
         await partitions.close()
 
@@ -211,7 +211,7 @@ async def test_the_statements_of_a_count_do_not_grow_with_a_run(store: SQLStore)
         return await store.core.read(read)
 
     assert await statements() == 6
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=each) for each in range(50)])
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=index) for index in range(50)])
     for number in range(20):
         await store.update_worker(f"worker-{number}", {})
     await reward(store, 1)
@@ -233,13 +233,13 @@ async def test_a_scrape_opens_few_partitions_and_the_next_one_opens_the_others(
             opened.append(url)
             return await open_store(url, create=False)
 
-        partitions, known = Partitions(root, url, open_partition), Measured()
+        partitions, metrics = Partitions(root, url, open_partition), Measured()
         try:
             for total in (8, 10, 10):
-                found = {each.name: each for each in await known.families(partitions)}
+                by_name = {family.name: family for family in await metrics.families(partitions)}
                 assert len(opened) == total
-                assert len(found["rollbook_queue_depth"].samples) == 1 + total
-                assert found["rollbook_partitions"].samples == [("", {}, 11)]
+                assert len(by_name["rollbook_queue_depth"].samples) == 1 + total
+                assert by_name["rollbook_partitions"].samples == [("", {}, 11)]
         finally:
             await partitions.close()
 
@@ -254,16 +254,16 @@ async def test_calls_that_wait_and_streams_are_counted_without_a_duration(store:
         await client.quiet()
         await until(lambda: not client.app.state.parked.streams)
         await api.get("/health")
-        found = (await api.get("//metrics")).body.decode()
+        text = (await api.get("//metrics")).body.decode()
         for route in ("/v1/agl/log", "/v1/agl/queues/rollouts/dequeue"):
-            assert f'route="{route}",status="200"' in found
-            assert f'rollbook_request_seconds_count{{route="{route}"}}' not in found
-        assert 'rollbook_request_seconds_count{route="/v1/agl/health"} 1' in found
+            assert f'route="{route}",status="200"' in text
+            assert f'rollbook_request_seconds_count{{route="{route}"}}' not in text
+        assert 'rollbook_request_seconds_count{route="/v1/agl/health"} 1' in text
         # The same route without a wait has a duration.
         await api.dequeue()
         assert await measured(api)
-        found = (await api.get("//metrics")).body.decode()
-        assert 'rollbook_request_seconds_count{route="/v1/agl/queues/rollouts/dequeue"} 1' in found
+        text = (await api.get("//metrics")).body.decode()
+        assert 'rollbook_request_seconds_count{route="/v1/agl/queues/rollouts/dequeue"} 1' in text
 
 
 @ON_ONE
@@ -292,12 +292,12 @@ async def test_a_reader_that_takes_nothing_is_seen_to_lag(store: Store) -> None:
             lag = 'rollbook_stream_lag_positions{partition="default"}'
             async with asyncio.timeout(HANG):
                 # Until the buffers of the connection are full, the reader only lags for moments.
-                while not (found := await measured(api)).get(lag):
+                while not (values := await measured(api)).get(lag):
                     pass
-            assert found['rollbook_streams{partition="default"}'] == 1
-            assert 0 < found['rollbook_stream_lag_positions{partition="default"}'] <= 60
+            assert values['rollbook_streams{partition="default"}'] == 1
+            assert 0 < values['rollbook_stream_lag_positions{partition="default"}'] <= 60
             # The store's clock stands still, long ago.
-            assert found['rollbook_stream_lag_seconds{partition="default"}'] > 0
+            assert values['rollbook_stream_lag_seconds{partition="default"}'] > 0
         await client.quiet()
         assert 'rollbook_streams{partition="default"}' not in await measured(api)
 
@@ -314,11 +314,11 @@ async def test_counting_a_large_database_takes_a_small_part_of_the_time(monkeypa
 
     async with await SQLStore.open("memory://") as large:
         monkeypatch.setattr(large.core, "counts", slow_counts)
-        known = Measured()
+        metrics = Measured()
         # Counting takes 4 s, which is 2 % of 200 s.
         for passed, total in ((0, 1), (195, 1), (2, 2), (195, 2)):
             steps.now += passed
-            await known.families(Partitions(large))
+            await metrics.families(Partitions(large))
             assert counted == total
 
 
@@ -374,8 +374,8 @@ async def test_workers_collect_metrics_of_each_other_and_report_missing_ones(tmp
     await first.open()
     await second.open()
     try:
-        for each in (first, second):
-            text = text_of(await each.families({"a": 7})).decode()
+        for process in (first, second):
+            text = text_of(await process.families({"a": 7})).decode()
             assert re.findall(r'^rollbook_worker_up{worker="(\d)"} (\d)', text, re.MULTILINE) == [
                 ("0", "1"),
                 ("1", "1"),

@@ -23,15 +23,15 @@ MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 OF_PROMETHEUS = "up"
 
 
-def promtool(*arguments: str, given: str | None = None) -> str:
+def promtool(*arguments: str, stdin: str | None = None) -> str:
     """Run promtool and return what it prints; without it the test is skipped, or fails where it is required."""
-    found = shutil.which("promtool")
-    if found is None:
+    program = shutil.which("promtool")
+    if program is None:
         told = "no promtool on the path: apt-get install prometheus"
         if os.environ.get("ROLLBOOK_REQUIRE_PROMTOOL"):
             pytest.fail(told)
         pytest.skip(told)
-    done = subprocess.run([found, *arguments], input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *arguments], input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -63,7 +63,7 @@ def used(expression: str) -> set[str]:
 
 @pytest.mark.usefixtures("patient_scrapes")
 async def test_promtool_accepts_the_metrics(store: Store) -> None:
-    assert promtool("check", "metrics", given=await scraped(store)) == ""
+    assert promtool("check", "metrics", stdin=await scraped(store)) == ""
 
 
 def test_promtool_accepts_the_alert_rules_and_their_tests_pass() -> None:
@@ -81,9 +81,9 @@ async def test_the_alerts_and_the_dashboard_use_metrics_that_there_are(store: St
     rules = (MONITORING / "alerts.yaml").read_text()
     expressions += re.findall(r"expr: (.*(?:\n {10}.*)*)", rules)
     assert len(expressions) == len(dashboard["panels"]) + 4 + rules.count("- alert:")
-    found = {expression: used(expression) for expression in expressions}
-    assert [each for each, series in found.items() if not series] == []
-    assert {each: series - there for each, series in found.items() if series - there} == {}
+    series_of = {expression: used(expression) for expression in expressions}
+    assert [expression for expression, series in series_of.items() if not series] == []
+    assert {expression: series - there for expression, series in series_of.items() if series - there} == {}
 
 
 def test_panels_and_their_places_are_distinct() -> None:

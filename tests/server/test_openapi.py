@@ -34,7 +34,11 @@ def store_url() -> str:
 
 
 def _operations() -> dict[tuple[str, str], Any]:
-    return {(method, path): each for path, methods in DOCUMENT["paths"].items() for method, each in methods.items()}
+    return {
+        (method, path): operation
+        for path, methods in DOCUMENT["paths"].items()
+        for method, operation in methods.items()
+    }
 
 
 async def test_served_openapi_document_equals_the_one_in_docs(api: Api) -> None:
@@ -48,21 +52,21 @@ def test_it_is_a_document_of_openapi() -> None:
 
 
 def test_it_holds_every_route_and_no_other() -> None:
-    assert set(_operations()) == {(each.method.lower(), each.path) for each in ROUTES} | BESIDE
-    names = [each["operationId"] for each in _operations().values()]
+    assert set(_operations()) == {(route.method.lower(), route.path) for route in ROUTES} | BESIDE
+    names = [operation["operationId"] for operation in _operations().values()]
     assert len(set(names)) == len(names)
 
 
 def test_every_operation_describes_its_parameters_and_answers() -> None:
     models = DOCUMENT["components"]["schemas"]
-    assert {each.__name__ for each in (Span, Rollout, ObservedWorker, LLM)} <= set(models)
+    assert {model.__name__ for model in (Span, Rollout, ObservedWorker, LLM)} <= set(models)
     for route in ROUTES:
         described = _operations()[route.method.lower(), route.path]
         assert described["summary"]
         assert ("requestBody" in described) == (route.body is not None), route.path
         answer = described["responses"][str(route.status)]["content"]["application/json"]["schema"]
         assert answer, route.path
-        named = {each.get("name") for each in described["parameters"]}
+        named = {parameter.get("name") for parameter in described["parameters"]}
         assert set(re.findall(r"\{(\w+)\}", route.path)) <= named
         assert route.query is None or set(route.query.model_fields) <= named
         refused = {"400", "401", "403", "404", "413", "422", "500", "503"}
@@ -85,7 +89,7 @@ def test_error_schema_matches_the_bodies_of_errors() -> None:
 def test_keys_are_declared_and_not_demanded_of_everybody() -> None:
     schemes = DOCUMENT["components"]["securitySchemes"]
     assert (schemes["bearer"]["scheme"], schemes["apiKey"]["name"]) == ("bearer", "x-api-key")
-    assert {name for each in DOCUMENT["security"] for name in each} == set(schemes)
+    assert {name for requirement in DOCUMENT["security"] for name in requirement} == set(schemes)
     assert {} in DOCUMENT["security"]
 
 
@@ -95,7 +99,7 @@ def test_all_references_of_the_document_resolve() -> None:
 
 
 def test_an_operation_without_an_answer_is_not_overlooked() -> None:
-    assert all(each.response_model is not None for each in ROUTES)
+    assert all(route.response_model is not None for route in ROUTES)
 
 
 async def test_it_is_there_to_be_read_by_people(api: Api) -> None:

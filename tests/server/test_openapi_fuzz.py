@@ -61,7 +61,7 @@ class Running:
     """The schema with which responses are checked."""
     short: Any
     """The same schema with short lists, from which fitting requests are generated."""
-    known: dict[str, str]
+    ids: dict[str, str]
     """Ids that are there, by the names they have in paths and bodies."""
 
 
@@ -69,11 +69,13 @@ class Running:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server on SQLite, which all these tests use."""
     db = f"sqlite:///{tmp_path_factory.mktemp('fuzz') / 'run.db'}"
-    known = asyncio.run(_fill(db))
+    ids = asyncio.run(_fill(db))
     # Nobody reads its log, which would fill up the pipe with what it refused.
     with serving("serve", "--db", db, "--port", "0", "--log-level", "error") as (_, url):
-        declared, short = (_schema(each, url) for each in (DOCUMENT, DOCUMENT if IS_TORTURE else _shorten(DOCUMENT)))
-        yield Running(declared, short, known)
+        declared, short = (
+            _schema(document, url) for document in (DOCUMENT, DOCUMENT if IS_TORTURE else _shorten(DOCUMENT))
+        )
+        yield Running(declared, short, ids)
 
 
 def _schema(document: dict[str, Any], url: str) -> Any:
@@ -85,13 +87,13 @@ def _schema(document: dict[str, Any], url: str) -> Any:
 def _shorten(node: Any) -> Any:
     """Return a part of the document in which lists without a maximum length have at most `LONGEST_LIST` items."""
     if isinstance(node, list):
-        return [_shorten(each) for each in cast("list[Any]", node)]
+        return [_shorten(value) for value in cast("list[Any]", node)]
     if not isinstance(node, dict):
         return node
-    made = {name: _shorten(value) for name, value in cast("dict[str, Any]", node).items()}
-    if made.get("type") == "array":
-        made.setdefault("maxItems", LONGEST_LIST)
-    return made
+    fields = {name: _shorten(value) for name, value in cast("dict[str, Any]", node).items()}
+    if fields.get("type") == "array":
+        fields.setdefault("maxItems", LONGEST_LIST)
+    return fields
 
 
 async def _fill(db: str) -> dict[str, str]:
@@ -103,12 +105,12 @@ async def _fill(db: str) -> dict[str, str]:
         await store.runs.append_events(*run, [RunEvent(kind="result", node_id="n", scope="s")])
         saved = await store.runs.save_checkpoint(*run, scope="s", name="c", state={})
         assert saved is not None
-        made = await store.runs.save_artifact(*run, scope="s", name="a", content=1)
+        artifact = await store.runs.save_artifact(*run, scope="s", name="a", content=1)
         return {
             "rollout_id": started.rollout_id,
             "attempt_id": started.attempt.attempt_id,
             "checkpoint_id": saved.checkpoint_id,
-            "artifact_id": made.artifact_id,
+            "artifact_id": artifact.artifact_id,
             "worker_id": "w1",
             "resources_id": resources.resources_id,
         }
@@ -148,7 +150,7 @@ def _try(running: Running, method: str, path: str, mode: GenerationMode, example
     generating = short if mode is FITTING else declared
     # An unsupported OTLP path is answered with 501. A health check is answered with 503 if the database is slow.
     may_fail = path in {*UNSUPPORTED_OTLP_PATHS, HEALTH, "/readyz"}
-    checks = [each for each in CHECKS if not (may_fail and each is CHECKS[0])]
+    checks = [check for check in CHECKS if not (may_fail and check is CHECKS[0])]
 
     @settings(
         max_examples=examples,
@@ -160,7 +162,7 @@ def _try(running: Running, method: str, path: str, mode: GenerationMode, example
     @given(case=generating.as_strategy(generation_mode=mode), is_known=st.booleans())
     def ask(case: Any, *, is_known: bool) -> None:
         if is_known:
-            _name_what_is_there(case, running.known)
+            _name_what_is_there(case, running.ids)
         _wait_for_nothing(case)
         _say_nothing_of_framing(case)
         answer = case.call(timeout=SECONDS)
@@ -178,16 +180,16 @@ def _try(running: Running, method: str, path: str, mode: GenerationMode, example
             return
 
 
-def _name_what_is_there(case: Any, known: dict[str, str]) -> None:
+def _name_what_is_there(case: Any, ids: dict[str, str]) -> None:
     for place in (case.path_parameters, case.query, case.body):
         if isinstance(place, dict):
-            cast("dict[str, Any]", place).update({name: value for name, value in known.items() if name in place})
+            cast("dict[str, Any]", place).update({name: value for name, value in ids.items() if name in place})
 
 
 def _say_nothing_of_framing(case: Any) -> None:
     headers: dict[str, Any] = case.headers or {}
     # Where a message ends is read before there is a request; made up, that is answered by the parser, in plain text.
-    for name in [each for each in headers if each.lower() in _FRAMING]:
+    for name in [header for header in headers if header.lower() in _FRAMING]:
         del headers[name]
 
 

@@ -44,10 +44,10 @@ async def test_an_exported_span_can_be_read_back_whole(
         links=[OtlpSpan.Link(trace_id=b"\x04" * 16, span_id=b"\x05" * 8)],
     )
     assert await exporter.export(group(sent, resource=ids_of(attempt, 3)), content_type=content_type) == (0, "")
-    (found,) = await stored(store, attempt)
+    (stored_span,) = await stored(store, attempt)
     context: dict[str, Any] = {"trace_id": "01" * 16, "span_id": "02" * 8, "is_remote": False, "trace_state": {}}
     linked: dict[str, Any] = {"trace_id": "04" * 16, "span_id": "05" * 8, "is_remote": False, "trace_state": {}}
-    assert found.model_dump() == {
+    assert stored_span.model_dump() == {
         "rollout_id": attempt.rollout_id,
         "attempt_id": attempt.attempt_id,
         "sequence_id": 3,
@@ -79,13 +79,15 @@ async def test_a_span_is_a_sign_of_life(store: Store, exporter: Exporter, attemp
 
 async def test_spans_of_many_attempts_and_resources_each_find_their_place(store: Store, exporter: Exporter) -> None:
     attempts = [(await store.start_rollout({"n": number})).attempt for number in range(80)]
-    mixed = group(*(span(ids_of(each), name="own") for each in attempts), resource=ids_of(attempts[0]))
-    assert await exporter.export(*(group(span(name="of"), resource=ids_of(each)) for each in attempts), mixed) == (
+    mixed = group(*(span(ids_of(attempt), name="own") for attempt in attempts), resource=ids_of(attempts[0]))
+    assert await exporter.export(
+        *(group(span(name="of"), resource=ids_of(attempt)) for attempt in attempts), mixed
+    ) == (
         0,
         "",
     )
-    for each in attempts:
-        assert await numbers(store, each) == {"of": 1, "own": 2}
+    for attempt in attempts:
+        assert await numbers(store, attempt) == {"of": 1, "own": 2}
 
 
 async def test_a_trace_of_thousands_is_stored_whole(store: Store, exporter: Exporter, attempt: Attempt) -> None:
@@ -108,15 +110,15 @@ async def test_a_span_sent_twice_is_stored_once_and_is_no_refusal(
     again = span(name="again")
     for _ in range(3):
         assert await exporter.export(group(again, again, span(), resource=ids_of(attempt))) == (0, "")
-    assert [each.name for each in await stored(store, attempt)].count("again") == 1
+    assert [stored_span.name for stored_span in await stored(store, attempt)].count("again") == 1
     assert len(await stored(store, attempt)) == 4
 
 
 async def test_numbers_are_drawn_in_order_before_given_ones_count(
     store: Store, exporter: Exporter, attempt: Attempt
 ) -> None:
-    given = span({SPAN_SEQUENCE_ID: 50}, name="given")
-    spans = [span(name="a"), given, span(name="b"), span({SPAN_SEQUENCE_ID: "x"}, name="c")]
+    numbered = span({SPAN_SEQUENCE_ID: 50}, name="given")
+    spans = [span(name="a"), numbered, span(name="b"), span({SPAN_SEQUENCE_ID: "x"}, name="c")]
     await exporter.export(group(*spans, resource=ids_of(attempt)))
     assert await numbers(store, attempt) == {"a": 1, "given": 50, "b": 2, "c": 3}
     assert await store.get_next_span_sequence_id(attempt.rollout_id, attempt.attempt_id) == 51
@@ -181,9 +183,9 @@ async def test_a_value_no_store_accepts_is_changed_and_marked(
         for _ in range(2):
             sent = group(span(name="before"), bad, span(name="after"), resource=owner)
             assert await exporter.export(sent, content_type=content_type) == (0, "")
-    found = {each.name: each for each in await stored(store, attempt)}
-    changed = found.pop("n" * 1024)
-    assert set(found) == {"before", "after"}
+    spans = {stored_span.name: stored_span for stored_span in await stored(store, attempt)}
+    changed = spans.pop("n" * 1024)
+    assert set(spans) == {"before", "after"}
     marks = changed.attributes.pop("rollbook.changed")
     assert changed.attributes == {
         "score": "NaN",
@@ -207,11 +209,11 @@ async def test_a_value_no_store_accepts_is_changed_and_marked(
         "events[0].attributes.wait",
     ]
     assert changed.status.description == "bo\ufffdom"
-    assert [(each.name, each.attributes) for each in changed.events] == [("e\ufffd", {"wait": "Infinity"})]
-    for each in found.values():
-        assert "rollbook.changed" not in each.attributes
-        assert each.resource.attributes["process.owner"] == "\ufffd"
-        assert "process.owner: U+0000" in str(each.resource.attributes["rollbook.changed"])
+    assert [(event.name, event.attributes) for event in changed.events] == [("e\ufffd", {"wait": "Infinity"})]
+    for stored_span in spans.values():
+        assert "rollbook.changed" not in stored_span.attributes
+        assert stored_span.resource.attributes["process.owner"] == "\ufffd"
+        assert "process.owner: U+0000" in str(stored_span.resource.attributes["rollbook.changed"])
     assert "score: the number NaN became text" in caplog.text
 
 
@@ -222,9 +224,9 @@ async def test_invalid_reward_is_stored_and_marked(
     reward = span({"agentlightning.reward.0.value": value}, name="agentlightning.annotation")
     for _ in range(2):
         assert await exporter.export(group(reward, resource=ids_of(attempt))) == (0, "")
-    (found,) = await stored(store, attempt)
-    assert isinstance(found.attributes["agentlightning.reward.0.value"], str)
-    assert "no valid reward: " in str(found.attributes["rollbook.changed"])
+    (stored_span,) = await stored(store, attempt)
+    assert isinstance(stored_span.attributes["agentlightning.reward.0.value"], str)
+    assert "no valid reward: " in str(stored_span.attributes["rollbook.changed"])
 
 
 async def test_conflict_of_a_span_does_not_reject_other_spans(
@@ -237,7 +239,7 @@ async def test_conflict_of_a_span_does_not_reject_other_spans(
     assert rejected == 1
     assert f"span {first.span_id.hex()} of attempt {attempt.attempt_id}" in reason
     assert "is stored with other content" in reason
-    assert {each.name for each in await stored(store, attempt)} == {"first", "before"}
+    assert {stored_span.name for stored_span in await stored(store, attempt)} == {"first", "before"}
 
 
 async def test_json_with_lone_surrogates_and_nan_is_accepted(
@@ -246,8 +248,12 @@ async def test_json_with_lone_surrogates_and_nan_is_accepted(
     body = as_json(request(group(span({"text": "HALF", "score": 0.125}, name="HALF"), resource=ids_of(attempt))))
     body = body.replace(b"HALF", rb"cut \ud83d").replace(b"0.125", b"NaN")
     assert (await exporter.post(body, JSON))[:2] == (200, b"{}")
-    (found,) = await stored(store, attempt)
-    assert (found.name, found.attributes["text"], found.attributes["score"]) == ("cut \ufffd", "cut \ufffd", "NaN")
+    (stored_span,) = await stored(store, attempt)
+    assert (stored_span.name, stored_span.attributes["text"], stored_span.attributes["score"]) == (
+        "cut \ufffd",
+        "cut \ufffd",
+        "NaN",
+    )
 
 
 async def test_a_number_beyond_the_limit_counts_as_absent(store: Store, exporter: Exporter, attempt: Attempt) -> None:
@@ -320,14 +326,14 @@ async def test_an_idempotency_key_cannot_make_spans_disappear(
 async def test_exporters_at_once_lose_and_mix_nothing(store: Store, exporter: Exporter) -> None:
     attempts = [(await store.start_rollout({})).attempt for _ in range(4)]
 
-    async def export(each: Attempt, batch: int) -> None:
+    async def export(sender: Attempt, batch: int) -> None:
         spans = [span(name=f"{batch}/{number}") for number in range(10)]
-        assert await exporter.export(group(*spans, resource=ids_of(each))) == (0, "")
+        assert await exporter.export(group(*spans, resource=ids_of(sender))) == (0, "")
 
-    await asyncio.gather(*(export(each, batch) for each in attempts for batch in range(10)))
-    for each in attempts:
-        found = await numbers(store, each)
-        assert sorted(found.values()) == list(range(1, 101))
+    await asyncio.gather(*(export(attempt, batch) for attempt in attempts for batch in range(10)))
+    for attempt in attempts:
+        numbers_by_name = await numbers(store, attempt)
+        assert sorted(numbers_by_name.values()) == list(range(1, 101))
         for batch in range(10):
-            own = [found[f"{batch}/{number}"] for number in range(10)]
-            assert own == list(range(own[0], own[0] + 10))
+            batch_numbers = [numbers_by_name[f"{batch}/{number}"] for number in range(10)]
+            assert batch_numbers == list(range(batch_numbers[0], batch_numbers[0] + 10))

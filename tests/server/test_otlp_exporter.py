@@ -65,17 +65,17 @@ def work(provider: TracerProvider, steps: int) -> None:
                     span.set_status(Status(StatusCode.ERROR, "no answer"))
 
 
-def as_stored(given: ReadableSpan, attempt: Attempt, number: int) -> Span:
+def as_stored(span: ReadableSpan, attempt: Attempt, number: int) -> Span:
     """Return what the SDK's span looks like when OTLP brought it: its parent is known by id alone, flags lie apart."""
-    fields = Span.from_opentelemetry(given, attempt.rollout_id, attempt.attempt_id, number).model_dump()
-    sent = encode_spans([given]).resource_spans[0].scope_spans[0].spans[0]
+    fields = Span.from_opentelemetry(span, attempt.rollout_id, attempt.attempt_id, number).model_dump()
+    sent = encode_spans([span]).resource_spans[0].scope_spans[0].spans[0]
     for part, there in ((fields, sent), *zip(fields["links"], sent.links, strict=True)):
         del part["context"]["trace_flags"]
         part.update({"flags": there.flags} if there.flags else {})
     return Span.model_validate({**fields, "parent": None})
 
 
-@pytest.mark.parametrize("compression", list(Compression), ids=lambda each: each.value)
+@pytest.mark.parametrize("compression", list(Compression), ids=lambda compression: compression.value)
 async def test_a_batch_of_spans_arrives_as_the_sdk_made_it(
     store: Store, served: Exporter, attempt: Attempt, compression: Compression
 ) -> None:
@@ -85,9 +85,9 @@ async def test_a_batch_of_spans_arrives_as_the_sdk_made_it(
     await asyncio.to_thread(work, provider, 5)
     await asyncio.to_thread(provider.shutdown)
     assert set(exporter.results) == {SpanExportResult.SUCCESS}
-    found = (await store.query_spans(attempt.rollout_id)).items
-    assert list(found) == [as_stored(each, attempt, number) for number, each in enumerate(exporter.spans, 1)]
-    assert [each.name for each in found] == ["step"] * 5 + ["run"]
+    spans = (await store.query_spans(attempt.rollout_id)).items
+    assert list(spans) == [as_stored(span, attempt, number) for number, span in enumerate(exporter.spans, 1)]
+    assert [span.name for span in spans] == ["step"] * 5 + ["run"]
 
 
 async def test_spans_that_are_sent_one_by_one_are_numbered_in_their_order(
@@ -98,8 +98,8 @@ async def test_spans_that_are_sent_one_by_one_are_numbered_in_their_order(
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     await asyncio.to_thread(work, provider, 3)
     await asyncio.to_thread(provider.shutdown)
-    found = (await store.query_spans(attempt.rollout_id)).items
-    assert [(each.sequence_id, each.name) for each in found] == [(1, "step"), (2, "step"), (3, "step"), (4, "run")]
+    spans = (await store.query_spans(attempt.rollout_id)).items
+    assert [(span.sequence_id, span.name) for span in spans] == [(1, "step"), (2, "step"), (3, "step"), (4, "run")]
 
 
 async def test_exporter_succeeds_when_its_spans_have_no_rollout(

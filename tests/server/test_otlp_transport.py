@@ -202,11 +202,11 @@ def test_a_limit_counts_all_members_together() -> None:
 def test_the_work_for_many_members_grows_with_the_body_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """zlib copies what follows a member. If that is the whole rest of the body, the work is quadratic."""
     copied = 0
-    made = zlib.decompressobj
+    decompressor = zlib.decompressobj
 
     class Counted:
         def __init__(self, window: int) -> None:
-            self._inflater = made(window)
+            self._inflater = decompressor(window)
 
         @property
         def eof(self) -> bool:
@@ -218,9 +218,9 @@ def test_the_work_for_many_members_grows_with_the_body_alone(monkeypatch: pytest
 
         def decompress(self, piece: bytes, longest: int) -> bytes:
             nonlocal copied
-            found = self._inflater.decompress(piece, longest)
+            output = self._inflater.decompress(piece, longest)
             copied += len(self._inflater.unused_data)
-            return found
+            return output
 
     monkeypatch.setattr("store.server.decompress.zlib.decompressobj", Counted)
     for members in (2_000, 8_000):

@@ -113,7 +113,7 @@ async def test_partitions_do_not_get_each_others_pages(tmp_path: Any) -> None:
         url = f"sqlite:///{tmp_path / name}.db"
         async with await open_store(url) as store, speaking_to(Partitions(store)) as api:
             await store.enqueue_rollout(name)
-            assert [each["input"] for each in (await api.get("/rollouts")).ok()["items"]] == [name]
+            assert [rollout["input"] for rollout in (await api.get("/rollouts")).ok()["items"]] == [name]
 
 
 def test_cached_page_of_another_state_is_not_returned() -> None:

@@ -94,7 +94,7 @@ class Remembering(SQLQueue):
         return answer
 
     async def release_claims(self, claimed: Sequence[AttemptedRollout]) -> None:
-        claims = [self.handed_out.pop(each.attempt.attempt_id) for each in claimed]
+        claims = [self.handed_out.pop(rollout.attempt.attempt_id) for rollout in claimed]
         self.core.thread.call_soon(self._give_back, claims, claimed[0].attempt.worker_id)
 
 
@@ -123,7 +123,7 @@ async def test_a_client_that_leaves_at_the_instant_of_the_claim_takes_nothing_wi
                 claimed = await store.dequeue_rollout(wait_seconds=HANG)
             assert claimed is not None
             assert claimed.rollout_id == created.rollout_id
-            history = [each.type for each in await store.log.history(claimed.rollout_id)]
+            history = [event.type for event in await store.log.history(claimed.rollout_id)]
             unread += "claim.released" in history
             read += "claim.released" not in history
             await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")

@@ -72,8 +72,8 @@ async def test_partitions_never_mix(api: Api, store_url: str) -> None:
     (claimed,) = (await api.post(_in(one, "/queues/rollouts/dequeue"))).ok()
     assert claimed["rollout_id"] == created["rollout_id"]
     stores = [(await api.get(path)).ok() for path in ("/store", _in(one, "/store"), _in(two, "/store"))]
-    assert [each["partition"] for each in stores][1:] == [one, two]
-    assert len({each["store_id"] for each in stores}) == 3
+    assert [entry["partition"] for entry in stores][1:] == [one, two]
+    assert len({entry["store_id"] for entry in stores}) == 3
 
 
 async def test_the_partition_at_the_root_has_its_name_too(api: Api, store_url: str) -> None:
@@ -99,7 +99,7 @@ async def test_no_other_name_reaches_anything(api: Api, store_url: str) -> None:
     assert {name: status for name, status in statuses.items() if status not in {400, 404}} == {}
     path = parse(store_url).path
     assert path is not None
-    assert {each.suffix for each in path.parent.iterdir()} <= {".db", ".db-wal", ".db-shm", ".lock"}
+    assert {file.suffix for file in path.parent.iterdir()} <= {".db", ".db-wal", ".db-shm", ".lock"}
 
 
 async def test_traversal_does_not_leave_the_partition(api: Api, store_url: str) -> None:

@@ -57,12 +57,12 @@ ENQUEUE = "/queues/rollouts/enqueue"
 
 @asynccontextmanager
 async def limited(
-    store: Store, default: Quota, own: dict[str, Quota] | None = None, *, url: str | None = None, **settings: Any
+    store: Store, default: Quota, overrides: dict[str, Quota] | None = None, *, url: str | None = None, **settings: Any
 ) -> AsyncGenerator[tuple[Api, Steps]]:
     """Serve a store with quotas, and give a client and the clock of the quotas."""
     steps = Steps()
     open_partition = partial(open_store, create=False, scan_debounce_seconds=0)
-    partitions = Partitions(store, url, open_partition, quotas=Quotas(default, own, steps))
+    partitions = Partitions(store, url, open_partition, quotas=Quotas(default, overrides, steps))
     try:
         async with speaking_to(partitions, **settings) as api:
             yield api, steps
@@ -71,7 +71,7 @@ async def limited(
 
 
 def statuses(answers: Sequence[Answer]) -> Counter[int]:
-    return Counter(each.status for each in answers)
+    return Counter(answer.status for answer in answers)
 
 
 def refused(answer: Answer, quota: str, status: int = 400) -> None:
@@ -107,8 +107,8 @@ async def test_calls_beyond_the_rate_are_refused_until_time_passes(store: Store)
                 "partition": "default",
                 "limit": 4,
             }
-        own = await api.get("/rollouts/ro-1/graph")
-        assert (own.status, own.headers["retry-after"]) == (429, "1")
+        refusal = await api.get("/rollouts/ro-1/graph")
+        assert (refusal.status, refusal.headers["retry-after"]) == (429, "1")
         steps.now += 0.25
         assert (await api.get("/statistics")).status == 200
         assert (await api.get("/statistics")).status == 503
@@ -127,8 +127,8 @@ async def test_many_callers_at_once_never_make_more_calls_than_there_are(store: 
 
         async def at_once() -> Counter[int]:
             answers = await asyncio.gather(*map(call, range(60)))
-            return Counter({200: sum(each.status < 300 for each in answers)}) + Counter(
-                {503: sum(each.status == 503 for each in answers)}
+            return Counter({200: sum(answer.status < 300 for answer in answers)}) + Counter(
+                {503: sum(answer.status == 503 for answer in answers)}
             )
 
         assert await at_once() == {200: 20, 503: 40}
@@ -184,7 +184,7 @@ async def test_a_client_retries_until_its_calls_are_admitted(store: Store) -> No
             while not enqueued.done():
                 steps.now += 0.1
                 await asyncio.sleep(0.01)
-        assert len({each.rollout_id for each in await enqueued}) == 25
+        assert len({rollout.rollout_id for rollout in await enqueued}) == 25
     assert await events_of(store) == 25
 
 
@@ -221,7 +221,7 @@ async def test_many_callers_at_once_never_exceed_the_events(store: Store, has_fa
     async with limited(store, Quota(events=25), has_fast_path=has_fast_path) as (api, _):
         answers = await asyncio.gather(*(api.post(ENQUEUE, ONE) for _ in range(60)))
         assert statuses(answers) == {201: 25, 400: 35}
-        (one, *_) = [each for each in answers if each.status == 400]
+        (one, *_) = [answer for answer in answers if answer.status == 400]
         assert one.json == {
             "detail": "partition 'default' has 25 events, the call needs 1 more, and the quota is 25; raise `--quota`"
             " of the server, or use another partition",
@@ -359,8 +359,14 @@ async def test_a_refused_call_is_no_retry_for_a_client_and_works_once_the_quota_
         await client.enqueue_rollout(1)
         with pytest.raises(QuotaExceeded) as error:
             await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=2)] * 2)
-        found = error.value
-        assert (found.quota, found.used, found.needed, found.limit, found.retryable) == ("events", 1, 2, 1, False)
+        refusal = error.value
+        assert (refusal.quota, refusal.used, refusal.needed, refusal.limit, refusal.retryable) == (
+            "events",
+            1,
+            2,
+            1,
+            False,
+        )
         refused(await api.post(ENQUEUE, ONE, headers=headers), "events")
         assert (await metrics_of(api))['_refusals_total{partition="default",quota="events"}'] == 2
     async with limited(store, Quota(events=2)) as (api, _):
@@ -371,7 +377,7 @@ async def test_traces_beyond_the_quota_are_refused_for_good(store: Store) -> Non
     async with limited(store, Quota(events=1)) as (api, _):
         ((rollout, attempt),) = [await api.claimed()]
         attributes = {"agentlightning.rollout_id": rollout, "agentlightning.attempt_id": attempt}
-        resource = {"attributes": [{"key": key, "value": {"stringValue": each}} for key, each in attributes.items()]}
+        resource = {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()]}
         span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "00f067aa0ba902b7", "name": "step"}
         body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
         answer = await api.post("//v1/traces", body)
@@ -400,9 +406,9 @@ async def test_a_partition_grows_to_its_bytes_and_removed_payload_makes_room(sto
         assert 10 <= admitted <= 20
         assert answer.json["used"] + answer.json["needed"] > answer.json["limit"] == limit
         await api.enqueue(1)
-        found = (await api.get("/rollouts?limit=100")).ok()["items"]
-        for each in found:
-            (await api.post(f"/rollouts/{each['rollout_id']}", {"status": "cancelled"})).ok()
+        rollouts = (await api.get("/rollouts?limit=100")).ok()["items"]
+        for rollout in rollouts:
+            (await api.post(f"/rollouts/{rollout['rollout_id']}", {"status": "cancelled"})).ok()
         assert (await remove_payload(store_url, RetentionPolicy.of(statuses=("cancelled",)), apply=True)).rollouts > 10
         await compact(store_url, rewrite=True)
         refused(await api.post(ENQUEUE, {"rollouts": [{"input": payload(400_000)}]}), "bytes")
@@ -492,8 +498,8 @@ async def test_a_partition_over_its_quota_affects_no_other(store: Store, store_u
     one, two, free = (f"p{uuid4().hex[:12]}" for _ in range(3))
     for name in (one, two, free):
         await (await open_store(with_partition(store_url, name))).close()
-    own = {two: Quota(events=6, calls=None), free: Quota()}
-    async with limited(store, Quota(events=3, calls=5), own, url=store_url) as (api, steps):
+    quotas = {two: Quota(events=6, calls=None), free: Quota()}
+    async with limited(store, Quota(events=3, calls=5), quotas, url=store_url) as (api, steps):
 
         def enqueue(name: str) -> Any:
             return api.post(f"//p/{name}{PREFIX}{ENQUEUE}", ONE)

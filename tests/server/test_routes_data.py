@@ -91,7 +91,7 @@ async def test_another_span_under_a_stored_id_is_a_conflict_and_null_without_an_
 async def test_a_batch_answers_which_spans_were_new(api: Api) -> None:
     ids = await api.claimed()
     await api.post("/spans", a_span(*ids, span_id="old"))
-    batch = [a_span(*ids, span_id=each, sequence_id=9) for each in ("new", "old", "newer", "new")]
+    batch = [a_span(*ids, span_id=span_id, sequence_id=9) for span_id in ("new", "old", "newer", "new")]
     answer = (await api.post("/spans/batch", {"spans": batch})).ok(201)
     assert answer == {"recorded": [[0, 9], [2, 9]]}
     assert (await api.post("/spans/batch", {"spans": []})).ok(201) == {"recorded": []}
@@ -100,11 +100,11 @@ async def test_a_batch_answers_which_spans_were_new(api: Api) -> None:
 async def test_a_batch_can_be_numbered_by_the_store(api: Api) -> None:
     ids = await api.claimed()
     await api.post("/spans/next", {"rollout_id": ids[0], "attempt_id": ids[1]})
-    batch = [a_span(*ids, span_id=each, sequence_id=0) for each in ("a", "b")]
+    batch = [a_span(*ids, span_id=span_id, sequence_id=0) for span_id in ("a", "b")]
     answer = (await api.post("/spans/batch", {"spans": batch, "number": True})).ok(201)
     assert answer == {"recorded": [[0, 2], [1, 3]]}
     listed = (await api.get(f"/spans?rollout_id={ids[0]}")).ok()["items"]
-    assert [each["sequence_id"] for each in listed] == [2, 3]
+    assert [span["sequence_id"] for span in listed] == [2, 3]
 
 
 async def test_both_ways_to_ask_for_spans_answer_alike(api: Api) -> None:
@@ -121,7 +121,7 @@ async def test_both_ways_to_ask_for_spans_answer_alike(api: Api) -> None:
         "sort_order": "desc",
     }
     assert (await api.post("/spans/search", body)).ok() == asked
-    assert [each["span_id"] for each in asked["items"]] == ["c", "b"]
+    assert [span["span_id"] for span in asked["items"]] == ["c", "b"]
     assert asked["total"] == 3
 
 
@@ -181,9 +181,9 @@ async def test_resources_are_found_by_id_and_by_a_part_of_it(api: Api) -> None:
     for name in ("alpha", "beta", "alphabet"):
         await api.post(f"/resources/{name}", {})
     page = (await api.get("/resources?resources_id_contains=alpha&sort_by=resources_id&sort_order=desc")).ok()
-    assert [each["resources_id"] for each in page["items"]] == ["alphabet", "alpha"]
+    assert [update["resources_id"] for update in page["items"]] == ["alphabet", "alpha"]
     page = (await api.get("/resources?resources_id=beta&limit=1")).ok()
-    assert ([each["resources_id"] for each in page["items"]], page["total"]) == (["beta"], 1)
+    assert ([update["resources_id"] for update in page["items"]], page["total"]) == (["beta"], 1)
 
 
 async def test_a_heartbeat_creates_a_worker_with_or_without_a_body(api: Api) -> None:
@@ -212,7 +212,7 @@ async def test_the_state_of_a_worker_is_that_of_now(api: Api) -> None:
     await api.post("/workers/w2", {"heartbeat_stats": {"heartbeat_interval": 10}})
     listed = (await api.get("/workers")).ok()["items"]
     # The clock of the store is far behind that of the server.
-    assert [(each["status"], each["state"]) for each in listed] == [("unknown", "stopped"), ("unknown", "lost")]
+    assert [(worker["status"], worker["state"]) for worker in listed] == [("unknown", "stopped"), ("unknown", "lost")]
     assert (await api.get("/workers/w1")).ok()["state"] == "stopped"
 
 

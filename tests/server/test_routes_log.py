@@ -43,7 +43,7 @@ async def test_a_store_says_which_it_is(api: Api) -> None:
 async def test_the_history_of_a_rollout_is_numbered_from_one(api: Api) -> None:
     rollout_id, _ = await api.claimed()
     facts = (await api.get(f"/rollouts/{rollout_id}/history")).ok()
-    assert [(each["number"], each["type"]) for each in facts] == [
+    assert [(fact["number"], fact["type"]) for fact in facts] == [
         (1, "rollout.enqueued"),
         (2, "attempt.started"),
         (3, "rollout.status_changed"),
@@ -57,11 +57,11 @@ async def test_the_history_of_a_rollout_is_numbered_from_one(api: Api) -> None:
 async def test_a_history_is_read_page_by_page(api: Api) -> None:
     rollout_id, _ = await api.claimed()
     path = f"/rollouts/{rollout_id}/history"
-    whole = (await api.get(path)).ok()
-    assert (await api.get(f"{path}?limit=2")).ok() == whole[:2]
-    assert (await api.get(f"{path}?limit=2&after=2")).ok() == whole[2:]
+    history = (await api.get(path)).ok()
+    assert (await api.get(f"{path}?limit=2")).ok() == history[:2]
+    assert (await api.get(f"{path}?limit=2&after=2")).ok() == history[2:]
     assert (await api.get(f"{path}?after=3")).ok() == (await api.get(f"{path}?after={10**30}")).ok() == []
-    assert (await api.get(f"{path}?after=1&as_at={whole[2]['position']}")).ok() == whole[1:3]
+    assert (await api.get(f"{path}?after=1&as_at={history[2]['position']}")).ok() == history[1:3]
     assert (await api.get("/rollouts/nobody/history?after=1")).json["error_type"] == "NotFound"
     for impossible in ("limit=0", "limit=10001", "after=-1", "after=x"):
         assert (await api.get(f"{path}?{impossible}")).status == 422
@@ -69,23 +69,23 @@ async def test_a_history_is_read_page_by_page(api: Api) -> None:
 
 async def test_the_log_is_read_page_by_page(api: Api) -> None:
     await api.enqueue(*range(5))
-    whole = (await api.get("/log")).ok()
-    assert len(whole["events"]) == 5
+    log = (await api.get("/log")).ok()
+    assert len(log["events"]) == 5
     first = (await api.get("/log?limit=2")).ok()
     rest = (await api.get(f"/log?after={first['cursor']}")).ok()
-    assert first["events"] + rest["events"] == whole["events"]
-    assert rest["cursor"] == whole["cursor"] == whole["events"][-1]["cursor"]
-    assert (await api.get(f"/log?after={whole['cursor']}")).ok() == {"events": [], "cursor": whole["cursor"]}
+    assert first["events"] + rest["events"] == log["events"]
+    assert rest["cursor"] == log["cursor"] == log["events"][-1]["cursor"]
+    assert (await api.get(f"/log?after={log['cursor']}")).ok() == {"events": [], "cursor": log["cursor"]}
 
 
 async def test_the_log_is_filtered_by_type_and_rollout(api: Api) -> None:
     rollout_id, _ = await api.claimed()
     await api.claimed()
     started = (await api.get("/log?type=attempt.started&type=attempt.released")).ok()["events"]
-    assert {each["type"] for each in started} == {"attempt.started"}
+    assert {event["type"] for event in started} == {"attempt.started"}
     assert len(started) == 2
-    (own,) = (await api.get(f"/log?type=attempt.started&rollout={rollout_id}")).ok()["events"]
-    assert own["stream"] == f"rollout/{rollout_id}"
+    (start,) = (await api.get(f"/log?type=attempt.started&rollout={rollout_id}")).ok()["events"]
+    assert start["stream"] == f"rollout/{rollout_id}"
 
 
 async def test_a_cursor_that_is_none_is_refused(api: Api) -> None:
@@ -113,13 +113,16 @@ async def test_verify_reports_missing_rows_and_rebuild_restores_them(api: Api, s
     await database.execute("DELETE FROM workers")
     await database.execute("DELETE FROM attempts")
     await database.close()
-    found = (await api.post("/verify")).ok()
-    assert (found["ok"], [each["check"] for each in found["differences"]]) == (False, ["attempts", "workers"])
-    assert [(each["found"], each["expected"]["status"]) for each in found["differences"]] == [
+    report = (await api.post("/verify")).ok()
+    assert (report["ok"], [difference["check"] for difference in report["differences"]]) == (
+        False,
+        ["attempts", "workers"],
+    )
+    assert [(difference["found"], difference["expected"]["status"]) for difference in report["differences"]] == [
         (None, "preparing"),
         (None, "unknown"),
     ]
-    assert rollout_id in found["differences"][0]["key"]
+    assert rollout_id in report["differences"][0]["key"]
     assert (await api.post("/rebuild")).ok()["written"] == {"attempts": 1, "workers": 1}
     assert (await api.post("/verify")).ok()["ok"] is True
 
@@ -141,7 +144,7 @@ async def test_pages_are_read_as_they_were_at_a_position(api: Api, way: str) -> 
         page = (await api.get(f"/rollouts?as_at={position}")).ok()
     else:
         page = (await api.post("/rollouts/search", {"as_at": position})).ok()
-    assert [each["input"] for each in page["items"]] == [1]
+    assert [rollout["input"] for rollout in page["items"]] == [1]
 
 
 async def test_the_past_may_be_named_by_its_time(api: Api, clock: ManualClock) -> None:

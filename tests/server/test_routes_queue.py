@@ -26,7 +26,7 @@ async def api(store: Store, request: pytest.FixtureRequest) -> AsyncIterator[Api
 async def test_enqueueing_answers_the_rollouts_in_the_order_of_the_request(api: Api) -> None:
     rollouts = [{"input": 1, "mode": "train", "metadata": {"k": [1, 2.5, None]}}, {"input": {"é": None}}]
     created = (await api.post(ENQUEUE, {"rollouts": rollouts})).ok(201)
-    assert [each["input"] for each in created] == [1, {"é": None}]
+    assert [rollout["input"] for rollout in created] == [1, {"é": None}]
     assert created[0]["metadata"] == {"k": [1, 2.5, None]}
     assert created[1].keys() == {
         *("rollout_id", "input", "start_time", "end_time", "mode", "resources_id", "status", "config", "metadata"),
@@ -77,7 +77,7 @@ async def test_an_empty_queue_answers_an_empty_list(api: Api) -> None:
 async def test_a_batch_is_claimed_in_order_for_a_worker(api: Api) -> None:
     created = await api.enqueue(*range(5))
     claimed = await api.dequeue(limit=3, worker_id="w1")
-    assert [each["rollout_id"] for each in claimed] == [each["rollout_id"] for each in created[:3]]
+    assert [rollout["rollout_id"] for rollout in claimed] == [rollout["rollout_id"] for rollout in created[:3]]
     worker = (await api.get("/workers/w1")).ok()
     assert worker["status"] == "busy"
     assert worker["current_rollout_id"] == claimed[-1]["rollout_id"]
@@ -129,12 +129,12 @@ async def test_a_wait_that_is_no_length_of_time_is_refused(api: Api) -> None:
 
 
 async def test_waiting_answers_plain_rollouts_in_the_order_asked_for(api: Api, store: Store) -> None:
-    first, second, third = [each["rollout_id"] for each in await api.enqueue(1, 2, 3)]
+    first, second, third = [rollout["rollout_id"] for rollout in await api.enqueue(1, 2, 3)]
     for rollout_id in (second, first):
         await store.update_rollout(rollout_id, status="succeeded")
     body = {"rollout_ids": [second, "nobody", first, third, second], "timeout": 0}
     ended = (await api.post(WAIT, body)).ok()
-    assert [each["rollout_id"] for each in ended] == [second, first, second]
+    assert [rollout["rollout_id"] for rollout in ended] == [second, first, second]
     assert "attempt" not in ended[0]
 
 

@@ -55,7 +55,7 @@ async def test_a_rollout_has_the_key_attempt_only_if_it_has_an_attempt(api: Api)
     assert "attempt" in (await api.get(f"/rollouts/{waiting['rollout_id']}")).ok()
     assert "attempt" not in (await api.get(f"/rollouts/{claimed['rollout_id']}")).ok()
     listed = (await api.get("/rollouts")).ok()["items"]
-    assert ["attempt" in each for each in listed] == [True, False]
+    assert ["attempt" in rollout for rollout in listed] == [True, False]
 
 
 async def test_a_rollout_that_does_not_exist_is_null(api: Api) -> None:
@@ -132,8 +132,8 @@ async def test_an_attempt_may_be_opened_with_and_without_a_body(api: Api) -> Non
     ]
     assert numbers == [1, 2, 3]
     listed = (await api.get(path)).ok()
-    assert [each["sequence_id"] for each in listed["items"]] == [1, 2, 3]
-    assert [each["worker_id"] for each in listed["items"]] == [None, None, "w1"]
+    assert [attempt["sequence_id"] for attempt in listed["items"]] == [1, 2, 3]
+    assert [attempt["worker_id"] for attempt in listed["items"]] == [None, None, "w1"]
 
 
 async def test_attempts_of_an_unknown_rollout_are_an_empty_page(api: Api) -> None:
@@ -145,14 +145,14 @@ async def test_attempts_of_an_unknown_rollout_are_an_empty_page(api: Api) -> Non
 @pytest.fixture
 async def five(api: Api, store: Store) -> list[str]:
     """Five rollouts, of which the second has succeeded and the third failed."""
-    created = [each["rollout_id"] for each in await api.enqueue(*range(5))]
+    created = [rollout["rollout_id"] for rollout in await api.enqueue(*range(5))]
     await store.update_rollout(created[1], status="succeeded")
     await store.update_rollout(created[2], status="failed")
     return created
 
 
 def _ids(page: Any) -> list[str]:
-    return [each["rollout_id"] for each in page["items"]]
+    return [rollout["rollout_id"] for rollout in page["items"]]
 
 
 async def test_both_ways_to_ask_answer_alike(api: Api, five: list[str]) -> None:
@@ -166,7 +166,7 @@ async def test_both_ways_to_ask_answer_alike(api: Api, five: list[str]) -> None:
         "status_in": ["queuing", "failed"],
     }
     assert (await api.post("/rollouts/search", body)).ok() == asked
-    expected = sorted((each for each in five if each != five[1]), reverse=True)
+    expected = sorted((rollout_id for rollout_id in five if rollout_id != five[1]), reverse=True)
     assert (_ids(asked), asked["limit"], asked["offset"], asked["total"]) == (expected[1:3], 2, 1, 4)
 
 
@@ -267,9 +267,9 @@ async def test_null_turns_the_default_order_of_attempts_off(api: Api) -> None:
         await api.post(path)
     body = {"sort_by": None, "sort_order": "desc"}
     unsorted = (await api.post(f"{path}/search", body)).ok()["items"]
-    assert [each["sequence_id"] for each in unsorted] == [1, 2, 3]
+    assert [attempt["sequence_id"] for attempt in unsorted] == [1, 2, 3]
     in_order = (await api.post(f"{path}/search", {"sort_order": "desc"})).ok()["items"]
-    assert [each["sequence_id"] for each in in_order] == [3, 2, 1]
+    assert [attempt["sequence_id"] for attempt in in_order] == [3, 2, 1]
 
 
 async def test_times_come_back_exactly(api: Api, store: Store) -> None:

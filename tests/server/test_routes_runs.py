@@ -40,25 +40,27 @@ async def test_appended_run_events_are_read_in_pages(api: Api, store: Store) -> 
     said = [{"kind": "log", "node_id": "n", "scope": "RIG", "message": f"{number}", "own": [1]} for number in range(5)]
     versions = (await api.post(own(run, "/events"), {"events": said})).ok(201)["versions"]
     first = (await api.get(at(run, "/events?limit=3"))).ok()
-    assert ([each["version"] for each in first["items"]], first["has_more"]) == (versions[:3], True)
+    assert ([event["version"] for event in first["items"]], first["has_more"]) == (versions[:3], True)
     assert first["items"][0]["extra"] == {"own": [1]}
     rest = (await api.get(at(run, f"/events?limit=3&after={first['next_after']}&bodies=false"))).ok()
-    assert [(each["version"], each["message"]) for each in rest["items"]] == [(each, None) for each in versions[3:]]
+    assert [(event["version"], event["message"]) for event in rest["items"]] == [
+        (version, None) for version in versions[3:]
+    ]
     assert (rest["has_more"], rest["head"], rest["next_after"]) == (False, 1, versions[-1])
 
 
 async def test_a_view_is_cut_where_it_is_asked_for(api: Api, run: AttemptedRollout, store: Store) -> None:
-    whole = (await api.get(at(run, "/events?limit=-1"))).ok()["items"]
-    middle = whole[len(whole) // 2]
+    events = (await api.get(at(run, "/events?limit=-1"))).ok()["items"]
+    middle = events[len(events) // 2]
     cuts: list[dict[str, Any]] = [{"at": middle["version"]}, {"as_at": middle["position"]}]
     for cut in cuts:
         ((name, where),) = cut.items()
         seen = (await api.get(at(run, f"/events?limit=-1&view=raw&{name}={where}"))).ok()["items"]
         beside = await store.runs.query_events(run.rollout_id, view="raw", limit=-1, **cut)
-        assert [each["version"] for each in seen] == [each.version for each in beside.items]
-        assert 0 < len(seen) < len(whole)
+        assert [event["version"] for event in seen] == [row.version for row in beside.items]
+        assert 0 < len(seen) < len(events)
     only = (await api.get(at(run, f"/events?scope=RIG&kind=result&node_id={quote(RISK[0])}"))).ok()["items"]
-    assert [(each["node_id"], each["kind"]) for each in only] == [(RISK[0], "result")]
+    assert [(event["node_id"], event["kind"]) for event in only] == [(RISK[0], "result")]
 
 
 async def test_a_long_view_is_one_answer(api: Api, store: Store) -> None:
@@ -68,7 +70,7 @@ async def test_a_long_view_is_one_answer(api: Api, store: Store) -> None:
     for part in (events[:750], events[750:]):
         (await api.post(own(run, "/events"), {"events": part})).ok(201)
     page = (await api.get(at(run, "/events?limit=-1"))).ok()
-    assert [each["message"] for each in page["items"]] == [each["message"] for each in events]
+    assert [event["message"] for event in page["items"]] == [event["message"] for event in events]
     assert (page["has_more"], page["head"]) == (False, 1)
 
 
@@ -77,9 +79,9 @@ async def test_a_graph_is_drawn_by_the_runs_phase_graph_or_by_the_one_that_is_se
 ) -> None:
     drawn = (await api.get(at(run, "/graph"))).ok()
     assert {column["kind"] for column in drawn["columns"]} == {"market", "ticker", "portfolio"}
-    phases = [each.model_dump() | {"name": f"my_{each.name}"} for each in TA.phases]
+    phases = [phase.model_dump() | {"name": f"my_{phase.name}"} for phase in TA.phases]
     alone: dict[str, Any] = {"after": [], "cascade": [], "requires": None}
-    plain: dict[str, Any] = TA.model_dump() | {"phases": [each | alone for each in phases]}
+    plain: dict[str, Any] = TA.model_dump() | {"phases": [phase | alone for phase in phases]}
     sent = (await api.post(at(run, "/graph"), {"graph": plain, "view": "attempt:1"})).ok()
     assert {node["phase"] for column in sent["columns"] for node in column["nodes"]} >= {"my_risk", "my_analysts"}
 
@@ -105,16 +107,18 @@ async def test_a_checkpoint_is_saved_listed_and_loaded(api: Api, store: Store) -
 async def test_an_artifact_is_saved_found_and_taken_back(api: Api, store: Store) -> None:
     run = await begin(store)
     body = {"attempt_id": run.attempt.attempt_id, "scope": "RIG", "name": "report"}
-    made = [(await api.post(at(run, "/artifacts"), {**body, "content": each})).ok(201) for each in (None, {"a": [1]})]
-    found = (await api.get(at(run, "/artifacts?name=report"))).ok()
-    assert [each["content"] for each in found] == [None, {"a": [1]}]
-    gone = (await api.post(at(run, f"/artifacts/{made[1]['artifact_id']}/retract"))).ok()
-    assert (gone["artifact_id"], gone["retracted"]) == (made[1]["artifact_id"], True)
+    artifacts = [
+        (await api.post(at(run, "/artifacts"), {**body, "content": content})).ok(201) for content in (None, {"a": [1]})
+    ]
+    found_artifacts = (await api.get(at(run, "/artifacts?name=report"))).ok()
+    assert [artifact["content"] for artifact in found_artifacts] == [None, {"a": [1]}]
+    gone = (await api.post(at(run, f"/artifacts/{artifacts[1]['artifact_id']}/retract"))).ok()
+    assert (gone["artifact_id"], gone["retracted"]) == (artifacts[1]["artifact_id"], True)
     assert len((await api.get(at(run, "/artifacts"))).ok()) == 1
     history = (await api.get("/artifacts?scope=RIG")).ok()
-    assert [(each["artifact_id"], each["retracted"]) for each in history] == [
-        (made[1]["artifact_id"], True),
-        (made[0]["artifact_id"], False),
+    assert [(artifact["artifact_id"], artifact["retracted"]) for artifact in history] == [
+        (artifacts[1]["artifact_id"], True),
+        (artifacts[0]["artifact_id"], False),
     ]
 
 
@@ -127,13 +131,13 @@ async def test_a_fork_is_planned_begun_and_found_where_it_says(api: Api, run: At
     assert begun.headers["location"] == f"/v1/agl/rollouts/{run.rollout_id}/attempts/{fork['attempt']['attempt_id']}"
     assert (await api.get(begun.headers["location"].removeprefix("/v1/agl"))).ok() == fork["attempt"]
     lineage = (await api.get(at(run, "/lineage"))).ok()
-    assert [(each["sequence_id"], each["base"], each["is_head"]) for each in lineage] == [
+    assert [(attempt["sequence_id"], attempt["base"], attempt["is_head"]) for attempt in lineage] == [
         (1, None, False),
         (2, 1, True),
     ]
     moved = (await api.post(at(run, "/head"), {"attempt_id": run.attempt.attempt_id})).ok()
     assert moved["rollout_id"] == run.rollout_id
-    assert [each["is_head"] for each in (await api.get(at(run, "/lineage"))).ok()] == [True, False]
+    assert [attempt["is_head"] for attempt in (await api.get(at(run, "/lineage"))).ok()] == [True, False]
     changed = (await api.get(at(run, "/compare?a=1&b=2"))).ok()
     assert changed["counts"]["removed"] > 0
 
@@ -168,7 +172,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize("method,path,body,status,kind", REFUSED, ids=[f"{each[1]}-{each[3]}" for each in REFUSED])
+@pytest.mark.parametrize("method,path,body,status,kind", REFUSED, ids=[f"{case[1]}-{case[3]}" for case in REFUSED])
 async def test_a_refusal_has_the_status_of_its_class(
     api: Api, run: AttemptedRollout, method: str, path: str, body: Any, status: int, kind: str
 ) -> None:
@@ -186,7 +190,7 @@ async def test_refused_fork_has_the_status_and_type_of_its_obstacle(api: Api, st
     other = TA.model_copy(update={"version": "2"}).model_dump()
     debate = {**CONFIRMED, "phase": "debate_and_trader", "graph": other}
     changed = await api.post(at(run, "/forks"), debate)
-    assert [(each.status, each.json["error_type"]) for each in (busy, missing, changed)] == [
+    assert [(answer.status, answer.json["error_type"]) for answer in (busy, missing, changed)] == [
         (409, "AttemptActive"),
         (424, "CheckpointMissing"),
         (409, "GraphChanged"),
@@ -230,7 +234,7 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("path,body", WRONG, ids=[f"{number}{each[0]}" for number, each in enumerate(WRONG)])
+@pytest.mark.parametrize("path,body", WRONG, ids=[f"{number}{case[0]}" for number, case in enumerate(WRONG)])
 async def test_malformed_body_of_a_run_call_is_refused_and_changes_nothing(
     api: Api, store: Store, path: str, body: Any
 ) -> None:
@@ -303,5 +307,5 @@ async def test_a_head_that_moved_on_is_not_moved_back_by_an_old_request(
     for _ in range(2):
         (await api.post(at(run, "/head"), {"attempt_id": run.attempt.attempt_id}, headers=headers)).ok()
         await store.runs.move_head(run.rollout_id, begun["attempt"]["attempt_id"])
-    heads = [each.sequence_id for each in await store.runs.list_lineage(run.rollout_id) if each.is_head]
+    heads = [attempt.sequence_id for attempt in await store.runs.list_lineage(run.rollout_id) if attempt.is_head]
     assert heads == [2]

@@ -55,18 +55,18 @@ def follow(client: Client, run: AttemptedRollout, way: str, *more: tuple[str, st
 
 async def frames_to(stream: Stream, kind: str, seq: int = 0) -> list[Json]:
     """Return the frames up to the first one of a kind that is not before a version."""
-    found: list[Json] = []
+    frames: list[Json] = []
     while True:
         frame = await stream.frame()
-        assert frame is not None, found[-1:]
-        found.append(frame)
+        assert frame is not None, frames[-1:]
+        frames.append(frame)
         if frame["kind"] == kind and frame["seq"] >= seq:
-            return found
+            return frames
 
 
 def held(frames: list[Json]) -> list[RunEventRow]:
     """Return the events that a reader of some frames holds."""
-    return apply_frames([], [RunFrame.model_validate(each) for each in frames])
+    return apply_frames([], [RunFrame.model_validate(frame) for frame in frames])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -134,7 +134,7 @@ async def test_a_browser_that_comes_again_goes_on_where_it_was(store: Store, cli
                     break
             stood.append(stream.last_event_id)
     assert held(got) == head
-    assert any("@" in each for each in stood if each is not None)
+    assert any("@" in event_id for event_id in stood if event_id is not None)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -323,7 +323,7 @@ async def test_many_viewers_at_the_end_share_one_read(counting: Counting) -> Non
     async with serving(counting) as client:
         async with asyncio.timeout(PATIENCE):
             streams = [follow(client, run, "socket") for _ in range(VIEWERS)]
-            open_now = [await each.__aenter__() for each in streams]
+            open_now = [await reader.__aenter__() for reader in streams]
             for stream in open_now:
                 await frames_to(stream, "status")
             await say(counting, run, [RunEvent(kind="log", message="first")])
@@ -338,8 +338,8 @@ async def test_many_viewers_at_the_end_share_one_read(counting: Counting) -> Non
                     assert (frame["kind"], frame["seq"]) == ("event", version)
         # Where some ask again before the others have come, a page may be read a second time.
         assert counting.pages - before <= 5 * 3
-        for each in streams:
-            await each.__aexit__(None, None, None)
+        for reader in streams:
+            await reader.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("way", WAYS)

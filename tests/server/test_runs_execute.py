@@ -123,16 +123,16 @@ class Front:
 
 
 def kill(*processes: ForkedCommand) -> None:
-    for each in processes:
-        each.send_signal(signal.SIGKILL)
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
 
 
 def files_of(folder: Path) -> set[str]:
     """Return the files of a run folder and of its day, without the times in their names."""
     day = folder.parent
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    own = {re.sub(r"\d{8}T\d{9}Z_", "", path) for path in found}
-    return own | {f"../{path.name}" for path in day.iterdir() if path.is_file()}
+    paths = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    run_files = {re.sub(r"\d{8}T\d{9}Z_", "", path) for path in paths}
+    return run_files | {f"../{path.name}" for path in day.iterdir() if path.is_file()}
 
 
 def answered(run: Any) -> list[tuple[str, str]]:
@@ -189,7 +189,7 @@ async def test_no_run_stays_running_after_a_kill_of_runner_and_server(
             folder = await export_run_folder(store, run_id, tmp_path / "reports")
             assert files_of(folder) == EVERY_FILE
             async with await open_store("memory://") as other:
-                (report,) = [each async for each in import_runs(other, tmp_path / "reports")]
+                (report,) = [report async for report in import_runs(other, tmp_path / "reports")]
                 assert (report.outcome, report.warnings) == ("imported", [])
                 copied = await export_run_folder(other, report.rollout_id or "", tmp_path / "again")
             assert {path.name: path.read_bytes() for path in copied.rglob("*.*")} == {

@@ -94,13 +94,13 @@ async def scheduling(
 
 def processes() -> list[psutil.Process]:
     """Return the processes of operations that this process started."""
-    found: list[psutil.Process] = []
-    for each in psutil.Process().children():
+    processes_: list[psutil.Process] = []
+    for child in psutil.Process().children():
         # A process that has ended has no command line any more.
         with suppress(psutil.NoSuchProcess):
-            if "store.operations.run" in each.cmdline():
-                found.append(each)
-    return found
+            if "store.operations.run" in child.cmdline():
+                processes_.append(child)
+    return processes_
 
 
 async def has_no_processes() -> bool:
@@ -111,14 +111,16 @@ async def has_no_processes() -> bool:
 async def test_of_two_servers_one_runs_each_operation(store: SQLStore, url: str) -> None:
     schedule = Schedule(sample_seconds=3600.0, verify_at=None)
     first, second = (Scheduler(Partitions(store, url), url, schedule) for _ in range(2))
-    await asyncio.gather(*(each.start(store, parse(url).partition, "verify_sample") for each in (first, second)))
+    await asyncio.gather(
+        *(scheduler.start(store, parse(url).partition, "verify_sample") for scheduler in (first, second))
+    )
     await ran(store, "verify_sample")
     await until(has_no_processes)
     last = (await runs(store))["verify_sample"]
     assert (last.runs, last.failures) == (1, 0)
     # The other server sees the run, and waits for its own time from then on.
-    (shown,) = [each for each in await second.operations(store) if each.operation == "verify_sample"]
-    assert shown.next_at == last.attempted_at + 3600 * 1_000_000
+    (scheduled,) = [operation for operation in await second.operations(store) if operation.operation == "verify_sample"]
+    assert scheduled.next_at == last.attempted_at + 3600 * 1_000_000
 
 
 async def test_an_operation_that_is_running_elsewhere_is_not_started(store: SQLStore, url: str) -> None:
@@ -152,7 +154,7 @@ async def test_a_killed_process_is_a_failure_and_the_operation_is_tried_again(
         await ran(store, "verify_sample", 2)
     last = (await runs(store))["verify_sample"]
     # The process may have stored its result just before it was killed.
-    assert last.failures == len([each for each in caplog.messages if "exit code -9" in each]) <= 1
+    assert last.failures == len([message for message in caplog.messages if "exit code -9" in message]) <= 1
     assert last.state(system_clock()) in {"succeeded", "running", "interrupted"}
 
 
@@ -167,7 +169,9 @@ async def test_a_failing_operation_is_logged_and_does_not_stop_the_others(
     last = (await runs(store))["backup"]
     assert last.failures == last.runs >= 2
     assert last.error
-    assert any("the operation backup of the partition" in each and "failed" in each for each in caplog.messages)
+    assert any(
+        "the operation backup of the partition" in message and "failed" in message for message in caplog.messages
+    )
 
 
 async def test_operations_are_repeated_and_shown_in_metrics_and_on_the_admin_page(store: SQLStore, url: str) -> None:
@@ -179,14 +183,14 @@ async def test_operations_are_repeated_and_shown_in_metrics_and_on_the_admin_pag
         text = (await api.get("//metrics")).body.decode()
         values = (await api.get("//ui/admin.json")).ok()
     labels = f'{{partition="{partition}",operation="verify_sample"}}'
-    found = dict(re.findall(rf"^rollbook_operation_(\w+){re.escape(labels)} (\S+)$", text, re.MULTILINE))
-    assert found["differences"] == found["failed"] == found["failures_total"] == "0"
-    assert int(found["runs_total"]) >= 2
-    assert abs(float(found["success_timestamp_seconds"]) - system_clock() / 1e6) < HANG
-    assert 0 < float(found["duration_seconds"]) < HANG
-    (shown,) = [each for each in values["operations"] if each["operation"] == "verify_sample"]
-    assert shown["differences"] == 0
-    assert shown["next_at"] is not None
+    samples = dict(re.findall(rf"^rollbook_operation_(\w+){re.escape(labels)} (\S+)$", text, re.MULTILINE))
+    assert samples["differences"] == samples["failed"] == samples["failures_total"] == "0"
+    assert int(samples["runs_total"]) >= 2
+    assert abs(float(samples["success_timestamp_seconds"]) - system_clock() / 1e6) < HANG
+    assert 0 < float(samples["duration_seconds"]) < HANG
+    (scheduled,) = [operation for operation in values["operations"] if operation["operation"] == "verify_sample"]
+    assert scheduled["differences"] == 0
+    assert scheduled["next_at"] is not None
 
 
 @pytest.mark.slow
@@ -197,16 +201,16 @@ async def test_a_server_verifies_backs_up_and_leaves_no_process_behind(url: str,
 
             async def have_run() -> bool:
                 async with session.get(f"{address}/ui/admin.json") as answer:
-                    shown = (await answer.json())["operations"]
-                ended = {each["operation"] for each in shown if each["runs"]}
+                    operations = (await answer.json())["operations"]
+                ended = {operation["operation"] for operation in operations if operation["runs"]}
                 return ended >= {"verify_sample", "backup"}
 
             await until(have_run)
-        began = {each.pid for each in psutil.Process(process.pid).children(recursive=True)}
+        began = {child.pid for child in psutil.Process(process.pid).children(recursive=True)}
         process.send_signal(signal.SIGTERM)
         code, log = await asyncio.to_thread(finish, process)
     assert code == 0
-    assert [each for each in log if each["level"] == "error"] == []
+    assert [entry for entry in log if entry["level"] == "error"] == []
     assert [pid for pid in began if psutil.pid_exists(pid)] == []
     assert len(list(tmp_path.glob(f"*-{parse(url).partition}-*.backup"))) == 1
 

@@ -84,7 +84,7 @@ async def test_backup_with_the_name_of_a_partition_is_not_served_and_not_changed
         process.send_signal(signal.SIGTERM)
         code, logged = finish(process)
     assert code == 0
-    assert not [each for each in logged if each["level"] in {"warning", "error"}]
+    assert not [entry for entry in logged if entry["level"] in {"warning", "error"}]
     assert partition.read_bytes() == before
 
 

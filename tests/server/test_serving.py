@@ -39,9 +39,9 @@ def serving(*arguments: str) -> Generator[tuple[ForkedCommand, str]]:
     process = ForkedCommand(*arguments)
     try:
         line = process.stdout.readline()
-        found = re.search(r"https?://\S+", line)
-        assert found, (line, process.stderr.read())
-        yield process, found[0]
+        match = re.search(r"https?://\S+", line)
+        assert match, (line, process.stderr.read())
+        yield process, match[0]
     finally:
         process.end()
 
@@ -125,7 +125,7 @@ async def test_acknowledged_calls_are_stored_when_the_server_ends_under_load(dur
     # If the server no longer listens or closes an idle connection, the client raises one of these errors.
     assert all(end is None or isinstance(end, (aiohttp.ClientError, ConnectionError)) for end in ends), ends
     async with await open_store(durable_url) as store:
-        assert {each.rollout_id for each in await store.query_rollouts()} >= set(answered)
+        assert {rollout.rollout_id for rollout in await store.query_rollouts()} >= set(answered)
         assert (await store.log.verify()).ok
 
 
@@ -154,7 +154,7 @@ async def test_logs_are_json_with_request_ids_and_without_payloads(tmp_path: Pat
         await _enqueue(url, "the secret question")
         process.send_signal(signal.SIGTERM)
         _, logged = finish(process)
-    (entry,) = [each for each in logged if each["logger"] == "store.server.access"]
+    (entry,) = [entry for entry in logged if entry["logger"] == "store.server.access"]
     assert entry["message"] == "POST /v1/agl/queues/rollouts/enqueue 201"
     assert (entry["status"], entry["partition"], entry["level"]) == (201, "default", "debug")
     assert re.fullmatch(r"[0-9a-f]{16}", entry["request_id"])
@@ -204,8 +204,8 @@ async def test_thousands_of_idle_sockets_do_not_block_calls(rounds: Rounds) -> N
                 for value in range(10):
                     await _enqueue(url, value)
     finally:
-        for each in idle:
-            each.close()
+        for connection in idle:
+            connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 

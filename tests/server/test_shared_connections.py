@@ -80,7 +80,7 @@ async def test_news_reach_each_partition_from_another_process_and_only_that(stor
     first, second, *_ = stores
     # Another store of the same partition, with connections of its own, is what another process would be.
     async with await SQLStore.open(first._url.text) as elsewhere, asyncio.timeout(60):
-        waiting = [asyncio.ensure_future(each.dequeue_rollout(wait_seconds=50)) for each in (first, second)]
+        waiting = [asyncio.ensure_future(store.dequeue_rollout(wait_seconds=50)) for store in (first, second)]
         created = await elsewhere.enqueue_rollout("x")
         claimed = await waiting[0]
         assert claimed is not None
@@ -92,10 +92,10 @@ async def test_news_reach_each_partition_from_another_process_and_only_that(stor
 
 async def test_the_connections_outlive_the_partition_that_made_them(postgres_url: str, stores: list[SQLStore]) -> None:
     await stores[0].close()
-    await asyncio.gather(*(each.enqueue_rollout("after") for each in stores[1:]))
-    for each in stores[1:]:
-        assert (await each.query_rollouts()).total == 1
-        await each.close()
+    await asyncio.gather(*(store.enqueue_rollout("after") for store in stores[1:]))
+    for store in stores[1:]:
+        assert (await store.query_rollouts()).total == 1
+        await store.close()
     async with asyncio.timeout(30):
         while await _connections(postgres_url):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.02)
@@ -107,12 +107,12 @@ async def test_a_partition_that_is_not_written_to_gives_its_connection_back(
 ) -> None:
     monkeypatch.setattr(dialect, "_IDLE_SECONDS", 0.1)
     for _ in range(2):
-        await asyncio.gather(*(each.enqueue_rollout("x") for each in stores))
+        await asyncio.gather(*(store.enqueue_rollout("x") for store in stores))
         async with asyncio.timeout(30):
             while await _connections(postgres_url) > READERS + 1:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.02)
-    for each in stores:
-        assert (await each.query_rollouts()).total == 2
+    for store in stores:
+        assert (await store.query_rollouts()).total == 2
 
 
 async def test_another_database_has_connections_of_its_own(postgres_url: str, postgres_database: Any) -> None:

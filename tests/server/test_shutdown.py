@@ -47,7 +47,7 @@ class Load:
         for end in await asyncio.gather(*self._callers, return_exceptions=True):
             assert end is None or isinstance(end, aiohttp.ClientError | ConnectionError), end
         async with await open_store(store_url) as store:
-            assert {each.rollout_id for each in await store.query_rollouts()} >= set(self.answered)
+            assert {rollout.rollout_id for rollout in await store.query_rollouts()} >= set(self.answered)
             assert (await store.log.verify()).ok
 
 

@@ -161,8 +161,8 @@ async def test_the_health_check_reports_a_sqlite_file_that_cannot_be_read(tmp_pa
     path = tmp_path / "run.db"
     async with await open_store(f"sqlite:///{path}") as store, speaking_to(Partitions(store)) as api:
         assert (await api.get("/health")).status == 200
-        for each in (path, path.with_name("run.db-wal")):
-            os.truncate(each, 0)
+        for file in (path, path.with_name("run.db-wal")):
+            os.truncate(file, 0)
         answer = await api.get("/health")
         assert (answer.status, answer.json["error_type"]) == (503, "Unavailable")
         assert answer.detail.startswith("the database does not answer: ")

@@ -96,9 +96,9 @@ async def test_followers_at_one_place_read_and_encode_the_past_once(store: Store
 
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(aclosing(hubs.follow(counting, ALL))) for _ in range(20)]
-        found = await asyncio.gather(*map(take, streams))
-    assert [fact.position for fact in found[0]] == [1, 2, 3]
-    assert {tuple(map(id, facts)) for facts in found} == {tuple(map(id, found[0]))}
+        pages = await asyncio.gather(*map(take, streams))
+    assert [fact.position for fact in pages[0]] == [1, 2, 3]
+    assert {tuple(map(id, facts)) for facts in pages} == {tuple(map(id, pages[0]))}
     # One page for each large event, and the end.
     assert counting.log.read <= 4
 
@@ -107,10 +107,10 @@ async def test_followers_at_one_place_read_and_encode_the_past_once(store: Store
 async def test_other_calls_are_answered_while_followers_receive_a_large_event(store: Store, way: str) -> None:
     async with serving(store) as client, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(client.follow(way)) for _ in range(4)]
-        for each in streams:
-            await each.frame()
+        for stream in streams:
+            await stream.frame()
         await store.enqueue_rollout("x" * LARGE)
-        reading = asyncio.gather(*(each.events(1) for each in streams))
+        reading = asyncio.gather(*(stream.events(1) for stream in streams))
         answered = 0
         while not reading.done():
             async with client.session.get(f"{client.url}/v1/agl/health") as answer:
@@ -129,11 +129,11 @@ async def test_a_slow_reader_of_a_large_event_holds_a_piece_of_it(store: Store, 
     async with serving(store) as client:
         readers = [NotReading(client.port, way) for _ in range(3)]
         try:
-            await until(lambda: len([each for each in client.app.state.parked.streams if each.untaken]) == 3)
+            await until(lambda: len([stream for stream in client.app.state.parked.streams if stream.untaken]) == 3)
             for _ in range(200):
                 await asyncio.sleep(0)
             connections = client.server.server_state.connections
-            unsent = [each.transport.get_write_buffer_size() for each in connections]
+            unsent = [connection.transport.get_write_buffer_size() for connection in connections]
             assert len(unsent) >= 3
             assert max(unsent) <= 4 * PIECE_BYTES
         finally:

@@ -44,8 +44,8 @@ async def filled(store: Store, clock: ManualClock) -> list[LoggedEvent]:
     return await logged(store)
 
 
-async def logged(store: Store, after: str | None = None, **wanted: Any) -> list[LoggedEvent]:
-    return [event async for event in store.log.tail(after, **wanted)]
+async def logged(store: Store, after: str | None = None, **filters: Any) -> list[LoggedEvent]:
+    return [event async for event in store.log.tail(after, **filters)]
 
 
 def as_events(frames: list[Json]) -> list[LoggedEvent]:
@@ -121,12 +121,12 @@ async def test_without_the_wish_for_events_the_log_is_a_page(client: Client, fil
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_only_the_types_asked_for_come(store: Store, client: Client, filled: list[LoggedEvent], way: str) -> None:
-    wanted = [event for event in filled if event.type in {"span.recorded", "worker.seen"}]
+    events = [event for event in filled if event.type in {"span.recorded", "worker.seen"}]
     async with client.follow(way, None, ("type", "span.recorded"), ("type", "worker.seen")) as stream:
         hello = await stream.frame()
         assert hello is not None
         assert hello["types"] == ["span.recorded", "worker.seen"]
-        assert as_events(await stream.events(len(wanted))) == wanted
+        assert as_events(await stream.events(len(events))) == events
         await add(store, 3)
         await store.update_worker("w9")
         assert (await stream.events(1))[0]["type"] == "worker.seen"
@@ -137,29 +137,29 @@ async def test_only_the_rollout_asked_for_comes(
     store: Store, client: Client, filled: list[LoggedEvent], way: str
 ) -> None:
     name = next(event.stream for event in filled if event.type == "span.recorded")
-    wanted = [event for event in filled if event.stream == name]
+    events = [event for event in filled if event.stream == name]
     async with client.follow(way, None, ("rollout", name.removeprefix("rollout/"))) as stream:
-        assert as_events(await stream.events(len(wanted))) == wanted
+        assert as_events(await stream.events(len(events))) == events
         await add(store, 3)
         await store.update_rollout(name.removeprefix("rollout/"), metadata={"x": 1})
         (frame,) = await stream.events(1)
-        assert (frame["stream"], frame["seq"]) == (name, wanted[-1].number + 1)
+        assert (frame["stream"], frame["seq"]) == (name, events[-1].number + 1)
 
 
 async def test_the_history_of_a_rollout_is_its_log(store: Store, client: Client, filled: list[LoggedEvent]) -> None:
     name = next(event.stream for event in filled if event.type == "span.recorded")
     rollout_id = name.removeprefix("rollout/")
-    wanted = [event for event in filled if event.stream == name]
+    events = [event for event in filled if event.stream == name]
     path = f"/v1/agl/rollouts/{rollout_id}/history"
     async with client.events(path) as stream:
-        assert as_events(await stream.events(len(wanted))) == wanted
+        assert as_events(await stream.events(len(events))) == events
         await store.update_rollout(rollout_id, metadata={"x": 1})
-        assert (await stream.events(1))[0]["seq"] == len(wanted) + 1
-    for version in range(len(wanted) + 1):
+        assert (await stream.events(1))[0]["seq"] == len(events) + 1
+    for version in range(len(events) + 1):
         async with client.events(path, [("after", str(version))]) as stream:
-            assert as_events(await stream.events(len(wanted) - version)) == wanted[version:]
+            assert as_events(await stream.events(len(events) - version)) == events[version:]
     async with client.events(path, [("type", "span.recorded"), ("after", "2")]) as stream:
-        spans = [event for event in wanted if event.type == "span.recorded" and event.number > 2]
+        spans = [event for event in events if event.type == "span.recorded" and event.number > 2]
         assert as_events(await stream.events(len(spans))) == spans
 
 
@@ -288,11 +288,11 @@ async def test_readers_that_come_and_go_under_load_each_see_everything_once(
     # Each start is two facts, each first span three: the span, and that attempt and rollout run.
     writing = asyncio.gather(*(write(worker) for worker in range(4)))
     total = 4 * 15 * 5
-    found = await asyncio.gather(*(read(step, total) for step in (7, 31, 1000)))
+    histories = await asyncio.gather(*(read(step, total) for step in (7, 31, 1000)))
     await writing
     everything = [event.position for event in await logged(store)]
     assert everything == list(range(1, total + 1))
-    assert found == [everything] * 3
+    assert histories == [everything] * 3
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -35,7 +35,7 @@ async def servers(postgres_url: str) -> AsyncIterator[list[Fleet]]:
     """Two servers of one process each."""
     async with AsyncExitStack() as stack:
         starting = (stack.enter_async_context(fleet(postgres_url, workers=1, script=ONLY_NOTIFIED)) for _ in range(2))
-        yield [await each for each in starting]
+        yield [await start for start in starting]
 
 
 @pytest.mark.torture
@@ -60,7 +60,7 @@ async def _calls_wake_each_other(servers: list[Fleet], turns: int) -> None:
             ended = await _woken(
                 session, first, wait, lambda to=path: _post(session, second, to, {"status": "succeeded"})
             )
-            assert [each["status"] for each in ended] == ["succeeded"]
+            assert [entry["status"] for entry in ended] == ["succeeded"]
 
 
 async def _runners_claim_each_rollout_once(postgres_url: str, servers: list[Fleet], count: int) -> None:
@@ -76,9 +76,9 @@ async def _runners_claim_each_rollout_once(postgres_url: str, servers: list[Flee
         claimed = Counter(rollout for rollouts in await asyncio.gather(*runners) for rollout in rollouts)
     assert claimed == Counter(enqueued)
     async with await open_store(postgres_url) as store:
-        rollouts = {each.rollout_id: each for each in await store.query_rollouts()}
+        rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
         assert rollouts.keys() >= set(enqueued)
-        assert {each.status for each in rollouts.values()} == {"succeeded"}
+        assert {rollout.status for rollout in rollouts.values()} == {"succeeded"}
         for rollout_id in enqueued:
             assert (await store.query_attempts(rollout_id)).total == 1
         assert (await store.log.verify()).ok

@@ -68,14 +68,18 @@ def test_the_state_that_is_read_and_written_is_there() -> None:
     assert STATUS_LINE[200] == b"HTTP/1.1 200 OK\r\n"
 
 
-@pytest.mark.parametrize("method, digest", _SOURCES, ids=lambda each: getattr(each, "__qualname__", None))
+@pytest.mark.parametrize("method, digest", _SOURCES, ids=lambda value: getattr(value, "__qualname__", None))
 def test_a_method_that_is_built_on_has_not_changed(method: Callable[..., Any], digest: str) -> None:
     assert _digest(method) == digest, inspect.getsource(method)
 
 
 def test_releases_that_were_not_read_are_not_installed() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    (required,) = [each.specifier for each in map(Requirement, project["dependencies"]) if each.name == "uvicorn"]
+    (required,) = [
+        requirement.specifier
+        for requirement in map(Requirement, project["dependencies"])
+        if requirement.name == "uvicorn"
+    ]
     installed = metadata.version("uvicorn")
     assert installed in required
     major, minor, *_ = map(int, installed.split("."))

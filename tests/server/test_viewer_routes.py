@@ -81,10 +81,10 @@ async def view(client: Client, run_id: str, **asked: str) -> list[Json]:
     """Return all that a front end is shown of a run that has ended."""
     path = SOCKET.format(run_id=run_id)
     async with client.socket([("follow", "false"), *asked.items()], path=path) as stream:
-        shown: list[Json] = []
+        frames: list[Json] = []
         while (frame := await stream.frame()) is not None:
-            shown.append(frame)
-        return shown
+            frames.append(frame)
+        return frames
 
 
 async def versions_shown(store: Store, run: AttemptedRollout) -> list[int]:
@@ -108,15 +108,15 @@ async def test_a_posted_run_is_executed_by_any_runner_and_listed_after_a_restart
     async with serving(store) as client:
         status, listed = await client.get("/api/run/")
         assert (status, len(listed)) == (200, 1)
-        shown = listed[0]
-        assert shown == {
+        summary = listed[0]
+        assert summary == {
             "id": run.rollout_id,
             "flow_id": answer["flow_id"],
             "short_rid": run.rollout_id[-8:],
             "type": "auto",
             "status": "completed",
-            "created_at": shown["created_at"],
-            "completed_at": shown["completed_at"],
+            "created_at": summary["created_at"],
+            "completed_at": summary["completed_at"],
             "user_id": "anonymous",
             "date": DAY,
             "params": run.input,
@@ -125,7 +125,7 @@ async def test_a_posted_run_is_executed_by_any_runner_and_listed_after_a_restart
         }
         status, detail = await client.get(f"/api/run/{run.rollout_id}")
         events = detail.pop("events")
-        assert (status, detail) == (200, shown)
+        assert (status, detail) == (200, summary)
         assert [event["seq"] for event in events] == await versions_shown(store, run)
         (with_events,) = (await client.get("/api/run/", [("include", "events")]))[1]
         assert with_events["events"] == events
@@ -159,8 +159,8 @@ async def test_a_new_flow_has_the_time_as_its_id(store: Store, client: Client, m
     monkeypatch.setattr(routes, "flow_ids", FlowIds())
     before = int(time.time())
     ids = [(await posted(client))["flow_id"] for _ in range(3)]
-    assert all(len(each) == 8 for each in ids)
-    seconds = [int(each, 16) for each in ids]
+    assert all(len(flow_id) == 8 for flow_id in ids)
+    seconds = [int(flow_id, 16) for flow_id in ids]
     # An id that is taken is followed by the next second.
     assert before <= seconds[0] < seconds[1] < seconds[2] <= int(time.time()) + 2
     # A flow that exists keeps its id, also if another process has begun it.
@@ -172,8 +172,13 @@ async def test_a_new_flow_has_the_time_as_its_id(store: Store, client: Client, m
 async def test_a_run_without_a_date_is_kept_too(store: Store, client: Client) -> None:
     status, answer = await post(client, "scan")
     assert status == 200
-    (shown,) = (await client.get("/api/run/"))[1]
-    assert (shown["id"], shown["type"], shown["status"], shown["date"]) == (answer["run_id"], "scan", "queued", None)
+    (summary,) = (await client.get("/api/run/"))[1]
+    assert (summary["id"], summary["type"], summary["status"], summary["date"]) == (
+        answer["run_id"],
+        "scan",
+        "queued",
+        None,
+    )
 
 
 async def test_runs_of_one_flow_are_each_there_with_their_own_events(store: Store, client: Client) -> None:
@@ -184,7 +189,7 @@ async def test_runs_of_one_flow_are_each_there_with_their_own_events(store: Stor
     other = await take(store, ("TSDD",))
     assert second["flow_id"] == first["flow_id"]
     listed = (await client.get("/api/run/"))[1]
-    assert [(each["id"], each["type"]) for each in listed] == [
+    assert [(summary["id"], summary["type"]) for summary in listed] == [
         (other.rollout_id, "pipeline"),
         (one.rollout_id, "auto"),
     ]
@@ -199,7 +204,7 @@ async def test_runs_of_one_flow_are_each_there_with_their_own_events(store: Stor
     (last,) = await view(client, first["flow_id"])
     assert last["message"].startswith(f"Error: flow {first['flow_id']} has 2 runs")
     page = (await client.get("/api/run/", [("limit", "1"), ("offset", "1")]))[1]
-    assert [each["id"] for each in page] == [one.rollout_id]
+    assert [summary["id"] for summary in page] == [one.rollout_id]
 
 
 async def test_a_run_is_named_by_its_flow_and_by_where_it_was_imported_from(store: Store, client: Client) -> None:
@@ -246,11 +251,11 @@ async def test_a_posted_run_has_the_default_phase_graph_unless_a_program_has_pub
         assert other is not None
         assert other.resources_id == run.resources_id
         await publish(store, TA_COMPAT)
-        own = await store.get_rollout_by_id((await posted(client))["run_id"])
-        assert own is not None
-        found = await graph_of(store, own)
-        assert found is not None
-        assert found.digest == TA_COMPAT.digest
+        rollout = await store.get_rollout_by_id((await posted(client))["run_id"])
+        assert rollout is not None
+        graph = await graph_of(store, rollout)
+        assert graph is not None
+        assert graph.digest == TA_COMPAT.digest
 
 
 async def test_an_unknown_run_is_not_found(client: Client) -> None:
@@ -288,8 +293,8 @@ async def test_a_failed_run_says_why_once_and_never_that_it_completed(store: Sto
     error = AttemptError(type="ValueError", message="no data")
     await store.update_attempt(run.rollout_id, run.attempt.attempt_id, status="failed", error=error)
     assert await view(client, run.rollout_id) == [{"type": "system", "message": "Error: Run failed: no data"}]
-    (shown,) = (await client.get("/api/run/"))[1]
-    assert (shown["status"], shown["error"]) == ("failed", "no data")
+    (summary,) = (await client.get("/api/run/"))[1]
+    assert (summary["status"], summary["error"]) == ("failed", "no data")
 
 
 async def test_a_run_whose_runner_is_gone_says_so(store: Store, client: Client) -> None:
@@ -332,15 +337,15 @@ async def test_viewer_of_a_rerun_is_reset_and_shows_the_remaining_events(store: 
         await do_phase(store, again, "risk", "RIG", tokens=20)
         await do_phase(store, again, "portfolio", FUND, tokens=20)
         await ended(store, again)
-        shown: list[Json] = []
-        while not shown or shown[-1] != DONE:
+        frames: list[Json] = []
+        while not frames or frames[-1] != DONE:
             frame = await stream.frame()
             assert frame is not None
-            shown.append(frame)
-    assert shown == await view(client, "f")
-    assert shown[:-1] == (await client.get("/api/run/f"))[1]["events"]
-    assert [event["seq"] for event in shown[:-1]] == await versions_shown(store, run)
-    assert {event["rerun_seq"] for event in shown[:-1]} == {0, 1}
+            frames.append(frame)
+    assert frames == await view(client, "f")
+    assert frames[:-1] == (await client.get("/api/run/f"))[1]["events"]
+    assert [event["seq"] for event in frames[:-1]] == await versions_shown(store, run)
+    assert {event["rerun_seq"] for event in frames[:-1]} == {0, 1}
     # Nothing is gone, and that side effects would happen again was taken as confirmed.
     assert (await seen(store, run, "attempt:1")).items == before
     (forked,) = [event async for event in store.log.tail(types=["attempt.forked"])]
@@ -428,7 +433,10 @@ async def test_the_portfolio_stage_of_a_day_is_reset(store: Store, client: Clien
     for deleted in (["execution_result", "pm_decision"], []):
         async with client.session.delete(f"{client.url}/api/run/portfolio-stage", json=body) as answer:
             assert (answer.status, await answer.json()) == (200, body | {"deleted": deleted})
-    left = {day: [each.name for each in await store.runs.query_artifacts(run.rollout_id)] for day, run in ids.items()}
+    left = {
+        day: [artifact.name for artifact in await store.runs.query_artifacts(run.rollout_id)]
+        for day, run in ids.items()
+    }
     assert left == {
         DAY: ["risk", "pm_decision"],
         "2026-11-21": ["pm_decision", "execution_result", "risk", "pm_decision"],
@@ -471,8 +479,8 @@ async def test_readers_look_and_algorithms_run(store_url: str, clock: ManualCloc
             ("POST", "/api/run/rerun-node", node_, 404),
             ("DELETE", "/api/run/portfolio-stage", stage, 200),
         ]
-        for method, path, body, wanted in asked:
-            for key, status in ((reader, wanted if method == "GET" else 403), (algorithm, wanted), ("", 401)):
+        for method, path, body, expected in asked:
+            for key, status in ((reader, expected if method == "GET" else 403), (algorithm, expected), ("", 401)):
                 headers = bearer(key) if key else {}
                 async with session.request(method, url + path, json=body, headers=headers) as answer:
                     assert answer.status == status, (method, path, await answer.text())
@@ -487,11 +495,11 @@ async def test_rerun_of_a_rerun_shows_the_remaining_events_of_all_attempts(store
     run = await auto_run(store, graph=TA_COMPAT, group="f")
     await whole_rerun(store, run, "risk", "RIG")
     await whole_rerun(store, run, "debate_and_trader", "RIG")
-    *shown, last = await view(client, "f")
+    *events, last = await view(client, "f")
     assert last == DONE
-    assert [event["seq"] for event in shown] == await versions_shown(store, run)
+    assert [event["seq"] for event in events] == await versions_shown(store, run)
     # A cascade of such a graph hides two nodes of the portfolio alone.
-    assert {event["node_id"] for event in shown if event["rerun_seq"] == 1} == {*PORTFOLIO, "tool_x"} - REPLACED
+    assert {event["node_id"] for event in events if event["rerun_seq"] == 1} == {*PORTFOLIO, "tool_x"} - REPLACED
 
 
 async def test_lone_surrogates_of_imported_lines_are_shown_as_question_marks(
@@ -502,7 +510,7 @@ async def test_lone_surrogates_of_imported_lines_are_shown_as_question_marks(
     (tmp_path / "run_meta.json").write_text(json.dumps(meta))
     (tmp_path / "run_events.jsonl").write_text(line + "\n")
     await import_run_folder(store, tmp_path)
-    status, found = await client.get("/api/run/run1")
+    status, summary = await client.get("/api/run/run1")
     assert status == 200
-    (shown,) = [event for event in found["events"] if event.get("type") == "log"]
-    assert shown["message"] == "half ? of it"
+    (log_event,) = [event for event in summary["events"] if event.get("type") == "log"]
+    assert log_event["message"] == "half ? of it"

@@ -83,11 +83,13 @@ async def test_a_suspended_server_hears_the_live_attempts_before_it_judges(own_u
         ended: set[str] = set()
         async with asyncio.timeout(HANG):
             while silent not in ended:
-                ended = {each.rollout_id for each in await store.query_rollouts(status_in=["failed"])}
+                ended = {rollout.rollout_id for rollout in await store.query_rollouts(status_in=["failed"])}
                 assert ended <= {silent}
-                live = [each.rollout_id for each in rollouts[1:]]
+                live = [rollout.rollout_id for rollout in rollouts[1:]]
                 now = time.time()
-                await asyncio.gather(*(store.update_attempt(each, "latest", last_heartbeat_time=now) for each in live))
+                await asyncio.gather(
+                    *(store.update_attempt(rollout_id, "latest", last_heartbeat_time=now) for rollout_id in live)
+                )
                 await asyncio.sleep(0.2)
 
 

@@ -91,7 +91,7 @@ def test_a_rollout_has_the_class_its_keys_say() -> None:
     page: PaginatedResult[Any] = PaginatedResult(items=[attempted, plain], limit=-1, offset=0, total=2)
     again = encoding.decode_rollout_page(encoding.dumps(page))
     assert again == page
-    assert [type(each) for each in again] == [AttemptedRollout, Rollout]
+    assert [type(rollout) for rollout in again] == [AttemptedRollout, Rollout]
     assert pickle.loads(pickle.dumps(again)) == page
 
 

@@ -73,8 +73,8 @@ async def test_all_workers_serve_and_any_of_them_tells_the_metrics_of_all(postgr
 async def _refusal(url: str) -> str | None:
     """Enqueue on a connection of its own, and return the type of the error; None if the call succeeds."""
     async with aiohttp.ClientSession() as session, session.post(f"{url}{ENQUEUE}", json=ONE) as answer:
-        found = await answer.json()
-        return None if answer.status == 201 else found["error_type"]
+        body = await answer.json()
+        return None if answer.status == 201 else body["error_type"]
 
 
 def _is_enqueue(name: str) -> bool:
@@ -142,10 +142,10 @@ async def test_a_signal_answers_waiting_calls_and_ends_all_processes(
 
 def _directories(server: Fleet) -> list[Path]:
     """Where the workers meet: the directories of their Unix sockets."""
-    sockets = [each.laddr for worker in server.workers() for each in worker.net_connections("unix")]
-    found = {Path(address).parent for address in sockets if isinstance(address, str) and "rollbook-workers" in address}
-    assert len(found) == 1
-    return list(found)
+    sockets = [connection.laddr for worker in server.workers() for connection in worker.net_connections("unix")]
+    paths = {Path(address).parent for address in sockets if isinstance(address, str) and "rollbook-workers" in address}
+    assert len(paths) == 1
+    return list(paths)
 
 
 async def test_acknowledged_calls_are_stored_when_the_workers_end_under_load(postgres_url: str) -> None:
@@ -173,7 +173,7 @@ async def test_acknowledged_calls_are_stored_when_the_workers_end_under_load(pos
     assert "Traceback" not in logged
     assert all(end is None or isinstance(end, aiohttp.ClientError | ConnectionError) for end in ends)
     async with await open_store(postgres_url) as store:
-        assert {each.rollout_id for each in await store.query_rollouts()} >= set(answered)
+        assert {rollout.rollout_id for rollout in await store.query_rollouts()} >= set(answered)
         assert (await store.log.verify()).ok
 
 
