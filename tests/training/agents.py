@@ -65,9 +65,9 @@ class Informed(LitAgent[Any]):
     def rollout(self, task: Any, resources: NamedResources, rollout: Any) -> float:
         """Return the trainer's number of runners."""
         trainer: Any = self.trainer
-        found = trainer.store.sync.get_rollout_by_id(rollout.rollout_id)
+        stored_rollout = trainer.store.sync.get_rollout_by_id(rollout.rollout_id)
         names = sorted(trainer.initial_resources)
-        emit_annotation({"seed": trainer.seed, "resources": names, "status": found.status})
+        emit_annotation({"seed": trainer.seed, "resources": names, "status": stored_rollout.status})
         return float(trainer.n_runners)
 
 

@@ -134,9 +134,9 @@ async def ended(store: Store, *rollouts: Any) -> list[Any]:
 
 async def status_of(store: Store, rollout: Any) -> str:
     """Return the status that a rollout has now."""
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    return found.status
+    current = await store.get_rollout_by_id(rollout.rollout_id)
+    assert current is not None
+    return current.status
 
 
 class Gate:

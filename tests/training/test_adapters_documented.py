@@ -21,9 +21,9 @@ SECTION = (ROOT / "docs" / "training-data.md").read_text()
 @pytest.mark.slow
 def test_documented_examples_print_the_documented_output(tmp_path: Path) -> None:
     first, second = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
-    (shown,) = re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
+    (output,) = re.findall(r"^```text\n(.*?)^```$", SECTION, flags=re.MULTILINE | re.DOTALL)
     # The page shows what the first example prints. The second checks its own results.
-    for example, printed in ((first, shown), (second, "")):
+    for example, printed in ((first, output), (second, "")):
         (tmp_path / "example.py").write_text(example)
         done = subprocess.run(
             [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path

@@ -56,14 +56,14 @@ async def test_calls_that_tracer_and_proxy_both_saw_are_counted_once_and_rewarde
 
     spans = list(await live.query_spans(rollout.rollout_id, "latest"))
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert [(each.metadata["response_id"], each.reward) for each in report.triplets] == [
+    assert [(triplet.metadata["response_id"], triplet.reward) for triplet in report.triplets] == [
         ("chatcmpl-0", 0.25),
         ("chatcmpl-2", 1.0),
     ]
-    assert {(*each.prompt["token_ids"], *each.response["token_ids"]) for each in report.triplets} == {
+    assert {(*triplet.prompt["token_ids"], *triplet.response["token_ids"]) for triplet in report.triplets} == {
         (*TOKENS[0], *TOKENS[1])
     }
-    assert {len(each.metadata["span_ids"]) for each in report.triplets} == {2 if is_instrumented else 1}
+    assert {len(triplet.metadata["span_ids"]) for triplet in report.triplets} == {2 if is_instrumented else 1}
     judged = {"in_a_reward": 2, "same_response": 2} if is_instrumented else {"in_a_reward": 1}
     assert report.reasons() == judged
     batch = trajectories(report.triplets, 0, 4, 3)
@@ -72,5 +72,5 @@ async def test_calls_that_tracer_and_proxy_both_saw_are_counted_once_and_rewarde
         [[0.0, 0.0, 0.25], [0.0, 0.0, 1.0]],
     )
     assert len(LlmProxyTraceToTriplet().adapt(spans)) == 3
-    answers = [each["messages"][-1] for each in TraceToMessages().adapt(spans)]
+    answers = [conversation["messages"][-1] for conversation in TraceToMessages().adapt(spans)]
     assert [answer["role"] for answer in answers] == ["assistant"] * 3

@@ -120,14 +120,14 @@ def test_any_spans_give_one_answer_whatever_their_order(
 def test_every_span_of_a_call_is_in_a_triplet_or_in_the_report_and_every_reward_once(spans: list[Any]) -> None:
     report = TracerTraceToTriplet().adapt_report(spans)
     keys = {
-        (each.metadata["attempt_id"], each.metadata["span_ids"][0], each.metadata.get("choice"))
-        for each in report.triplets
+        (triplet.metadata["attempt_id"], triplet.metadata["span_ids"][0], triplet.metadata.get("choice"))
+        for triplet in report.triplets
     }
     assert len(keys) == len(report.triplets)
-    seen = {span_id for _, span_id, _ in keys} | {each.span_id for each in report.dropped}
-    given_spans = [each for each in spans if isinstance(each, Span) and each.model_fields_set]
-    assert {each.span_id for each in given_spans if each.name == CALL} <= seen
-    given_away = [each for each in report.triplets if each.reward is not None]
+    seen = {span_id for _, span_id, _ in keys} | {dropped.span_id for dropped in report.dropped}
+    given_spans = [item for item in spans if isinstance(item, Span) and item.model_fields_set]
+    assert {item.span_id for item in given_spans if item.name == CALL} <= seen
+    given_away = [triplet for triplet in report.triplets if triplet.reward is not None]
     assert len(given_away) + len(report.lost_rewards) <= len(spans)
 
 
@@ -140,8 +140,8 @@ def test_any_spans_give_messages_and_rows(spans: list[Any]) -> None:
         assert all(message["role"] for message in conversation["messages"])
     triplets = TracerTraceToTriplet().adapt(spans)
     for merge in (True, False):
-        made = trajectories(triplets, 0, 2, 2, missing_reward=0.0, long_prompts="truncate", merge_turns=merge)
-        assert {len(row) for row in made.input_ids} <= {4}
+        batch = trajectories(triplets, 0, 2, 2, missing_reward=0.0, long_prompts="truncate", merge_turns=merge)
+        assert {len(row) for row in batch.input_ids} <= {4}
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_the_answer_is_the_same_in_any_process() -> None:
         "print(repr(report))"
     )
     orphans = [call(f"o{number}", 30 + number, parent=f"lost{number}") for number in range(9)]
-    spans = json.dumps([each.model_dump() for each in [*two_agents(), *orphans, reward("r", 50, 0.5)]])
+    spans = json.dumps([item.model_dump() for item in [*two_agents(), *orphans, reward("r", 50, 0.5)]])
     outputs = {
         subprocess.run(
             [sys.executable, "-c", program],

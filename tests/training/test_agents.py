@@ -84,8 +84,8 @@ def test_agent_function_gets_its_parameters_by_name() -> None:
     def agent(task: str, prompt_template: PromptTemplate, llm: LLM, rollout: Rollout, resources: Any) -> Any:
         return task, prompt_template, llm, rollout.rollout_id, sorted(resources)
 
-    given: NamedResources = {"p": PROMPT, "m": PLAIN}
-    assert agent.rollout("t", given, BARE) == ("t", PROMPT, PLAIN, "ro-1", ["m", "p"])
+    available: NamedResources = {"p": PROMPT, "m": PLAIN}
+    assert agent.rollout("t", available, BARE) == ("t", PROMPT, PLAIN, "ro-1", ["m", "p"])
     assert not agent.is_async()
 
 
@@ -128,13 +128,13 @@ def test_a_proxys_model_comes_with_the_url_of_the_attempt() -> None:
     def kept(task: str, llm: LLM) -> LLM:
         return llm
 
-    given: NamedResources = {"m": PROXIED}
-    assert stripped.rollout("t", given, ATTEMPTED) == LLM(
+    resources: NamedResources = {"m": PROXIED}
+    assert stripped.rollout("t", resources, ATTEMPTED) == LLM(
         endpoint="http://h/rollout/ro-1/attempt/at-1/v1", model="proxied", api_key="k", sampling_parameters={"top_p": 1}
     )
-    assert kept.rollout("t", given, ATTEMPTED) is PROXIED
+    assert kept.rollout("t", resources, ATTEMPTED) is PROXIED
     with pytest.raises(ValueError, match="has no attempt"):
-        stripped.rollout("t", given, BARE)
+        stripped.rollout("t", resources, BARE)
 
 
 def test_of_several_resources_the_first_is_used_with_a_warning(caplog: Any) -> None:
@@ -164,14 +164,14 @@ EVERY_SIGNATURE = [
 
 def function_of(parameters: str, *, is_async: bool) -> Any:
     """Return a function with these parameters, which returns its arguments by name."""
-    made: dict[str, Any] = {}
-    exec(f"{'async ' * is_async}def agent({parameters}):\n    return locals()", made)
-    return made["agent"]
+    namespace: dict[str, Any] = {}
+    exec(f"{'async ' * is_async}def agent({parameters}):\n    return locals()", namespace)
+    return namespace["agent"]
 
 
 async def called(agent: Any, is_async: bool) -> Any:
-    given: NamedResources = {"p": PROMPT, "m": PLAIN}
-    return await agent.rollout_async("t", given, BARE) if is_async else agent.rollout("t", given, BARE)
+    resources: NamedResources = {"p": PROMPT, "m": PLAIN}
+    return await agent.rollout_async("t", resources, BARE) if is_async else agent.rollout("t", resources, BARE)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -54,15 +54,20 @@ async def worked(store: Store, *, spans: bool = True) -> AsyncGenerator[list[Att
 
 def baseline(store: Store, **settings: Any) -> Baseline:
     """Return a baseline on a store."""
-    made = Baseline(**settings)
-    made.set_store(store)
-    return made
+    algorithm = Baseline(**settings)
+    algorithm.set_store(store)
+    return algorithm
 
 
 async def test_every_task_of_every_epoch_is_run_in_order(live: Store) -> None:
     async with worked(live) as seen, asyncio.timeout(60):
         await baseline(live, n_epochs=2, max_queue_length=1).run([1, 2, 3], [4])
-    assert [(each.input, each.mode) for each in seen] == 2 * [(1, "train"), (2, "train"), (3, "train"), (4, "val")]
+    assert [(rollout.input, rollout.mode) for rollout in seen] == 2 * [
+        (1, "train"),
+        (2, "train"),
+        (3, "train"),
+        (4, "val"),
+    ]
     assert [rollout.status for rollout in await live.query_rollouts()] == 8 * ["succeeded"]
 
 
@@ -117,7 +122,7 @@ async def test_initial_resources_are_published_before_the_first_task(memory: Sto
     mine.set_initial_resources(RESOURCES)
     async with worked(memory) as seen:
         await mine.run([1])
-    assert [each.resources_id for each in seen] == ["default"]
+    assert [rollout.resources_id for rollout in seen] == ["default"]
     update = await memory.get_latest_resources()
     assert update is not None
     assert update.resources == RESOURCES

@@ -98,11 +98,11 @@ def test_unflattening_restores_flattened_attributes(nested: dict[str, Any]) -> N
 
 
 def test_filtering_returns_the_prefix_and_its_descendants() -> None:
-    given = {"p": 1, "p.a": 2, "pa": 3, "q.p.a": 4}
-    assert filter_attributes(given, "p") == {"p": 1, "p.a": 2}
+    attributes = {"p": 1, "p.a": 2, "pa": 3, "q.p.a": 4}
+    assert filter_attributes(attributes, "p") == {"p": 1, "p.a": 2}
     assert filter_and_unflatten_attributes({"p.a.0": 2, "pa": 3}, "p") == {"a": [2]}
     with pytest.raises(ValueError, match="p is itself an attribute"):
-        filter_and_unflatten_attributes(given, "p")
+        filter_and_unflatten_attributes(attributes, "p")
 
 
 SANITIZED: list[tuple[Any, Any]] = [
@@ -123,13 +123,13 @@ SANITIZED: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("value, kept", SANITIZED, ids=repr)
-def test_values_are_converted_to_types_of_span_attributes(value: Any, kept: Any) -> None:
+@pytest.mark.parametrize("value, expected", SANITIZED, ids=repr)
+def test_values_are_converted_to_types_of_span_attributes(value: Any, expected: Any) -> None:
     sanitized = sanitize_attribute_value(value)
-    assert sanitized == kept
-    assert type(sanitized) is type(kept)
+    assert sanitized == expected
+    assert type(sanitized) is type(expected)
     if isinstance(sanitized, list):
-        assert [type(item) for item in sanitized] == [type(item) for item in kept]
+        assert [type(item) for item in sanitized] == [type(item) for item in expected]
 
 
 def test_values_outside_of_json_become_text_if_forced() -> None:

@@ -87,7 +87,7 @@ ANSWERED = {
 
 def named(*events: dict[str, Any]) -> bytes:
     """Server-sent events as both APIs send them, with the type as name."""
-    return b"".join(b"event: %s\ndata: %s\n\n" % (each["type"].encode(), orjson.dumps(each)) for each in events)
+    return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in events)
 
 
 RESPONSE_STREAM = named(
@@ -241,16 +241,16 @@ async def test_adapters_read_every_protocol(
 
     spans = await traced(memory, work)
     triplets = TracerTraceToTriplet().adapt(spans)
-    assert [each.metadata["response_id"] for each in triplets] == ["resp_1", "msg_1"]
-    assert all(each.prompt["token_ids"] == [11, 12, 13, 14] for each in triplets)
-    assert all(each.response["token_ids"] == [21, 22, 23] for each in triplets)
+    assert [triplet.metadata["response_id"] for triplet in triplets] == ["resp_1", "msg_1"]
+    assert all(triplet.prompt["token_ids"] == [11, 12, 13, 14] for triplet in triplets)
+    assert all(triplet.response["token_ids"] == [21, 22, 23] for triplet in triplets)
     tool_call = {"id": "call-1", "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}}
     of_response, of_message = TraceToMessages().adapt(spans)
     assert of_response["messages"] == [
         {"role": "user", "content": QUESTION},
         {"role": "assistant", "content": "It is 42.", "tool_calls": [tool_call]},
     ]
-    assert [each["role"] for each in of_message["messages"]] == ["system", "user", "assistant"]
+    assert [message["role"] for message in of_message["messages"]] == ["system", "user", "assistant"]
     assert of_message["tools"] is not None
     assert of_message["tools"][0]["function"]["parameters"] == SEARCH["input_schema"]
 
@@ -262,8 +262,8 @@ async def test_the_results_of_tools_are_part_of_the_next_prompt(
 
     async def work() -> None:
         first = await gpt.responses.create(model=MODEL, input=QUESTION)
-        found = {"type": "function_call_output", "call_id": "call-1", "output": "found"}
-        history: Any = [*first.output, found]
+        output = {"type": "function_call_output", "call_id": "call-1", "output": "found"}
+        history: Any = [*first.output, output]
         await gpt.responses.create(model=MODEL, input=history)
         answer = await claude.messages.create(**REQUEST)
         result = [{"type": "tool_result", "tool_use_id": "call-1", "content": "found"}]
@@ -456,8 +456,8 @@ async def test_the_clients_own_span_of_a_call_is_not_stored_beside_ours(memory: 
     (call,) = await traced(memory, work, Tracer(provider=provider))
     assert call.name == "openai.chat.completion"
     uninstrument_anthropic()
-    (own,) = await traced(memory, work, Tracer(provider=provider, anthropic=False))
-    assert own.name == "anthropic.messages.create"
+    (span,) = await traced(memory, work, Tracer(provider=provider, anthropic=False))
+    assert span.name == "anthropic.messages.create"
 
 
 async def test_calls_outside_of_an_attempt_or_after_undoing_are_unchanged(
@@ -485,9 +485,9 @@ def test_a_client_that_is_not_installed_is_an_error_only_where_it_is_wanted(
     monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
     monkeypatch.setitem(sys.modules, client, None)
-    wanted: dict[str, Any] = {client: True}
+    clients: dict[str, Any] = {client: True}
     with pytest.raises(Invalid, match=rf"{client}.*pip install 'rollbook\[{client}\]'") as raised:
-        Tracer(**wanted)
+        Tracer(**clients)
     assert raised.value.field == client
     with Tracer().lifespan():
         pass

@@ -16,13 +16,13 @@ BASELINES: Components[Baseline] = Components("algorithm", Baseline, registry={"b
 
 def epochs(spec: Any, **fill: Any) -> int | None:
     """Return the epochs of what a specification makes."""
-    made = BASELINES.build(spec, fill=fill)
-    return made and made.n_epochs
+    algorithm = BASELINES.build(spec, fill=fill)
+    return algorithm and algorithm.n_epochs
 
 
 def test_an_instance_is_taken_as_it_is() -> None:
-    made = Baseline()
-    assert BASELINES.build(made, fill={"n_epochs": 9}) is made
+    algorithm = Baseline()
+    assert BASELINES.build(algorithm, fill={"n_epochs": 9}) is algorithm
 
 
 def test_a_class_is_made_with_the_defaults_that_it_has_parameters_for() -> None:

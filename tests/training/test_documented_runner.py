@@ -26,13 +26,13 @@ EXAMPLES = list(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example, shown", EXAMPLES, ids=["agent", "LangChain"])
-def test_documented_example_prints_the_documented_output(tmp_path: Path, example: str, shown: str) -> None:
+@pytest.mark.parametrize("example, output", EXAMPLES, ids=["agent", "LangChain"])
+def test_documented_example_prints_the_documented_output(tmp_path: Path, example: str, output: str) -> None:
     (tmp_path / "example.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"], check=False, capture_output=True, text=True, cwd=tmp_path
     )
-    assert (done.stdout, done.stderr) == (shown, "")
+    assert (done.stdout, done.stderr) == (output, "")
 
 
 def test_every_reason_is_described_with_the_status_it_gives() -> None:

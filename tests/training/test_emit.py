@@ -40,13 +40,13 @@ OUTPUT = "agentlightning.operation.output"
 
 
 def test_a_number_is_one_dimension() -> None:
-    for given in (0.5, 1, True):
-        span = emit_reward(given, propagate=False)
+    for reward in (0.5, 1, True):
+        span = emit_reward(reward, propagate=False)
         assert span.name == "agentlightning.annotation"
         assert span.status.status_code == "OK"
-        assert span.attributes == {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": given}
+        assert span.attributes == {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": reward}
         assert type(span.attributes["agentlightning.reward.0.value"]) is float
-        assert get_reward_value(span) == float(given)
+        assert get_reward_value(span) == float(reward)
 
 
 def test_of_several_dimensions_the_primary_one_comes_first() -> None:

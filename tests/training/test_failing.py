@@ -19,8 +19,8 @@ from tests.training.training_helpers import RESOURCES, started
 
 async def end(store: Store, rollouts: list[Any], status: AttemptStatus, **error: Any) -> None:
     """End the attempts of rollouts."""
-    for each in rollouts:
-        await store.update_attempt(each.rollout_id, each.attempt.attempt_id, status=status, **error)
+    for rollout in rollouts:
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status=status, **error)
 
 
 async def some(store: Store) -> list[Any]:
@@ -34,8 +34,8 @@ async def test_attempts_that_an_earlier_training_left_are_not_counted(live: Stor
     watched = asyncio.ensure_future(first_attempts_fail(live, begin))
     await end(live, left, "unresponsive")
     await end(live, await some(live), "failed", error=AttemptError(type="ValueError", message="no"))
-    found = await watched
-    assert f"the first {PATIENCE} attempts all failed, {PATIENCE} of them with ValueError: no" in str(found)
+    error = await watched
+    assert f"the first {PATIENCE} attempts all failed, {PATIENCE} of them with ValueError: no" in str(error)
 
 
 async def test_attempts_that_went_with_their_runner_are_not_counted(live: Store) -> None:
@@ -43,15 +43,15 @@ async def test_attempts_that_went_with_their_runner_are_not_counted(live: Store)
     watched = asyncio.ensure_future(first_attempts_fail(live, begin))
     await end(live, await some(live), "unresponsive", error=AttemptError(type=WORKER_GONE, message="process 1 is gone"))
     await end(live, await some(live), "failed", error=AttemptError(type="ValueError", message="no"))
-    found = await watched
-    assert f"the first {PATIENCE} attempts all failed, {PATIENCE} of them with ValueError: no" in str(found)
+    error = await watched
+    assert f"the first {PATIENCE} attempts all failed, {PATIENCE} of them with ValueError: no" in str(error)
 
 
 async def test_attempts_after_the_newest_rollout_of_an_earlier_training_are_not_counted(live: Store) -> None:
     earlier = [await live.enqueue_rollout(number) for number in range(PATIENCE)]
     await live.enqueue_rollout("the newest")
     claimed = await live.dequeue_many_rollouts(PATIENCE, "earlier")
-    assert [each.rollout_id for each in claimed] == [each.rollout_id for each in earlier]
+    assert [rollout.rollout_id for rollout in claimed] == [rollout.rollout_id for rollout in earlier]
     await end(live, claimed, "failed", error=AttemptError(type="ValueError", message="before"))
     begin = await newest_cursor(live)
     watched = asyncio.ensure_future(first_attempts_fail(live, begin))

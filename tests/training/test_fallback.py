@@ -56,11 +56,11 @@ def desk(act: Act, ran: list[tuple[str, str]] | None = None) -> Pipeline:
         content = {"text": step.state["news"]}
         await step.store.runs.save_artifact(*where, scope=step.scope, name=step.phase.name, content=content)
         saved = await step.store.runs.query_artifacts(where[0], scope=step.scope, name=step.phase.name)
-        assert [each.content for each in saved] == [content]
+        assert [artifact.content for artifact in saved] == [content]
         if step.phase.name == "debate":
-            found = await step.store.runs.get_checkpoint(where[0], scope=step.scope, name="report")
-            assert found is not None
-            assert found.state == {"news": f"research of {step.scope}"} | (found.state or {})
+            draft = await step.store.runs.get_checkpoint(where[0], scope=step.scope, name="report")
+            assert draft is not None
+            assert draft.state == {"news": f"research of {step.scope}"} | (draft.state or {})
 
     for name in GRAPH.by_name:
         pipeline.phase(name)(play)
@@ -112,16 +112,18 @@ async def assert_whole(store: Store, run: AttemptedRollout, attempt: int = 1) ->
     """Assert that the view of an attempt holds each event, checkpoint and artifact of the pipeline once."""
     view = f"attempt:{attempt}"
     page = await store.runs.query_events(run.rollout_id, view=view, limit=-1)
-    events = [(each.kind, each.phase, each.scope, each.node_id) for each in page.items if each.source != "span"]
+    events = [(event.kind, event.phase, event.scope, event.node_id) for event in page.items if event.source != "span"]
     assert sorted(events, key=str) == EXPECTED
     checkpoints = await store.runs.list_checkpoints(run.rollout_id, view=view)
-    assert sorted((each.scope, each.name) for each in checkpoints) == [(ticker, "report") for ticker in TICKERS]
+    assert sorted((checkpoint.scope, checkpoint.name) for checkpoint in checkpoints) == [
+        (ticker, "report") for ticker in TICKERS
+    ]
     for ticker in TICKERS:
-        found = await store.runs.get_checkpoint(run.rollout_id, scope=ticker, name="report", view=view)
-        assert found is not None
-        assert found.state == {"news": f"research of {ticker}"}
+        snapshot = await store.runs.get_checkpoint(run.rollout_id, scope=ticker, name="report", view=view)
+        assert snapshot is not None
+        assert snapshot.state == {"news": f"research of {ticker}"}
     artifacts = await store.runs.query_artifacts(run.rollout_id, view=view)
-    assert sorted((each.scope, each.name, each.content["text"]) for each in artifacts) == sorted(
+    assert sorted((artifact.scope, artifact.name, artifact.content["text"]) for artifact in artifacts) == sorted(
         (scope, phase, f"{phase} of {scope}")
         for phase, scopes in {"research": TICKERS, "debate": TICKERS, "decision": ["BOOK"]}.items()
         for scope in scopes
@@ -141,14 +143,14 @@ async def until_there(path: Callable[[], bool]) -> None:
 async def test_a_run_outlives_a_postgres_that_is_stopped_in_its_middle(
     private_postgres: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shown: list[list[dict[str, Any]]] = []
+    folders: list[list[dict[str, Any]]] = []
 
     async def act(step: Step) -> None:
         if (step.phase.name, step.scope) == ("research", "RIG"):
             await asyncio.to_thread(private_postgres.stop, "immediate")
         if step.phase.name == "decision":
             await until_there(lambda: len(lines_of(tmp_path)) >= 6)
-            shown.append(lines_of(tmp_path))
+            folders.append(lines_of(tmp_path))
             await asyncio.to_thread(private_postgres.restart)
 
     async with await open_store(with_partition(private_postgres.url)) as store:
@@ -156,17 +158,17 @@ async def test_a_run_outlives_a_postgres_that_is_stopped_in_its_middle(
         with caplog.at_level(logging.WARNING, "store.training.fallback"):
             async with running(store, runner(desk(act), tmp_path)):
                 # Until then the store cannot be read.
-                await until_there(lambda: any("available again" in each.getMessage() for each in caplog.records))
+                await until_there(lambda: any("available again" in record.getMessage() for record in caplog.records))
                 await ended(store, run, 1)
         await assert_whole(store, run)
         raw = await store.runs.query_events(run.rollout_id, view="raw", limit=-1)
-    (lines,) = shown
-    assert {each["identifier"] for each in lines} >= set(TICKERS)
-    said = [each.getMessage() for each in caplog.records if each.name == "store.training.fallback"]
-    assert any("the store is unavailable" in each and str(tmp_path) in each for each in said)
-    assert any("the store is available again" in each for each in said)
+    (lines,) = folders
+    assert {line["identifier"] for line in lines} >= set(TICKERS)
+    said = [record.getMessage() for record in caplog.records if record.name == "store.training.fallback"]
+    assert any("the store is unavailable" in message and str(tmp_path) in message for message in said)
+    assert any("the store is available again" in message for message in said)
     assert journals(tmp_path) == []
-    of_run = [each for each in raw.items if each.kind in {"thought", "result"} and each.source != "span"]
+    of_run = [row for row in raw.items if row.kind in {"thought", "result"} and row.source != "span"]
     assert len(lines_of(tmp_path)) == len(of_run), "the folder was exported anew"
 
 
@@ -192,9 +194,9 @@ async def test_a_run_outlives_a_server_that_is_killed_and_ends_before_it_is_back
                 await until_there(lambda: journals(folder) == [])
             await assert_whole(store, run)
             of_status = [
-                each.data["to"]
-                for each in await store.log.history(run.rollout_id)
-                if each.type == "attempt.status_changed"
+                event.data["to"]
+                for event in await store.log.history(run.rollout_id)
+                if event.type == "attempt.status_changed"
             ]
             assert of_status.count("succeeded") == 1
             # An export of this store is not imported twice.
@@ -261,7 +263,7 @@ async def test_the_next_runner_imports_the_folder_of_a_dead_one_and_repeats_noth
                 await ended(store, run, 2)
             assert ran == [("decision", "BOOK")]
             await assert_whole(store, run, 2)
-            assert [each.kind for each in await lineage(store, run)] == ["first", "resume"]
+            assert [attempt.kind for attempt in await lineage(store, run)] == ["first", "resume"]
             assert journals(folder) == []
     finally:
         if process is not None:

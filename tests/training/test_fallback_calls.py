@@ -112,7 +112,7 @@ def a_dead_process() -> str:
 
 
 async def scopes(store: Store, run: AttemptedRollout, view: str = "head") -> list[str | None]:
-    return [each.scope for each in await everything(store, run.rollout_id, view)]
+    return [row.scope for row in await everything(store, run.rollout_id, view)]
 
 
 @pytest.mark.parametrize("loses", [False, True])
@@ -124,7 +124,7 @@ async def test_each_call_has_its_effect_once_whether_it_was_refused_or_its_answe
     away.loses = loses
     async with FallbackStore(away, tmp_path, patience=0.5).working() as store:
         store.begin(run, GRAPH)
-        kept = await store.runs.save_artifact(*where, scope="RIG", name="kept", content=[1])
+        artifact = await store.runs.save_artifact(*where, scope="RIG", name="kept", content=[1])
         await say(store, run, "A")
         away.is_down = True
         assert await say(store, run, "B", "C") == [0, 0]
@@ -135,8 +135,8 @@ async def test_each_call_has_its_effect_once_whether_it_was_refused_or_its_answe
         wrong = await store.runs.save_artifact(*where, scope="RIG", name="wrong", content="no")
         await store.runs.save_artifact(*where, scope="RIG", name="right", content={"a": 1})
         assert (await store.runs.retract_artifact(run.rollout_id, wrong.artifact_id)).retracted
-        found = await store.runs.query_artifacts(run.rollout_id)
-        assert [(each.artifact_id == kept.artifact_id, each.name) for each in found] == [
+        artifacts_before = await store.runs.query_artifacts(run.rollout_id)
+        assert [(row.artifact_id == artifact.artifact_id, row.name) for row in artifacts_before] == [
             (True, "kept"),
             (False, "right"),
         ]
@@ -154,13 +154,19 @@ async def test_each_call_has_its_effect_once_whether_it_was_refused_or_its_answe
         assert not store.has_recorded
     assert await scopes(away.target, run) == ["A", "B", "C"]
     checkpoints = await away.target.runs.list_checkpoints(run.rollout_id)
-    assert [(each.scope, each.name) for each in checkpoints] == [("RIG", "report")]
+    assert [(checkpoint.scope, checkpoint.name) for checkpoint in checkpoints] == [("RIG", "report")]
     artifacts = await away.target.runs.query_artifacts(run.rollout_id)
-    assert [(each.name, each.content) for each in artifacts] == [("kept", [1]), ("right", {"a": 1})]
-    types = [each.type for each in await away.target.log.history(run.rollout_id)]
-    assert [types.count(each) for each in ("artifact.saved", "artifact.retracted", "checkpoint.rejected")] == [3, 1, 1]
-    changes = [each for each in await away.target.log.history(run.rollout_id) if each.type == "attempt.status_changed"]
-    assert [each.data["to"] for each in changes] == ["running", "succeeded"]
+    assert [(row.name, row.content) for row in artifacts] == [("kept", [1]), ("right", {"a": 1})]
+    types = [event.type for event in await away.target.log.history(run.rollout_id)]
+    assert [types.count(type_) for type_ in ("artifact.saved", "artifact.retracted", "checkpoint.rejected")] == [
+        3,
+        1,
+        1,
+    ]
+    changes = [
+        event for event in await away.target.log.history(run.rollout_id) if event.type == "attempt.status_changed"
+    ]
+    assert [event.data["to"] for event in changes] == ["running", "succeeded"]
     assert (await away.target.log.verify()).ok
     assert journals(tmp_path) == []
     # The folder is an export of the run, without the files of the outage.
@@ -195,14 +201,14 @@ async def test_a_run_that_the_watchdog_has_closed_meanwhile_goes_on(away: Away, 
         await away.target.update_attempt(*where, status="unresponsive")
         away.is_down = False
         assert await store.settle()
-        found = await away.target.get_rollout_by_id(run.rollout_id)
-        assert isinstance(found, AttemptedRollout)
-        assert (found.status, found.attempt.status) == ("running", "running")
+        rollout = await away.target.get_rollout_by_id(run.rollout_id)
+        assert isinstance(rollout, AttemptedRollout)
+        assert (rollout.status, rollout.attempt.status) == ("running", "running")
         await say(store, run, "B")
         await store.update_attempt(*where, status="succeeded")
-    found = await away.target.get_rollout_by_id(run.rollout_id)
-    assert found is not None
-    assert (found.status, await scopes(away.target, run)) == ("succeeded", ["A", "B"])
+    rollout = await away.target.get_rollout_by_id(run.rollout_id)
+    assert rollout is not None
+    assert (rollout.status, await scopes(away.target, run)) == ("succeeded", ["A", "B"])
 
 
 @pytest.mark.parametrize("is_closed_first", [False, True])
@@ -221,9 +227,9 @@ async def test_an_attempt_of_a_dead_process_is_closed_after_its_calls_were_impor
         await away.target.update_attempt(run.rollout_id, run.attempt.attempt_id, status="unresponsive")
     away.is_down = False
     async with FallbackStore(away, tmp_path).working():
-        found = await away.target.get_rollout_by_id(run.rollout_id)
-        assert isinstance(found, AttemptedRollout)
-        assert (found.status, found.attempt.status) == ("failed", "unresponsive")
+        rollout = await away.target.get_rollout_by_id(run.rollout_id)
+        assert isinstance(rollout, AttemptedRollout)
+        assert (rollout.status, rollout.attempt.status) == ("failed", "unresponsive")
         assert await scopes(away.target, run) == ["A"]
     assert journals(tmp_path) == []
 
@@ -244,9 +250,9 @@ async def test_the_part_of_an_attempt_that_was_superseded_meanwhile_stays_in_its
         assert await store.settle()
     assert await scopes(away.target, run, "own:1") == ["A", "B"]
     assert "B" not in await scopes(away.target, run, "head")
-    found = await away.target.get_rollout_by_id(run.rollout_id)
-    assert isinstance(found, AttemptedRollout)
-    assert found.attempt.attempt_id == resumed.attempt.attempt_id
+    rollout = await away.target.get_rollout_by_id(run.rollout_id)
+    assert isinstance(rollout, AttemptedRollout)
+    assert rollout.attempt.attempt_id == resumed.attempt.attempt_id
 
 
 async def test_a_runner_that_ends_during_the_outage_leaves_its_calls_to_the_next_one(
@@ -287,7 +293,7 @@ async def test_a_directory_that_cannot_be_written_is_reported_and_other_runs_are
         away.is_down = False
         await say(store, run, "B")
     assert await scopes(away.target, run) == ["B"]
-    assert any(each.levelno == logging.ERROR for each in caplog.records)
+    assert any(record.levelno == logging.ERROR for record in caplog.records)
 
 
 async def test_a_read_that_only_the_store_can_answer_waits_for_it(away: Away, tmp_path: Path) -> None:
@@ -304,7 +310,7 @@ async def test_a_read_that_only_the_store_can_answer_waits_for_it(away: Away, tm
         await asyncio.sleep(0.3)
         assert not reading.done()
         away.is_down = False
-        assert "own" in [each.name for each in await reading]
+        assert "own" in [artifact.name for artifact in await reading]
 
 
 def test_a_patience_that_is_no_time_is_refused(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ async def asking(task: Any, llm: LLM) -> float:
 async def attempts(store: Store) -> list[AttemptedRollout]:
     """Return the rollouts that have ended, with their attempts."""
     ended = await store.query_rollouts(status_in=["failed", "succeeded"])
-    return [each for each in ended if isinstance(each, AttemptedRollout)]
+    return [claimed for claimed in ended if isinstance(claimed, AttemptedRollout)]
 
 
 async def serve(store: Store, agent: LitAgent[Any], **settings: Any) -> None:
@@ -172,16 +172,16 @@ async def test_runner_claims_no_more_rollouts_while_its_model_is_gone(memory: St
     async with model_server() as model:
         assert isinstance(model, ModelServer)
         moved: NamedResources = {
-            name: each.model_copy(update={"endpoint": model.url})
-            for name, each in update.resources.items()
-            if isinstance(each, ProxyLLM)
+            name: resource.model_copy(update={"endpoint": model.url})
+            for name, resource in update.resources.items()
+            if isinstance(resource, ProxyLLM)
         }
         # The model has another address now, as after a restart of the training.
         await memory.update_resources("r", moved)
-        await memory.wait_for_rollouts([each.rollout_id for each in await memory.query_rollouts()])
+        await memory.wait_for_rollouts([task.rollout_id for task in await memory.query_rollouts()])
         serving.cancel()
         await asyncio.wait({serving})
     ended = await attempts(memory)
-    reasons = [(each.attempt.metadata or {}).get("reason") for each in ended]
+    reasons = [(task.attempt.metadata or {}).get("reason") for task in ended]
     assert reasons.count("infrastructure") < 8
     assert reasons.count(None) == 30 - reasons.count("infrastructure")

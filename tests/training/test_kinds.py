@@ -49,8 +49,8 @@ async def serving(store: Store, runner: PipelineRunner) -> AsyncGenerator[None]:
 
 
 async def ended(store: Store, *rollouts: Rollout) -> list[str]:
-    found = await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in rollouts], timeout=60)
-    return [each.status for each in found]
+    finished = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in rollouts], timeout=60)
+    return [rollout.status for rollout in finished]
 
 
 class WithoutKinds(DelegatingStore):
@@ -85,9 +85,9 @@ async def test_a_pipeline_leaves_tasks_in_the_queue(live: Store) -> None:
         tasks.append(await live.enqueue_rollout(INPUT, mode="val"))
         assert await ended(live, await live.enqueue_rollout(INPUT)) == ["succeeded"]
     for task in tasks:
-        found = await live.get_rollout_by_id(task.rollout_id)
-        assert found is not None
-        assert (found.status, isinstance(found, AttemptedRollout)) == ("queuing", False)
+        rollout = await live.get_rollout_by_id(task.rollout_id)
+        assert rollout is not None
+        assert (rollout.status, isinstance(rollout, AttemptedRollout)) == ("queuing", False)
 
 
 async def test_a_pipeline_puts_tasks_back_with_a_reason_without_claims_by_kind(memory: Store) -> None:
@@ -96,10 +96,10 @@ async def test_a_pipeline_puts_tasks_back_with_a_reason_without_claims_by_kind(m
     run = await memory.enqueue_rollout(INPUT)
     async with serving(WithoutKinds(memory), desk()):
         assert await ended(memory, run) == ["succeeded"]
-    found = await memory.get_rollout_by_id(task.rollout_id)
-    assert isinstance(found, AttemptedRollout)
-    assert found.status == "requeuing"
-    assert (found.attempt.status, (found.attempt.metadata or {}).get("reason")) == ("failed", "mismatch")
+    rollout = await memory.get_rollout_by_id(task.rollout_id)
+    assert isinstance(rollout, AttemptedRollout)
+    assert rollout.status == "requeuing"
+    assert (rollout.attempt.status, (rollout.attempt.metadata or {}).get("reason")) == ("failed", "mismatch")
     errors = [event for event in await memory.log.history(task.rollout_id) if "runs of 'desk'" in str(event)]
     assert errors
     async with running(memory, returning(1.0)):

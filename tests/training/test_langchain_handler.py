@@ -92,15 +92,15 @@ async def test_chains_tools_and_models_are_spans_in_the_store(live: Store) -> No
         await search.ainvoke(called, {"callbacks": [handler]})
 
     *spans, root = await spans_of_attempt(live, work)
-    first, call, whole, used = spans
+    first, call, planner, used = spans
     assert [span.name for span in spans] == [
         "langchain.Chain.ask",
         CALL,
         "langchain.Chain.planner",
         "langchain.Tool.search",
     ]
-    assert [span.parent_id for span in spans] == [whole.span_id, whole.span_id, root.span_id, root.span_id]
-    assert (first.attributes.get("lc_name"), whole.attributes["lc_name"]) == (None, "planner")
+    assert [span.parent_id for span in spans] == [planner.span_id, planner.span_id, root.span_id, root.span_id]
+    assert (first.attributes.get("lc_name"), planner.attributes["lc_name"]) == (None, "planner")
     assert {str(span.attributes["agentlightning.tag.0"]) for span in spans} == {"mine"}
     assert {span.status.status_code for span in spans} == {"OK"}
     assert dict(used.attributes) == {
@@ -131,12 +131,12 @@ async def test_chains_tools_and_models_are_spans_in_the_store(live: Store) -> No
     }
     assert {name: call.attributes.get(name) for name in expected} == expected
     assert call.start_time is not None
-    assert whole.start_time is not None
-    assert whole.start_time <= call.start_time
+    assert planner.start_time is not None
+    assert planner.start_time <= call.start_time
     (triplet,) = TracerTraceToTriplet().adapt([*spans, root])
     assert (triplet.metadata["agent_name"], triplet.metadata["response_id"]) == ("planner", "msg_42")
     (conversation,) = TraceToMessages().adapt([*spans, root])
-    assert [each["role"] for each in conversation["messages"]] == ["system", "user", "assistant"]
+    assert [message["role"] for message in conversation["messages"]] == ["system", "user", "assistant"]
 
 
 STREAM = events(
@@ -286,7 +286,10 @@ async def test_nodes_of_langgraph_are_agents(memory: Store) -> None:
     compiled: Any = graph.compile()
 
     spans = await spans_of_attempt(memory, lambda: compiled.ainvoke({}, {"callbacks": [handler]}), tracer)
-    labels = {each.metadata["response_id"]: each.metadata["agent_name"] for each in TracerTraceToTriplet().adapt(spans)}
+    labels = {
+        triplet.metadata["response_id"]: triplet.metadata["agent_name"]
+        for triplet in TracerTraceToTriplet().adapt(spans)
+    }
     assert labels == {"msg_plan": "planner", "msg_text": "writer"}
     (of_writer,) = TracerTraceToTriplet(agent_match="^writer$").adapt(spans)
     assert of_writer.metadata["response_id"] == "msg_text"

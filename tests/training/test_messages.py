@@ -26,7 +26,7 @@ def tool(parent: str, start: float, **said: Any) -> Span:
 
 
 def messages_of(*spans: Span) -> list[list[dict[str, Any]]]:
-    return [each["messages"] for each in TraceToMessages().adapt(spans)]
+    return [conversation["messages"] for conversation in TraceToMessages().adapt(spans)]
 
 
 CALLED = {"id": "t1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -128,7 +128,10 @@ def test_a_call_that_failed_is_no_conversation_unless_it_was_answered_in_part() 
     asked = {f"{PROMPT}.0.role": "user", f"{PROMPT}.0.content": "hi"}
     begun = {f"{COMPLETION}.role": "assistant", f"{COMPLETION}.content": "I th"}
     failed = call("x", 1, attributes=asked, status="ERROR")
-    assert [len(each) for each in messages_of(failed, call("y", 2, attributes=asked | begun, status="ERROR"))] == [2]
+    assert [
+        len(conversation)
+        for conversation in messages_of(failed, call("y", 2, attributes=asked | begun, status="ERROR"))
+    ] == [2]
 
 
 def test_message_without_role_is_omitted_unless_its_fields_imply_one() -> None:
@@ -175,7 +178,9 @@ def test_malformed_message_attributes_are_ignored(said: dict[str, Any], messages
 
 
 def test_parameters_that_are_no_json_are_left_out_of_the_tool() -> None:
-    (found,) = TraceToMessages().adapt(
+    (conversation,) = TraceToMessages().adapt(
         [call("x", 1, attributes={f"{FUNCTION}.name": "f", f"{FUNCTION}.parameters": "{"})]
     )
-    assert found["tools"] == [{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}]
+    assert conversation["tools"] == [
+        {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+    ]

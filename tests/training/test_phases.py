@@ -52,7 +52,7 @@ class Trading:
         if step.phase.name == "debate_and_trader":
             step.state["trader_investment_plan"] = step.state.get("hint", "buy")
         if step.phase.name == "portfolio":
-            step.state["plans"] = [step.states[each].get("trader_investment_plan") for each in ("RIG", "TSDD")]
+            step.state["plans"] = [step.states[scope].get("trader_investment_plan") for scope in ("RIG", "TSDD")]
 
     async def run(self, run: AttemptedRollout, status: Any = "succeeded") -> dict[str, dict[str, Any]]:
         try:
@@ -72,9 +72,9 @@ async def test_a_run_that_a_program_executes_itself_has_a_limit_of_silence(store
     run = await begin(store)
     assert run.config.unresponsive_seconds is None
     await Trading(store).run(run)
-    found = await store.get_rollout_by_id(run.rollout_id)
-    assert found is not None
-    assert found.config.unresponsive_seconds == 60
+    rollout = await store.get_rollout_by_id(run.rollout_id)
+    assert rollout is not None
+    assert rollout.config.unresponsive_seconds == 60
 
 
 async def test_a_run_tells_of_its_phases_and_nodes_and_saves_its_checkpoints(store: Store) -> None:
@@ -179,8 +179,8 @@ async def test_rerun_of_one_scope_runs_its_dependent_phases_too(store: Store) ->
         {"market_report": "up", "messages": ["analysts"], "hint": "sell"},
     )
     assert states[FUND]["plans"] == ["sell", "buy"]
-    found = await store.runs.compare_attempts(run.rollout_id, 1, 2)
-    assert (found.counts["replaced"], found.counts["added"]) == (len(DEBATE) + len(RISK) + len(PORTFOLIO), 0)
+    diff = await store.runs.compare_attempts(run.rollout_id, 1, 2)
+    assert (diff.counts["replaced"], diff.counts["added"]) == (len(DEBATE) + len(RISK) + len(PORTFOLIO), 0)
     cascaded = [
         event for event in (await seen(store, run)).items if event.phase == "portfolio" and event.node_id is None
     ]

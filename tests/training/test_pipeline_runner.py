@@ -82,7 +82,7 @@ def desk(ran: list[tuple[str, str]], *, fails_in: str | None = None) -> Pipeline
 async def running(store: Store, *runners: PipelineRunner) -> AsyncGenerator[None]:
     """Let runners work until the block ends."""
     stopped = threading.Event()
-    tasks = [asyncio.create_task(each.serve(store, number, stopped)) for number, each in enumerate(runners)]
+    tasks = [asyncio.create_task(runner.serve(store, number, stopped)) for number, runner in enumerate(runners)]
     try:
         yield
     finally:
@@ -102,14 +102,14 @@ async def posted(store: Store) -> Rollout:
 async def until(store: Store, run: Rollout, is_there: Callable[[AttemptedRollout], bool]) -> AttemptedRollout:
     async with asyncio.timeout(90):
         while True:
-            found = await store.get_rollout_by_id(run.rollout_id)
-            if isinstance(found, AttemptedRollout) and is_there(found):
-                return found
+            rollout = await store.get_rollout_by_id(run.rollout_id)
+            if isinstance(rollout, AttemptedRollout) and is_there(rollout):
+                return rollout
             await asyncio.sleep(0.02)
 
 
 async def ended(store: Store, run: Rollout, attempt: int, status: str = "succeeded") -> AttemptedRollout:
-    return await until(store, run, lambda found: (found.attempt.sequence_id, found.status) == (attempt, status))
+    return await until(store, run, lambda rollout: (rollout.attempt.sequence_id, rollout.status) == (attempt, status))
 
 
 async def until_closed(store: Store, run: Rollout) -> None:
@@ -195,9 +195,9 @@ async def test_without_a_live_runner_the_head_stays_and_the_next_runner_takes_th
     assert "No runner of this pipeline is live" in (answer.message or "")
     (only,) = await lineage(live, run)
     assert only.is_head
-    found = await live.get_rollout_by_id(run.rollout_id)
-    assert found is not None
-    assert found.status == "succeeded"
+    rollout = await live.get_rollout_by_id(run.rollout_id)
+    assert rollout is not None
+    assert rollout.status == "succeeded"
     with pytest.raises(Conflict, match="waits for a runner"):
         await request_rerun(live, run.rollout_id, **PART)
     await live.annotations.annotate(run.rollout_id, "a note of a user")
@@ -223,9 +223,9 @@ async def test_the_error_of_a_phase_is_the_error_of_the_run(live: Store) -> None
     async with running(live, runner(desk([], fails_in="debate"))):
         await ended(live, run, 1, "failed")
     (event,) = [
-        each
-        for each in await live.log.history(run.rollout_id)
-        if each.data.get("to") == "failed" and "error" in each.data
+        event
+        for event in await live.log.history(run.rollout_id)
+        if event.data.get("to") == "failed" and "error" in event.data
     ]
     assert event.data["error"]["type"] == "LookupError"
     assert event.data["error"]["message"].startswith("no data of")
@@ -262,7 +262,7 @@ async def test_by_policy_or_for_unsafe_side_effects_it_stays_failed_with_the_rea
     async with running(live, runner(desk([]), orphans="fail")):
         await ended(live, left, 1, "failed")
         await asyncio.sleep(0.6)
-    (event,) = [each for each in await live.log.history(left.rollout_id) if each.data.get("to") == "unresponsive"]
+    (event,) = [event for event in await live.log.history(left.rollout_id) if event.data.get("to") == "unresponsive"]
     assert event.data["error"]["message"] == CUT_OFF
     unsafe = await orphaned(live, until_phase="decision")
     async with running(live, runner(desk([]), resumes=0), runner(desk([]))):

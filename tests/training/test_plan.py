@@ -31,9 +31,9 @@ async def test_a_plan_enqueued_twice_is_enqueued_once(live: Store) -> None:
 
 async def test_plan_adds_missing_rollouts_in_their_place(live: Store) -> None:
     half = await Plan("r").enqueue(live, ITEMS[:3])
-    whole = await Plan("r").enqueue(live, ITEMS)
-    assert ids([*whole])[:3] == ids([*half])
-    assert [rollout.input for rollout in whole] == ITEMS
+    rollouts = await Plan("r").enqueue(live, ITEMS)
+    assert ids([*rollouts])[:3] == ids([*half])
+    assert [rollout.input for rollout in rollouts] == ITEMS
 
 
 async def test_run_mode_epoch_item_and_replica_make_another_rollout(memory: Store) -> None:
@@ -162,7 +162,7 @@ async def test_plan_requeues_interrupted_rollouts_but_not_failed_ones(live: Stor
     first, second = await Plan("r").enqueue(live, ITEMS[:2])
     assert (first.rollout_id, first.status, second.status) == (claimed.rollout_id, status, "queuing")
     again = await live.dequeue_many_rollouts(2, "w")
-    assert [each.attempt.sequence_id for each in again] == ([1, 2] if status == "requeuing" else [1])
+    assert [rollout.attempt.sequence_id for rollout in again] == ([1, 2] if status == "requeuing" else [1])
 
 
 async def test_rollout_of_a_lost_machine_is_enqueued_again_by_the_next_training(live: Store) -> None:
@@ -193,8 +193,8 @@ async def test_finished_enqueues_again_after_failures_of_infrastructure_but_not_
     working = asyncio.create_task(work())
     ended = {rollout.input["question"]: rollout async for rollout in plan.finished(memory, rollouts)}
     working.cancel()
-    attempts = {number: len(await memory.query_attempts(each.rollout_id)) for number, each in ended.items()}
-    assert {number: each.status for number, each in ended.items()} == {0: "failed", 1: "succeeded"}
+    attempts = {number: len(await memory.query_attempts(rollout.rollout_id)) for number, rollout in ended.items()}
+    assert {number: rollout.status for number, rollout in ended.items()} == {0: "failed", 1: "succeeded"}
     assert attempts == {0: 4, 1: 2}
 
 

@@ -98,7 +98,7 @@ async def test_reopened_rollout_is_in_a_batch_when_it_ends_again(memory: Store) 
     await memory.update_rollout(rollout.rollout_id, status="queuing")
     await end(memory, rollout, status="failed")
     (again,) = await take(follow(memory, first.cursor), 1)
-    assert [each.status for each in again.rollouts] == ["failed"]
+    assert [item.status for item in again.rollouts] == ["failed"]
 
 
 async def test_rollout_reopened_before_the_read_is_in_a_later_batch(memory: Store) -> None:
@@ -188,12 +188,12 @@ async def test_rollouts_that_ended_together_are_read_together(memory: Store) -> 
 
         async def query_rollouts(self, **query: Any) -> Any:
             self.reads += 1
-            found = await super().query_rollouts(**query)
+            page = await super().query_rollouts(**query)
             if self.reads == 1:
                 # Between the first reading and the log.
                 await asyncio.gather(*(end(memory, rollout) for rollout in rollouts))
-            return found
+            return page
 
     rollouts, store = await enqueued(memory, 50), Counted(memory)
-    assert sorted([each.input async for each in finished(store, rollouts)]) == list(range(50))
+    assert sorted([rollout.input async for rollout in finished(store, rollouts)]) == list(range(50))
     assert store.reads <= 5

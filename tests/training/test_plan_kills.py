@@ -32,7 +32,10 @@ async def work(store: Store) -> None:
     while True:
         claimed = await store.dequeue_many_rollouts(WORKED_AT_ONCE, "w", wait_seconds=5)
         await asyncio.gather(
-            *(store.update_attempt(each.rollout_id, each.attempt.attempt_id, status="succeeded") for each in claimed)
+            *(
+                store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+                for rollout in claimed
+            )
         )
 
 

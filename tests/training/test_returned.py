@@ -54,9 +54,9 @@ REWARDS: dict[str, tuple[Any, float]] = {
 
 @pytest.mark.parametrize("case", REWARDS)
 async def test_a_number_that_is_returned_is_the_reward_below_the_attempts_root(memory: Store, case: str) -> None:
-    given, value = REWARDS[case]
+    returned, value = REWARDS[case]
     hook = Recording()
-    rollout = await step(memory, returning(given), [hook])
+    rollout = await step(memory, returning(returned), [hook])
     reward, root = await spans_of(memory, rollout)
     assert (get_reward_value(reward), reward.parent_id, root.parent_id) == (value, root.span_id, None)
     assert (reward.sequence_id, reward.trace_id) == (1, root.trace_id)

@@ -194,9 +194,9 @@ async def test_a_runner_waits_for_resources_and_says_so_once(
 
         assert await until(waiting)
         await asyncio.sleep(0.3)
-        assert [await status_of(live, each) for each in queued] == ["queuing", "queuing"]
+        assert [await status_of(live, rollout) for rollout in queued] == ["queuing", "queuing"]
         await live.add_resources(dict(RESOURCES))
-        assert [each.status for each in await ended(live, *queued)] == ["succeeded", "succeeded"]
+        assert [rollout.status for rollout in await ended(live, *queued)] == ["succeeded", "succeeded"]
     said = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
     assert said == [f"{worker_name(0)} waits, because its agent needs {needs} and the store has none"]
 
@@ -210,12 +210,12 @@ async def test_resources_of_another_kind_are_not_enough_but_any_id_is(memory: St
         assert await status_of(memory, queued) == "queuing"
         await memory.update_rollout(queued.rollout_id, resources_id="prompts")
         await memory.update_resources("prompts", {"prompt": PromptTemplate(template="x", engine="f-string")})
-        assert [each.status for each in await ended(memory, queued)] == ["succeeded"]
+        assert [rollout.status for rollout in await ended(memory, queued)] == ["succeeded"]
     # The rollout names its resources, which are no longer the latest.
     await memory.update_resources("other", dict(model))
     queued = await memory.enqueue_rollout(1, resources_id="prompts")
     async with serving(memory, needing_a_prompt()):
-        assert [each.status for each in await ended(memory, queued)] == ["succeeded"]
+        assert [rollout.status for rollout in await ended(memory, queued)] == ["succeeded"]
 
 
 async def test_a_runner_that_waits_for_resources_can_be_stopped(memory: Store) -> None:
@@ -236,7 +236,7 @@ async def test_the_event_ends_it_between_attempts(memory: Store) -> None:
         event.set()
         gate.open.set()
         await serving
-    assert [await status_of(memory, each) for each in (first, second)] == ["succeeded", "queuing"]
+    assert [await status_of(memory, rollout) for rollout in (first, second)] == ["succeeded", "queuing"]
 
 
 async def end_wait_for_rollouts(store: Store, event: Any) -> None:
@@ -287,9 +287,9 @@ async def test_cancelled_runner_interrupts_its_running_attempts(live: Store) -> 
         with pytest.raises(asyncio.CancelledError):
             await serving
     assert sorted(gate.cancelled) == [0, 1]
-    found: list[Any] = [await live.get_rollout_by_id(each.rollout_id) for each in rollouts]
-    assert [each.status for each in found] == ["failed", "failed", "queuing"]
-    assert [each.attempt.metadata for each in found[:2]] == [{"reason": "interrupted"}] * 2
+    current: list[Any] = [await live.get_rollout_by_id(rollout.rollout_id) for rollout in rollouts]
+    assert [rollout.status for rollout in current] == ["failed", "failed", "queuing"]
+    assert [rollout.attempt.metadata for rollout in current[:2]] == [{"reason": "interrupted"}] * 2
 
 
 async def test_no_claim_is_lost_when_the_runner_is_cancelled_while_it_waits(live: Store) -> None:
@@ -305,7 +305,7 @@ async def test_no_claim_is_lost_when_the_runner_is_cancelled_while_it_waits(live
             await asyncio.gather(serving, return_exceptions=True)
 
     async def settled() -> bool:
-        statuses = {await status_of(live, each) for each in rollouts}
+        statuses = {await status_of(live, rollout) for rollout in rollouts}
         return statuses <= {"queuing", "requeuing", "succeeded", "failed"}
 
     assert await until(settled)
@@ -317,8 +317,8 @@ async def test_an_agent_that_ends_the_process_ends_the_runner_and_is_reported(me
     runner: Runner[Any] = Runner(concurrency=2)
     with runner.run_context(agent=raising(SystemExit(3)), store=memory), pytest.raises(SystemExit):
         await runner.iter()
-    found: Any = await memory.get_rollout_by_id(rollout.rollout_id)
-    assert (found.status, found.attempt.metadata) == ("failed", {"reason": "interrupted"})
+    current: Any = await memory.get_rollout_by_id(rollout.rollout_id)
+    assert (current.status, current.attempt.metadata) == ("failed", {"reason": "interrupted"})
 
 
 @pytest.mark.slow

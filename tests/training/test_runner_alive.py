@@ -74,8 +74,8 @@ async def test_a_quiet_agent_stays_alive_while_its_worker_is(timed: Store, clock
 
                 await until(is_next)
         gate.open.set()
-        (found,) = await ended(timed, rollout)
-    assert found.status == "succeeded"
+        (result,) = await ended(timed, rollout)
+    assert result.status == "succeeded"
     worker = await timed.get_worker_by_id(worker_name(5))
     assert worker is not None
     assert worker.heartbeat_stats is not None
@@ -105,8 +105,8 @@ async def test_an_agent_that_blocks_the_event_loop_stays_alive_all_the_same(cloc
     async with await open_store("memory://", clock=clock, scan_debounce_seconds=0) as target:
         store = Counting(target)
         async with running(store, Doing(agent), **OFTEN):
-            (found,) = await ended(store, await store.enqueue_rollout(1, config=LIMITED))
-    assert (found.status, found.attempt.last_heartbeat_time is not None) == ("succeeded", True)
+            (rollout,) = await ended(store, await store.enqueue_rollout(1, config=LIMITED))
+    assert (rollout.status, rollout.attempt.last_heartbeat_time is not None) == ("succeeded", True)
 
 
 async def test_without_heartbeats_the_worker_is_known_by_its_claims_alone(memory: Store) -> None:
@@ -138,8 +138,8 @@ async def test_a_store_that_does_not_answer_a_heartbeat_holds_nothing_up(memory:
 
     store = Deaf(memory)
     async with running(store, returning(1.0), heartbeat_interval=0.1, interval_jitter=0.0):
-        (found,) = await ended(store, await store.enqueue_rollout(1))
-    assert found.status == "succeeded"
+        (rollout,) = await ended(store, await store.enqueue_rollout(1))
+    assert rollout.status == "succeeded"
     assert "took longer than 0.1 s" in caplog.text
 
 
@@ -173,8 +173,8 @@ async def test_restarted_runner_closes_attempts_of_its_last_process(durable_url:
         process = await asyncio.to_thread(runner_at_work, durable_url, worker_id=1)
         processes.kill(process)
         async with running(store, returning(1.0), worker_id=1):
-            (found,) = await ended(store, left)
-        assert found.status == "succeeded"
+            (rollout,) = await ended(store, left)
+        assert rollout.status == "succeeded"
         first, second = await store.query_attempts(left.rollout_id)
         assert (first.status, first.metadata) == ("unresponsive", {"reason": "interrupted"})
         assert second.status == "succeeded"
@@ -190,9 +190,9 @@ async def test_ctrl_c_closes_the_attempt_as_failed(durable_url: str) -> None:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGINT)
         await asyncio.to_thread(process.join)
-        found: Any = await store.get_rollout_by_id(rollout.rollout_id)
-        assert (found.status, found.attempt.status) == ("failed", "failed")
-        assert found.attempt.metadata == {"reason": "interrupted"}
+        current: Any = await store.get_rollout_by_id(rollout.rollout_id)
+        assert (current.status, current.attempt.status) == ("failed", "failed")
+        assert current.attempt.metadata == {"reason": "interrupted"}
         assert process.exitcode != 0
 
 

@@ -144,9 +144,9 @@ async def test_an_attempt_that_its_own_last_spans_wake_ends_as_its_agent_did(liv
         return 1.0
 
     async with running(live, Doing(agent), hooks=[GivenUp()], heartbeat_interval=0.1):
-        (found,) = await ended(live, await live.enqueue_rollout(1, config=config))
-    assert (found.status, found.attempt.status, found.attempt.sequence_id) == ("succeeded", "succeeded", 1)
-    assert "reason" not in (found.attempt.metadata or {})
+        (rollout,) = await ended(live, await live.enqueue_rollout(1, config=config))
+    assert (rollout.status, rollout.attempt.status, rollout.attempt.sequence_id) == ("succeeded", "succeeded", 1)
+    assert "reason" not in (rollout.attempt.metadata or {})
 
 
 async def test_an_attempt_that_was_stopped_and_woken_is_given_up_once_more(live: Store) -> None:
@@ -171,9 +171,9 @@ async def test_an_attempt_that_was_stopped_and_woken_is_given_up_once_more(live:
         attempt = await live.get_latest_attempt(rollout.rollout_id)
         assert attempt is not None
         await live.update_attempt(rollout.rollout_id, attempt.attempt_id, status="unresponsive")
-        (found,) = await ended(live, rollout)
-    assert (found.status, found.attempt.sequence_id) == ("succeeded", 2)
-    assert [each.status for each in await live.query_attempts(rollout.rollout_id)] == ["unresponsive", "succeeded"]
+        (result,) = await ended(live, rollout)
+    assert (result.status, result.attempt.sequence_id) == ("succeeded", 2)
+    assert [item.status for item in await live.query_attempts(rollout.rollout_id)] == ["unresponsive", "succeeded"]
 
 
 async def test_a_retry_by_the_same_runner_is_not_taken_for_a_replacement(memory: Store) -> None:
@@ -188,8 +188,8 @@ async def test_a_retry_by_the_same_runner_is_not_taken_for_a_replacement(memory:
     async with running(memory, Doing(agent), concurrency=3):
         config = RolloutConfig(max_attempts=20, retry_condition=["failed"])
         rollouts = [await memory.enqueue_rollout(number, config=config) for number in range(6)]
-        found = await ended(memory, *rollouts)
-    assert [each.status for each in found] == ["succeeded"] * 6
-    for each in found:
-        attempts = list(await memory.query_attempts(each.rollout_id))
+        results = await ended(memory, *rollouts)
+    assert [rollout.status for rollout in results] == ["succeeded"] * 6
+    for rollout in results:
+        attempts = list(await memory.query_attempts(rollout.rollout_id))
         assert [(a.metadata or {}).get("reason") for a in attempts[:-1]] == ["error"] * (len(attempts) - 1)

@@ -42,9 +42,9 @@ async def test_an_attempt_is_reported_when_the_store_is_back(memory: Store) -> N
         return 1.0
 
     async with running(store, Doing(agent)):
-        (found,) = await ended(store, await store.enqueue_rollout(1))
-    assert found.status == "succeeded"
-    assert await names_of(store, found) == ["agentlightning.message", "agentlightning.annotation", ATTEMPT_SPAN]
+        (rollout,) = await ended(store, await store.enqueue_rollout(1))
+    assert rollout.status == "succeeded"
+    assert await names_of(store, rollout) == ["agentlightning.message", "agentlightning.annotation", ATTEMPT_SPAN]
 
 
 async def test_an_attempt_whose_spans_were_not_stored_in_time_is_failed(memory: Store) -> None:
@@ -55,8 +55,8 @@ async def test_an_attempt_whose_spans_were_not_stored_in_time_is_failed(memory: 
 
     store = Deaf(memory)
     async with running(store, returning(1.0), tracer=Tracer(spool_seconds=0.2)):
-        (found,) = await ended(store, await store.enqueue_rollout(1))
-    assert (found.status, found.attempt.metadata) == ("failed", {"reason": "spool"})
+        (rollout,) = await ended(store, await store.enqueue_rollout(1))
+    assert (rollout.status, rollout.attempt.metadata) == ("failed", {"reason": "spool"})
 
 
 async def test_a_queue_that_cannot_be_reached_is_asked_again(memory: Store) -> None:
@@ -71,8 +71,8 @@ async def test_a_queue_that_cannot_be_reached_is_asked_again(memory: Store) -> N
 
     store = Flaky(memory)
     async with running(store, returning(1.0)):
-        (found,) = await ended(store, await store.enqueue_rollout(1))
-    assert found.status == "succeeded"
+        (rollout,) = await ended(store, await store.enqueue_rollout(1))
+    assert rollout.status == "succeeded"
 
 
 async def test_a_store_that_refuses_to_hand_out_rollouts_ends_the_runner(memory: Store) -> None:
@@ -119,10 +119,10 @@ async def test_a_server_that_is_killed_and_comes_back_has_every_span_in_order(du
         assert await asyncio.to_thread(gone.wait, 30)
         await asyncio.to_thread(server.start)
         back.set()
-        (found,) = await ended(store, rollout)
+        (result,) = await ended(store, rollout)
         stored = await spans_of(store, rollout)
     server.kill()
-    assert found.status == "succeeded"
+    assert result.status == "succeeded"
     assert [said for span in stored if (said := get_message_value(span))] == [str(number) for number in range(50)]
     assert [span.sequence_id for span in stored] == sorted({span.sequence_id for span in stored})
     assert get_reward_value(stored[-2]) == 1.0

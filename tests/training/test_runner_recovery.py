@@ -35,12 +35,12 @@ async def test_another_runner_finishes_the_work_of_a_killed_one(durable_url: str
         async with running(store, returning(1.0), name="second", **FAST):
             done = await ended(store, *left)
             events = (await store.log.history(left[0].rollout_id))[:6]
-        assert [each.status for each in done] == ["succeeded"] * 3
-        for each in done:
-            first, second = await store.query_attempts(each.rollout_id)
+        assert [rollout.status for rollout in done] == ["succeeded"] * 3
+        for rollout in done:
+            first, second = await store.query_attempts(rollout.rollout_id)
             assert (first.status, first.worker_id) == ("unresponsive", lost)
             assert (second.status, second.worker_id) == ("succeeded", "second-0")
-            assert each.config == RolloutConfig(
+            assert rollout.config == RolloutConfig(
                 unresponsive_seconds=1.2, max_attempts=3, retry_condition=["unresponsive"]
             )
         limits = [event for event in events if event.type == "rollout.amended"]
@@ -68,11 +68,11 @@ async def orphan(store: Store, worker_id: str, config: RolloutConfig, stats: dic
 
 async def test_limits_and_retries_of_a_rollout_are_kept(live: Store) -> None:
     beat = {"heartbeat_interval": 0.1}
-    own = [
+    configs = [
         RolloutConfig(timeout_seconds=600),
         RolloutConfig(unresponsive_seconds=600, max_attempts=2, retry_condition=["failed"]),
     ]
-    kept = [await orphan(live, f"w{number}", config, beat) for number, config in enumerate(own)]
+    rollouts = [await orphan(live, f"w{number}", config, beat) for number, config in enumerate(configs)]
     retried = await orphan(live, "w3", RolloutConfig(max_attempts=2, retry_condition=["failed"]), beat)
     raised = await orphan(live, "w4", RolloutConfig(max_attempts=5), beat)
     await live.add_resources(dict(RESOURCES))
@@ -80,7 +80,7 @@ async def test_limits_and_retries_of_a_rollout_are_kept(live: Store) -> None:
         failed, again = await ended(live, retried, raised)
     assert (failed.status, failed.config.unresponsive_seconds, failed.config.max_attempts) == ("failed", 1.0, 2)
     assert (again.status, again.config.retry_condition, again.config.max_attempts) == ("succeeded", ["unresponsive"], 5)
-    assert [(await live.get_rollout_by_id(each.rollout_id)).config for each in kept] == own  # pyright: ignore[reportOptionalMemberAccess]
+    assert [(await live.get_rollout_by_id(rollout.rollout_id)).config for rollout in rollouts] == configs  # pyright: ignore[reportOptionalMemberAccess]
 
 
 async def test_only_workers_that_declare_their_heartbeats_are_given_up(live: Store) -> None:
@@ -89,7 +89,7 @@ async def test_only_workers_that_declare_their_heartbeats_are_given_up(live: Sto
     lost = await orphan(live, "lost", RolloutConfig(), {"heartbeat_interval": 0.1})
     async with running(live, returning(1.0), **FAST):
         await ended(live, lost)
-    assert [await status_of(live, each) for each in others] == ["preparing"] * len(others)
+    assert [await status_of(live, rollout) for rollout in others] == ["preparing"] * len(others)
 
 
 async def test_a_limit_does_not_end_an_attempt_that_is_alive(memory: Store) -> None:
@@ -99,8 +99,8 @@ async def test_a_limit_does_not_end_an_attempt_that_is_alive(memory: Store) -> N
         now = (await memory.update_worker("other", {"heartbeat_interval": 0.1})).last_heartbeat_time
         assert now is not None
         await memory.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, last_heartbeat_time=now)
-        found = await memory.get_rollout_by_id(claimed.rollout_id)
-        return found is not None and found.config.unresponsive_seconds == 1.0
+        rollout = await memory.get_rollout_by_id(claimed.rollout_id)
+        return rollout is not None and rollout.config.unresponsive_seconds == 1.0
 
     assert await until(limited)
     assert await status_of(memory, claimed) == "preparing"

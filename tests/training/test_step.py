@@ -72,23 +72,23 @@ async def test_mode_train_trains_and_every_other_validates(memory: Store) -> Non
 
 async def test_an_agent_gets_task_resources_and_its_rollout_with_the_attempt(memory: Store) -> None:
     seen: list[Any] = []
-    agent = Doing(lambda *given: seen.extend(given))
+    agent = Doing(lambda *arguments: seen.extend(arguments))
     rollout = await step(memory, agent)
-    task, resources, given = seen
+    task, resources, received = seen
     assert (task, resources) == ("task", RESOURCES)
-    assert given.attempt.attempt_id == rollout.attempt.attempt_id
+    assert received.attempt.attempt_id == rollout.attempt.attempt_id
 
 
 async def test_an_agent_finds_the_runner_of_its_own_attempt(memory: Store) -> None:
-    found: list[Any] = []
-    agent = Doing(lambda *_: found.append(agent.runner))
+    runners: list[Any] = []
+    agent = Doing(lambda *_: runners.append(agent.runner))
     one, other = Runner[Any](), Runner[Any]()
     await memory.add_resources(dict(RESOURCES))
     with one.run_context(agent=agent, store=memory), other.run_context(agent=agent, store=memory):
         await one.step("t")
         await other.step("t")
         assert agent.runner is other
-    assert found == [one, other]
+    assert runners == [one, other]
 
 
 async def test_a_sync_agent_may_use_asyncio_run(memory: Store) -> None:
@@ -269,9 +269,9 @@ async def test_an_attempt_that_takes_too_long_is_ended_at_its_deadline(live: Sto
     runner: Runner[Any] = Runner(max_rollouts=1)
     with runner.run_context(agent=Doing(patient if is_async else stubborn), store=live, hooks=[hook]):
         await runner.iter()
-    found: Any = await live.get_rollout_by_id(rollout.rollout_id)
-    assert found.status == "failed"
-    assert found.attempt.status == "timeout"
+    current: Any = await live.get_rollout_by_id(rollout.rollout_id)
+    assert current.status == "failed"
+    assert current.attempt.status == "timeout"
     assert hook.outcomes[0].reason in {"timeout", "superseded"}  # the watchdog may have been first
     release.set()
     for _ in range(1000):
@@ -335,34 +335,34 @@ async def test_hook_written_for_agent_lightning_gets_its_parameters(memory: Stor
 
 
 async def test_hooks_may_declare_any_part_of_their_arguments(memory: Store) -> None:
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     class ByPosition:
         async def on_rollout_start(self, agent: Any, runner: Any, rollout: Any) -> None:
-            given["rollout start"] = (agent, runner, rollout)
+            arguments["rollout start"] = (agent, runner, rollout)
 
         async def on_trace_start(self, agent: Any, runner: Any, tracer: Any, rollout: Any) -> None:
-            given["trace start"] = (agent, runner, tracer, rollout)
+            arguments["trace start"] = (agent, runner, tracer, rollout)
 
         async def on_rollout_end(self, spans: Any, /, agent: Any, **others: Any) -> None:
-            given["rollout end"] = (spans, agent, sorted(others))
+            arguments["rollout end"] = (spans, agent, sorted(others))
 
     class Partial:
         """Neither derives from Hook nor has all methods."""
 
         def on_trace_end(self, *, rollout: Any, missing: int = 3) -> None:
-            given["trace end"] = (rollout, missing)
+            arguments["trace end"] = (rollout, missing)
 
         @staticmethod
         async def on_rollout_end(outcome: Outcome, error: BaseException | None = None) -> None:
-            given["outcome"] = (outcome.kind, error)
+            arguments["outcome"] = (outcome.kind, error)
 
     agent = returning(0.5)
     rollout = await step(memory, agent, [ByPosition(), Partial()])
-    runner, claimed = given["rollout start"][1:]
+    runner, claimed = arguments["rollout start"][1:]
     assert (type(runner), claimed.rollout_id) == (Runner, rollout.rollout_id)
     spans = await spans_of(memory, rollout)
-    assert given == {
+    assert arguments == {
         "rollout start": (agent, runner, claimed),
         "trace start": (agent, runner, runner.tracer, claimed),
         "trace end": (claimed, 3),

@@ -73,7 +73,7 @@ async def test_error_of_a_shared_call_is_raised_to_all_callers() -> None:
     asked.gate.set()
     together = SingleFlight(asked)
     raised = await asyncio.gather(*(together("wrong") for _ in range(3)), return_exceptions=True)
-    assert [type(each) for each in raised] == [LookupError] * 3
+    assert [type(error) for error in raised] == [LookupError] * 3
     assert asked.keys == ["wrong"]
 
 
@@ -106,7 +106,7 @@ async def test_attempts_that_are_claimed_together_read_their_resources_once(live
     # The runner reads the resources once before it claims, and once to see that they are not those of a run. The
     # attempts read them once.
     assert counting.reads == 3
-    assert {each.status for each in await live.query_rollouts()} == {"succeeded"}
+    assert {row.status for row in await live.query_rollouts()} == {"succeeded"}
 
 
 @rollout

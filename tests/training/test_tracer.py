@@ -55,7 +55,7 @@ async def test_spans_are_numbered_in_the_order_they_ended_below_one_root(live: S
         ATTEMPT_SPAN,
     ]
     assert [span.sequence_id for span in stored] == [1, 2, 3, 4, 5]
-    assert [each.parent_id for each in (reward, inner, outer, message, root)] == [
+    assert [span.parent_id for span in (reward, inner, outer, message, root)] == [
         inner.span_id,
         outer.span_id,
         root.span_id,
@@ -93,7 +93,7 @@ async def test_an_attempt_runs_as_soon_as_its_first_span_is_stored(memory: Store
 
 
 async def test_many_attempts_at_once_do_not_mix(live: Store) -> None:
-    count, each = 8, 25
+    count, steps = 8, 25
     rollouts = [await started(live, number) for number in range(count)]
     tracer = Tracer()
     barrier = asyncio.Barrier(count)
@@ -101,7 +101,7 @@ async def test_many_attempts_at_once_do_not_mix(live: Store) -> None:
     async def attempt(number: int) -> None:
         async with tracer.trace_context(**ids(rollouts[number])) as spans:
             await barrier.wait()
-            for step in range(each):
+            for step in range(steps):
                 with spans.start_as_current_span(f"call {number}.{step}"):
                     await asyncio.sleep(0)
                     if step % 10 == 0:
@@ -112,7 +112,7 @@ async def test_many_attempts_at_once_do_not_mix(live: Store) -> None:
         await asyncio.gather(*map(attempt, range(count)))
     for number, rollout in enumerate(rollouts):
         stored = await spans_of(live, rollout)
-        assert len(stored) == each + 3 + 1 + 1
+        assert len(stored) == steps + 3 + 1 + 1
         assert [span.sequence_id for span in stored] == list(range(1, len(stored) + 1))
         assert {get_message_value(span) for span in stored} - {None} == {str(number)}
         assert {get_reward_value(span) for span in stored} - {None} == {float(number)}
@@ -307,13 +307,13 @@ async def test_single_spans_and_operations_are_recorded_as_they_are_returned(mem
     tracer = Tracer()
     with tracer.lifespan(memory):
         async with tracer.trace_context(**ids(rollout)):
-            made = tracer.create_span("moment", {"a": None}, timestamp=1_700_000_000.5)
+            fields = tracer.create_span("moment", {"a": None}, timestamp=1_700_000_000.5)
             with tracer.operation_context("work", {"b": 1}, start_time=1_700_000_001.0, end_time=1_700_000_002.0) as op:
                 op.record_attributes({"c": {"d": 1}})
         with pytest.raises(RuntimeError, match="outside of an attempt"):
             tracer.create_span("nowhere")
     moment, work, _ = await spans_of(memory, rollout)
-    assert (moment.name, moment.attributes, moment.start_time) == (made.name, {"a": "null"}, 1_700_000_000.5)
+    assert (moment.name, moment.attributes, moment.start_time) == (fields.name, {"a": "null"}, 1_700_000_000.5)
     assert (work.attributes, work.start_time, work.end_time) == (
         {"b": 1, "c": '{"d": 1}'},
         1_700_000_001.0,
@@ -380,7 +380,7 @@ async def test_nothing_is_kept_of_an_attempt_that_is_over(memory: Store) -> None
 
         def kept() -> list[Any]:
             gc.collect()
-            return [each for each in over if each() is not None]
+            return [reference for reference in over if reference() is not None]
 
         await until(lambda: asyncio.sleep(0, not kept()))
     assert tracer._processor._begun == {}  # pyright: ignore[reportPrivateUsage]

@@ -239,9 +239,9 @@ def test_an_algorithm_is_given_everything_that_it_may_ask_for(store: InMemoryLig
             seen.extend([self.get_trainer(), used.target, self.get_adapter(), self.get_initial_resources()])
             seen.extend([self.get_llm_proxy(), train_dataset, val_dataset])
 
-    made = trainer(store, algorithm=Curious())
-    made.fit(agents.scaled, [1], [2], quiet=True)
-    assert seen == [made, store, made.adapter, agents.RESOURCES, None, [1], [2]]
+    fitted = trainer(store, algorithm=Curious())
+    fitted.fit(agents.scaled, [1], [2], quiet=True)
+    assert seen == [fitted, store, fitted.adapter, agents.RESOURCES, None, [1], [2]]
 
 
 async def test_seed_determines_the_random_choices_of_an_algorithm(memory: Store) -> None:
@@ -270,16 +270,16 @@ def test_hooks_run_for_each_attempt(store: InMemoryLightningStore) -> None:
 
 
 def test_each_worker_has_a_runner_of_its_own() -> None:
-    given = Runner[Any](max_rollouts=3)
-    bundle = RunnerBundle(agents.scaled, runner=given)
-    assert bundle.build() is not bundle.build() is not given
+    runner = Runner[Any](max_rollouts=3)
+    bundle = RunnerBundle(agents.scaled, runner=runner)
+    assert bundle.build() is not bundle.build() is not runner
     filled = RunnerBundle(agents.scaled, runner={"heartbeat_interval": 0}, tracer=Tracer, max_rollouts=5).build()
     assert (vars(filled)["_max_rollouts"], vars(filled)["_heartbeat_interval"]) == (5, 0)
 
 
 def test_agent_is_pickled_without_its_trainer() -> None:
-    made, picky = Trainer(strategy="shm"), agents.Picky()
-    picky.set_trainer(made)
+    trainer, picky = Trainer(strategy="shm"), agents.Picky()
+    picky.set_trainer(trainer)
     again = unpack(pack("agent", RunnerBundle(picky, hooks=[Hook()]))).agent
     assert isinstance(again, agents.Picky)
     with pytest.raises(ValueError, match="no trainer"):
@@ -287,38 +287,38 @@ def test_agent_is_pickled_without_its_trainer() -> None:
 
 
 async def test_the_agent_in_the_process_of_a_runner_has_a_copy_of_its_trainer(memory: Store) -> None:
-    made = trainer(memory, strategy="cs", n_runners=3, max_rollouts=1, seed=7, hooks=Hook(), algorithm=Baseline())
+    original = trainer(memory, strategy="cs", n_runners=3, max_rollouts=1, seed=7, hooks=Hook(), algorithm=Baseline())
     acting = agents.Informed()
-    acting.set_trainer(made)
-    sent = RunnerBundle(acting, hooks=made.hooks, max_rollouts=1, seed=7, trainer=made)
+    acting.set_trainer(original)
+    sent = RunnerBundle(acting, hooks=original.hooks, max_rollouts=1, seed=7, trainer=original)
     bundle = unpack(pack("agent", sent))
     await memory.add_resources(dict(agents.RESOURCES))
     rollout = await memory.enqueue_rollout("task")
     await bundle(memory, 0, threading.Event())
     copied = bundle.agent.trainer
     assert isinstance(copied, Trainer)
-    assert copied is not made
+    assert copied is not original
     assert copied.store is memory
     assert (copied.n_runners, copied.max_rollouts, copied.seed) == (3, 1, 7)
     assert copied.initial_resources == agents.RESOURCES
     assert [type(hook) for hook in copied.hooks] == [Hook]
     assert copied.hooks[0] is bundle.hooks[0]
     for name in ("algorithm", "adapter", "llm_proxy", "strategy"):
-        assert hasattr(made, name)
+        assert hasattr(original, name)
         with pytest.raises(AttributeError, match=f"the trainer's {name} exists only in the process of the algorithm"):
             getattr(copied, name)
     with pytest.raises(AttributeError, match="no attribute 'unknown'"):
-        getattr(made, "unknown")  # noqa: B009 - there is no such attribute
+        getattr(original, "unknown")  # noqa: B009 - there is no such attribute
     assert (await memory.get_rollout_by_id(rollout.rollout_id)).status == "succeeded"  # pyright: ignore[reportOptionalMemberAccess]
-    assert acting.trainer is made
-    assert made.store is memory
+    assert acting.trainer is original
+    assert original.store is memory
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_parts")
 def test_agents_in_processes_know_their_trainer(store: InMemoryLightningStore) -> None:
-    made = trainer(store, algorithm=agents.improve, strategy="cs", port=0, n_runners=2, seed=3)
-    report = made.fit(agents.Informed(), [1], [], quiet=True)
+    fitted = trainer(store, algorithm=agents.improve, strategy="cs", port=0, n_runners=2, seed=3)
+    report = fitted.fit(agents.Informed(), [1], [], quiet=True)
     assert {row.mean for row in report.rewards} == {2.0}
     for rollout in store.sync.query_rollouts():
         (noted,) = store.sync.query_spans(rollout.rollout_id, name="agentlightning.annotation", limit=1)
@@ -340,9 +340,9 @@ def test_an_agent_made_of_a_function_is_found_again_by_its_name() -> None:
 
 async def test_a_url_opens_the_store_and_close_closes_it(durable_url: str) -> None:
     def train() -> int:
-        made = trainer(durable_url, algorithm=Baseline())
-        rollouts = made.fit(agents.scaled, [1.0], quiet=True).rollouts
-        made.close()
+        fitted = trainer(durable_url, algorithm=Baseline())
+        rollouts = fitted.fit(agents.scaled, [1.0], quiet=True).rollouts
+        fitted.close()
         return rollouts
 
     with pytest.raises(RuntimeError, match=r"await asyncio.to_thread\(trainer.fit"):
@@ -353,25 +353,27 @@ async def test_a_url_opens_the_store_and_close_closes_it(durable_url: str) -> No
 
 
 def test_a_store_that_was_given_stays_open(store: InMemoryLightningStore) -> None:
-    made = trainer(store)
-    assert made.store is store
-    made.close()
+    opened = trainer(store)
+    assert opened.store is store
+    opened.close()
     assert total(store) == 0
 
 
 def test_the_defaults_are_a_store_in_memory_and_processes() -> None:
-    made = Trainer()
-    assert isinstance(made.strategy, ClientServerExecutionStrategy)
-    assert isinstance(made.store, Store)
-    assert (made.n_runners, made.algorithm, made.llm_proxy) == (1, None, None)
-    made.close()
+    trainer = Trainer()
+    assert isinstance(trainer.strategy, ClientServerExecutionStrategy)
+    assert isinstance(trainer.store, Store)
+    assert (trainer.n_runners, trainer.algorithm, trainer.llm_proxy) == (1, None, None)
+    trainer.close()
 
 
 def test_strategies_are_named_and_counted() -> None:
     assert isinstance(Trainer(strategy="shm", n_runners=3).strategy, SharedMemoryExecutionStrategy)
-    made = Trainer(strategy={"type": "store.training.execution.ClientServerExecutionStrategy", "n_runners": 2}, port=0)
-    assert isinstance(made.strategy, ClientServerExecutionStrategy)
-    assert (made.n_runners, made.strategy.server_port) == (2, 0)
+    trainer = Trainer(
+        strategy={"type": "store.training.execution.ClientServerExecutionStrategy", "n_runners": 2}, port=0
+    )
+    assert isinstance(trainer.strategy, ClientServerExecutionStrategy)
+    assert (trainer.n_runners, trainer.strategy.server_port) == (2, 0)
     assert Trainer(strategy={"name": "shm"}, n_runners=2).n_runners == 2
     with pytest.raises(Invalid, match="port"):
         Trainer(strategy="shm", port=4747)

@@ -27,13 +27,13 @@ def link(key: str, value: str) -> dict[str, Any]:
 
 
 def shown(triplets: list[Triplet]) -> list[tuple[Any, Any, float | None]]:
-    return [(each.metadata["response_id"], each.metadata["agent_name"], each.reward) for each in triplets]
+    return [(triplet.metadata["response_id"], triplet.metadata["agent_name"], triplet.reward) for triplet in triplets]
 
 
 def rewards_of(spans: list[Span], policy: str = "first_occurrence") -> dict[str, float | None]:
     """The reward of each call, by the id of its span."""
     report = TracerTraceToTriplet(reward_match=policy).adapt_report(spans)
-    return {each.metadata["span_ids"][0]: each.reward for each in report.triplets}
+    return {triplet.metadata["span_ids"][0]: triplet.reward for triplet in report.triplets}
 
 
 def inside() -> list[Span]:
@@ -132,7 +132,7 @@ def test_reward_linked_to_a_parent_span_goes_to_its_last_call() -> None:
 def test_a_reward_whose_link_leads_nowhere_is_lost_and_not_guessed_at() -> None:
     spans = [call("x", 1, 2), reward("r", 3, 0.5, attributes=link("gen_ai.response.id", "R9"))]
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert [each.reward for each in report.triplets] == [None]
+    assert [triplet.reward for triplet in report.triplets] == [None]
     assert report.lost_rewards == [Lost("r", 0.5, "linked_call_missing")]
 
 
@@ -141,7 +141,7 @@ def test_no_call_gets_two_rewards() -> None:
     spans = [call("x", 1, 2), reward("r1", 3, 0.1, attributes=here), reward("r2", 4, 0.2, attributes=here)]
     report = TracerTraceToTriplet().adapt_report([*spans, reward("r3", 5, 0.3)])
     assert report.triplets[0].reward == 0.1
-    assert [each.reason for each in report.lost_rewards] == ["call_has_a_reward", "no_call_before"]
+    assert [loss.reason for loss in report.lost_rewards] == ["call_has_a_reward", "no_call_before"]
 
 
 def test_all_dimensions_of_a_reward_are_kept() -> None:
@@ -178,7 +178,7 @@ def test_an_agent_that_does_not_match_hides_its_calls_inside_one_that_does() -> 
         call("z", 7, 7.5, parent="C"),
     ]
     report = TracerTraceToTriplet(agent_match="plan").adapt_report(spans)
-    assert [each.metadata["span_ids"] for each in report.triplets] == [["x"], ["z"]]
+    assert [triplet.metadata["span_ids"] for triplet in report.triplets] == [["x"], ["z"]]
     assert report.dropped == [Dropped("y", "other_agent", "")]
 
 
@@ -221,7 +221,7 @@ def test_a_failed_call_is_none_and_takes_no_reward() -> None:
 def test_calls_without_tokens_are_omitted_on_request() -> None:
     spans = [call("x", 1, 2, tokens=([1], [2])), call("y", 3, 4, tokens=([1], [])), reward("r", 5, 1.0)]
     report = TracerTraceToTriplet(_skip_empty_token_spans=True).adapt_report(spans)
-    assert [(each.metadata["span_ids"], each.reward) for each in report.triplets] == [(["x"], 1.0)]
+    assert [(triplet.metadata["span_ids"], triplet.reward) for triplet in report.triplets] == [(["x"], 1.0)]
     assert report.dropped == [Dropped("y", "no_token_ids", "")]
 
 
@@ -280,7 +280,7 @@ def test_a_span_around_a_call_with_the_same_tokens_is_the_same_call() -> None:
         call("x", 2, 3, response_id="R1", tokens=([1], [2]), parent="w"),
     ]
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert [each.metadata["span_ids"] for each in report.triplets] == [["x", "w"]]
+    assert [triplet.metadata["span_ids"] for triplet in report.triplets] == [["x", "w"]]
     assert report.dropped == [Dropped("w", "same_tokens", "x")]
 
 
@@ -337,7 +337,7 @@ def test_numbers_among_other_names_stay_an_object_whose_images_are_still_found()
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_of_the_input_does_not_matter(seed: int) -> None:
-    spans = [*two_agents(), *(each.model_copy(update={"attempt_id": "at-2"}) for each in proxied())]
+    spans = [*two_agents(), *(proxy_span.model_copy(update={"attempt_id": "at-2"}) for proxy_span in proxied())]
     expected = TracerTraceToTriplet().adapt_report(spans)
     random.Random(seed).shuffle(spans)
     assert TracerTraceToTriplet().adapt_report(spans) == expected
@@ -346,7 +346,7 @@ def test_the_order_of_the_input_does_not_matter(seed: int) -> None:
 def test_calls_come_in_the_order_of_time() -> None:
     spans = [span("s", 0, 20), agent("A", 5, 19, "a", parent="s"), call("late", 9, 10, parent="A"), call("mid", 7, 8)]
     report = TracerTraceToTriplet().adapt([*spans, call("early", 1, 2, parent="s")])
-    assert [each.metadata["span_ids"][0] for each in report] == ["early", "mid", "late"]
+    assert [triplet.metadata["span_ids"][0] for triplet in report] == ["early", "mid", "late"]
 
 
 def test_a_span_without_a_time_stands_where_its_number_puts_it() -> None:
@@ -371,10 +371,10 @@ def test_a_cycle_of_parents_is_broken_at_its_smallest_number() -> None:
         span("root", 0, 9),
     ]
     tree = TraceTree.from_spans(spans)
-    found = tree.find_id("y")
-    assert found is not None
-    assert [node.id for node in found.traverse()] == ["y", "z", "x"]
-    assert [each.metadata["agent_name"] for each in TracerTraceToTriplet().adapt(spans)] == ["y"]
+    subtree = tree.find_id("y")
+    assert subtree is not None
+    assert [node.id for node in subtree.traverse()] == ["y", "z", "x"]
+    assert [triplet.metadata["agent_name"] for triplet in TracerTraceToTriplet().adapt(spans)] == ["y"]
 
 
 def test_a_call_moves_to_the_tightest_agent_around_it_at_every_level() -> None:
@@ -387,7 +387,7 @@ def test_a_call_moves_to_the_tightest_agent_around_it_at_every_level() -> None:
         call("y", 30, 31, parent="flow"),
         call("z", 60, 61, parent="flow"),
     ]
-    agents = [each.metadata["agent_name"] for each in TracerTraceToTriplet().adapt(spans)]
+    agents = [triplet.metadata["agent_name"] for triplet in TracerTraceToTriplet().adapt(spans)]
     assert agents == ["inner", "outer", "*"]
 
 
@@ -415,13 +415,13 @@ def test_the_attempts_of_a_rollout_are_adapted_apart() -> None:
         reward("r", 13, 1.0, attempt="at-1"),
     ]
     adapted = TracerTraceToTriplet().adapt(spans)
-    assert [(each.metadata["attempt_id"], each.reward) for each in adapted] == [("at-1", 1.0), ("at-2", None)]
+    assert [(triplet.metadata["attempt_id"], triplet.reward) for triplet in adapted] == [("at-1", 1.0), ("at-2", None)]
 
 
 def test_items_that_are_not_spans_are_reported_and_the_rest_adapted() -> None:
-    given: list[Any] = [None, 3, {"name": "x"}, call("x", 1, 2), call("x", 5, 6, number=4), Span.model_construct()]
-    report = TracerTraceToTriplet().adapt_report([*given, call("y", 3, 4).model_dump()])
-    assert [each.metadata["span_ids"] for each in report.triplets] == [["x"], ["y"]]
+    items: list[Any] = [None, 3, {"name": "x"}, call("x", 1, 2), call("x", 5, 6, number=4), Span.model_construct()]
+    report = TracerTraceToTriplet().adapt_report([*items, call("y", 3, 4).model_dump()])
+    assert [triplet.metadata["span_ids"] for triplet in report.triplets] == [["x"], ["y"]]
     assert report.reasons() == {"duplicate_span": 1, "not_a_span": 4}
 
 
@@ -478,7 +478,11 @@ def test_a_proxys_calls_are_rewarded_by_number_whatever_the_clocks_say(is_strict
     calls = [numbered(2, [2]), numbered(4, [4]), numbered(6, [6])]
     rewards = [reward(f"r{number}", 0.0, value, number=number) for number, value in ((5, 0.1), (7, 0.2), (8, 0.3))]
     adapted = LlmProxyTraceToTriplet(strict_upstream=is_strict)([*rewards, *calls])
-    assert [(each.prompt["token_ids"], each.reward) for each in adapted] == [([2], 0.3), ([4], 0.1), ([6], 0.2)]
+    assert [(triplet.prompt["token_ids"], triplet.reward) for triplet in adapted] == [
+        ([2], 0.3),
+        ([4], 0.1),
+        ([6], 0.2),
+    ]
 
 
 def test_a_reward_with_the_number_of_a_call_is_not_its() -> None:
@@ -493,7 +497,7 @@ def test_only_strict_merges_two_calls_of_a_proxy_with_one_response_id(
 ) -> None:
     first, again = numbered(2, [2], **{"gen_ai.response.id": "R"}), numbered(4, [4], **{"gen_ai.response.id": "R"})
     adapted = LlmProxyTraceToTriplet(strict_upstream=is_strict).adapt([again, first, numbered(5, []), call("x", 1, 2)])
-    assert [each.response["token_ids"] for each in adapted] == expected
+    assert [triplet.response["token_ids"] for triplet in adapted] == expected
 
 
 def choices(*token_ids: list[int], prompt: list[int] | None = None) -> dict[str, Any]:
@@ -503,7 +507,7 @@ def choices(*token_ids: list[int], prompt: list[int] | None = None) -> dict[str,
         prefix = f"gen_ai.completion.{number}"
         attributes |= {f"{prefix}.role": "assistant", f"{prefix}.content": "ABC"[number]}
         if ids:
-            logprobs = json.dumps([{"logprob": -float(each)} for each in ids])
+            logprobs = json.dumps([{"logprob": -float(token_id)} for token_id in ids])
             attributes["response_token_ids" if number == 0 else f"{prefix}.token_ids"] = ids
             attributes["logprobs.content" if number == 0 else f"{prefix}.logprobs.content"] = logprobs
     return attributes
@@ -521,32 +525,32 @@ def test_every_choice_with_token_ids_is_a_triplet_with_its_own_reward(
     report = adapter.adapt_report(spans)
     first, *others = report.triplets
     assert (first.response["token_ids"], first.reward, "choice" in first.metadata) == ([9], None, False)
-    assert [each.response["token_ids"] for each in others] == [[10], [11, 12], [13]]
-    assert [each.response["raw_content"][0]["content"] for each in others] == ["A", "B", "C"]
-    assert [each.response["logprobs"][-1]["logprob"] for each in others] == [-10, -12, -13]
-    assert [each.reward for each in others] == [0.0, 0.1, 0.2]
-    assert [each.metadata["choice"] for each in others] == [0, 1, 2]
-    assert {(tuple(each.prompt["token_ids"]), *each.metadata["span_ids"]) for each in others} == {((2,), "y")}
+    assert [triplet.response["token_ids"] for triplet in others] == [[10], [11, 12], [13]]
+    assert [triplet.response["raw_content"][0]["content"] for triplet in others] == ["A", "B", "C"]
+    assert [triplet.response["logprobs"][-1]["logprob"] for triplet in others] == [-10, -12, -13]
+    assert [triplet.reward for triplet in others] == [0.0, 0.1, 0.2]
+    assert [triplet.metadata["choice"] for triplet in others] == [0, 1, 2]
+    assert {(tuple(triplet.prompt["token_ids"]), *triplet.metadata["span_ids"]) for triplet in others} == {((2,), "y")}
     assert (report.dropped, report.lost_rewards) == ([], [])
 
 
 def test_one_reward_goes_to_the_first_choice_unless_it_is_broadcast() -> None:
     spans = [call("y", 3, 4, attributes=choices([10], [11], prompt=[2])), reward("r", 5, 0.5)]
     for policy in ("first_occurrence", "first_sibling", "final_only"):
-        assert [each.reward for each in TracerTraceToTriplet(reward_match=policy).adapt(spans)] == [0.5, None]
-    assert [each.reward for each in TracerTraceToTriplet(reward_match="broadcast").adapt(spans)] == [0.5, 0.5]
+        assert [triplet.reward for triplet in TracerTraceToTriplet(reward_match=policy).adapt(spans)] == [0.5, None]
+    assert [triplet.reward for triplet in TracerTraceToTriplet(reward_match="broadcast").adapt(spans)] == [0.5, 0.5]
     linked = [*spans[:1], *(reward(f"r{at}", 5 + at, at, attributes=link("span_id", "y")) for at in (1, 2))]
-    assert [each.reward for each in TracerTraceToTriplet().adapt(linked)] == [1, 2]
+    assert [triplet.reward for triplet in TracerTraceToTriplet().adapt(linked)] == [1, 2]
 
 
 def test_a_choice_without_token_ids_is_reported() -> None:
     bare = choices([], [], prompt=[2])
     report = TracerTraceToTriplet().adapt_report([call("y", 3, 4, attributes=bare)])
     (triplet,) = report.triplets
-    assert [each["content"] for each in triplet.response["raw_content"]] == ["A", "B"]
+    assert [choice["content"] for choice in triplet.response["raw_content"]] == ["A", "B"]
     assert report.dropped == [Dropped("y", "choice_without_token_ids", "choice 1")]
     report = TracerTraceToTriplet().adapt_report([call("y", 3, 4, attributes=choices([10], [], [12], prompt=[2]))])
-    assert [each.metadata["choice"] for each in report.triplets] == [0, 2]
+    assert [item.metadata["choice"] for item in report.triplets] == [0, 2]
     assert report.dropped == [Dropped("y", "choice_without_token_ids", "choice 1")]
 
 
@@ -558,7 +562,7 @@ def test_choices_have_the_texts_of_the_tracer_and_the_token_ids_of_the_proxy() -
         call("p", 2, 3, response_id="R", attributes=tokens),
     ]
     report = TracerTraceToTriplet().adapt_report(spans)
-    assert [each.response["token_ids"] for each in report.triplets] == [[10], [11]]
+    assert [triplet.response["token_ids"] for triplet in report.triplets] == [[10], [11]]
     assert report.triplets[1].response["raw_content"][0]["note"] == "of the tracer"
     assert report.dropped == [Dropped("p", "same_response", "t")]
 
@@ -581,7 +585,7 @@ def test_token_ids_of_choices_are_read_under_the_names_of_each_recorder(attribut
     if any(name.startswith("llm.") for name in attributes):
         prompt = {"llm.hosted_vllm.prompt_token_ids": "[1]"}
     triplets = TracerTraceToTriplet().adapt([call("x", 1, 2, attributes=attributes | prompt)])
-    assert [each.response["token_ids"] for each in triplets] == [[3], [4]]
+    assert [triplet.response["token_ids"] for triplet in triplets] == [[3], [4]]
 
 
 @pytest.mark.parametrize(
@@ -611,6 +615,6 @@ def test_strict_proxy_adapter_explains_errors_of_agent_lightning() -> None:
 def test_strict_takes_the_order_of_the_input_and_repairs_one_level_only() -> None:
     spans = [call("late", 5, 6), agent("A", 0, 9, "a"), call("early", 1, 2, parent="A")]
     strict = TracerTraceToTriplet(strict_upstream=True, repair_hierarchy=False).adapt(spans)
-    assert [each.metadata["agent_name"] for each in strict] == ["*", "a"]
+    assert [triplet.metadata["agent_name"] for triplet in strict] == ["*", "a"]
     ours = TracerTraceToTriplet(repair_hierarchy=False).adapt(spans)
-    assert [each.metadata["agent_name"] for each in ours] == ["a", "*"]
+    assert [triplet.metadata["agent_name"] for triplet in ours] == ["a", "*"]

@@ -52,8 +52,8 @@ async def names_of(store: Store, rollout: Any) -> list[str]:
 def collect(*gone: weakref.ref[Any], seconds: float = 60.0) -> None:
     """Collect garbage until these are gone. A collection that another thread has begun makes one here do nothing."""
     deadline = time.monotonic() + seconds
-    while any(each() is not None for each in gone):
-        assert time.monotonic() < deadline, [each() for each in gone]
+    while any(reference() is not None for reference in gone):
+        assert time.monotonic() < deadline, [reference() for reference in gone]
         gc.collect()
         time.sleep(0.005)
 

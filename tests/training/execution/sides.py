@@ -75,8 +75,8 @@ class Train:
 
 async def at_work(store: Store) -> int:
     """Return how many tasks are being done, and have begun."""
-    found = await store.query_rollouts(status_in=["running"])
-    return found.total
+    page = await store.query_rollouts(status_in=["running"])
+    return page.total
 
 
 @dataclass

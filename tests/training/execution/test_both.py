@@ -76,7 +76,7 @@ def test_when_the_algorithm_ends_the_runners_do(store: InMemoryLightningStore, n
     assert statuses(store) == 20 * ["succeeded"]
     assert (report.crashed, report.killed, report.closed, report.replaced) == ([], [], [], 0)
     assert not [child for child in psutil.Process().children() if child not in children and _works(child)]
-    for thread in [each for each in threading.enumerate() if each.name.startswith("runner")]:
+    for thread in [worker for worker in threading.enumerate() if worker.name.startswith("runner")]:
         thread.join(10)
         assert not thread.is_alive()
 

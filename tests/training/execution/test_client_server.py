@@ -19,9 +19,9 @@ from tests.training.execution.sides import RETRIED, Serve, Train
 @pytest.fixture
 def store() -> Iterator[InMemoryLightningStore]:
     """A store of this process."""
-    made = InMemoryLightningStore(scan_debounce_seconds=0.05)
-    yield made
-    made.sync.close()
+    memory = InMemoryLightningStore(scan_debounce_seconds=0.05)
+    yield memory
+    memory.sync.close()
 
 
 def processes(**settings: Any) -> ClientServerExecutionStrategy:

@@ -13,8 +13,8 @@ from store.training.execution.environment import HOST, MANAGED, PORT, ROLE
 
 def told(**settings: Any) -> tuple[str, str, int, bool]:
     """Return what a strategy made of its settings and the environment."""
-    made = ClientServerExecutionStrategy(**settings)
-    return made.role, made.server_host, made.server_port, made.managed_store
+    strategy = ClientServerExecutionStrategy(**settings)
+    return strategy.role, strategy.server_host, strategy.server_port, strategy.managed_store
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def test_the_environment_outranks_the_defaults_and_arguments_outrank_it(monkeypa
     for name, value in ((ROLE, "Runner"), (HOST, "trainer"), (PORT, "81"), (MANAGED, "off")):
         monkeypatch.setenv(name, value)
     assert told() == ("runner", "trainer", 81, False)
-    given: dict[str, Any] = {"role": "algorithm", "server_host": "h", "server_port": 5, "managed_store": True}
-    assert told(**given) == ("algorithm", "h", 5, True)
+    arguments: dict[str, Any] = {"role": "algorithm", "server_host": "h", "server_port": 5, "managed_store": True}
+    assert told(**arguments) == ("algorithm", "h", 5, True)
 
 
 @pytest.mark.parametrize("word, means", [("1", True), ("TRUE", True), ("yes", True), ("0", False), ("No", False)])

@@ -63,8 +63,8 @@ async def test_ctrl_c_and_sigterm_end_both_sides_and_leave_nothing_at_work(
             process.send_signal(signal.Signals[told])
             assert process.wait() == code
             psutil.wait_procs(children)
-        attempts = [(await store.query_attempts(each.rollout_id))[0] for each in await store.query_rollouts()]
-        assert [(each.status, (each.metadata or {}).get("reason")) for each in attempts] == 2 * [
+        attempts = [(await store.query_attempts(rollout.rollout_id))[0] for rollout in await store.query_rollouts()]
+        assert [(attempt.status, (attempt.metadata or {}).get("reason")) for attempt in attempts] == 2 * [
             ("failed", "interrupted")
         ]
 

@@ -75,7 +75,7 @@ async def check(store: Store) -> None:
     rollouts = await store.query_rollouts()
     keys = Counter((rollout.metadata or {})["rollbook.key"] for rollout in rollouts)
     plan = Plan(RUN, seed=1)
-    assert keys == Counter(each.key for epoch in range(EPOCHS) for each in plan.planned(range(TASKS), epoch=epoch))
+    assert keys == Counter(item.key for epoch in range(EPOCHS) for item in plan.planned(range(TASKS), epoch=epoch))
     assert Counter(rollout.status for rollout in rollouts) == {"succeeded": WHOLE}
     for rollout in rollouts:
         attempts = await store.query_attempts(rollout.rollout_id)
@@ -125,10 +125,10 @@ async def test_a_training_is_resumed_after_all_of_it_was_killed(durable_url: str
         for number in range(kills):
             with training(durable_url, log) as process:
                 await has_done(store, (number + 0.5) / (kills + 1))
-                for each in [process, *process.children(recursive=True)]:
+                for member in [process, *process.children(recursive=True)]:
                     # A child process may end as soon as its parent is killed.
                     with contextlib.suppress(psutil.NoSuchProcess):
-                        each.kill()
+                        member.kill()
         with training(durable_url, log) as process:
             assert await asyncio.to_thread(process.wait) == 0, log.read_text()
         await check(store)

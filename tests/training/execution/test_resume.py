@@ -89,7 +89,7 @@ async def check(store: Store, report: dict[str, Any]) -> None:
     """Check that each rollout succeeded once, at one of three addresses, and that the report counts all of them."""
     rollouts = await store.query_rollouts()
     keys = Counter((rollout.metadata or {})["rollbook.key"] for rollout in rollouts)
-    assert keys == Counter(each.key for each in Plan(RUN, seed=1).planned(range(TASKS)))
+    assert keys == Counter(item.key for item in Plan(RUN, seed=1).planned(range(TASKS)))
     assert Counter(rollout.status for rollout in rollouts) == {"succeeded": TASKS}
     for rollout in rollouts:
         assert isinstance(rollout, AttemptedRollout)
